@@ -1,0 +1,119 @@
+"""NameService: the one interface between those who speak to peers (server, admin) and those who keep the state (AP, CP).
+
+Nothing above this line asks which mode runs. Reads go through ``barrier`` and then look at ``state``; writes are proposed
+and come back as a result or an error of ``errors``. Either call may complete at once or later: AP and cheap CP paths return
+the value itself, so that the hot path pays for no coroutine; everything else returns a Future.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from asyncio import Future
+from typing import NamedTuple, Protocol
+
+from replicated_namesrv.routes.commands import Command, RegisterBroker
+from replicated_namesrv.routes.state import Effect, Result, RouteInfoManager
+
+
+class ReadLevel(StrEnum):
+    """How fresh an answer must be (CP; an AP node answers every level from what it knows)."""
+
+    LINEARIZABLE = "linearizable"
+    LEASE = "lease"
+    STALE = "stale"
+
+
+class Freshness(NamedTuple):
+    """What a read may rely on: the level that was reached and where the state stands."""
+
+    level: ReadLevel | None
+    """None on an AP node, which promises nothing."""
+    term: int
+    leader: str
+    staleness_ms: int
+
+
+class CloseReason(StrEnum):
+    """Why a connection ended. Only the first two say anything about the peer at its other end."""
+
+    PEER = "peer"
+    """The peer closed it, reset it or sent what no peer may send."""
+    IDLE = "idle"
+    """Nothing was read or written for serverChannelMaxIdleTimeSeconds."""
+    OURS = "ours"
+    """Shutdown, fence or a limit: our own doing."""
+
+
+class Connection(Protocol):
+    """One accepted connection, as far as the service needs it: its identity, and to be closed."""
+
+    connection_id: int
+    """Unique in the life of this process, ascending with acceptance."""
+    peer: str
+    """host:port of the other end (after PROXY protocol), for people and logs only."""
+
+    def close(self, reason: CloseReason) -> None:
+        """Close after what is already written has been sent; at once if nothing is pending. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersionAnswer:
+    """Answer of code 322: ``changed`` and the stored version, None for an unknown broker."""
+
+    changed: bool
+    stored: "DataVersionTuple | None"
+
+
+DataVersionTuple = tuple[int, int, int]
+"""(counter, stateVersion, timestamp): a ``model.DataVersion``."""
+
+
+class NameService(Protocol):
+    """The state of the name service and the only ways to change it."""
+
+    mode: str
+    """``ap`` or ``cp``."""
+    state: RouteInfoManager
+    """Applied state. Read it in the same loop turn in which ``barrier`` completed, never write to it."""
+
+    def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> "Freshness | Future[Freshness]":
+        """Wait until ``state`` is fresh enough. ``level`` None: the configured default.
+
+        Raises or fails the Future with UnavailableError when that cannot be confirmed in time.
+        """
+
+    def propose(self, command: Command, connection: Connection | None) -> "Result | Future[Result]":
+        """Apply ``command``; the result says what Java would answer. Errors: UnavailableError (surely not applied),
+        OutcomeUnknownError, StorageError. ``connection`` is the one it arrived over; None for our own.
+        """
+
+    def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
+        """Apply a registration, attach it to ``connection`` and count it as a sign of life."""
+
+    def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> "Result | Future[Result] | None":
+        """A registration that is provably the one already held: a sign of life, attached to ``connection``; the same result
+        that registering again would give. None: it cannot be treated so (unknown broker …), register it."""
+
+    def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
+        """A sign of life (code 904): oneway by nature, an unknown broker is ignored."""
+
+    def query_data_version(
+        self, cluster_name: str, broker_addr: str, data_version: DataVersionTuple | None, connection: Connection
+    ) -> "DataVersionAnswer | Future[DataVersionAnswer]":
+        """Code 322: compares, and is a sign of life whether or not the versions differ. None: no body, always changed."""
+
+    def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
+        """The server lost this connection: brokers whose only attachment it was are removed, if the reason says so."""
+
+    def update_config(self, values: Mapping[str, str]) -> "Result | Future[Result]":
+        """Code 318 after parsing: black list, unknown keys ignored, applied, persisted to configStorePath."""
+
+    def config_text(self) -> str:
+        """Code 319: sorted ``key=value`` lines."""
+
+    def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
+        """Give the callback that performs effects (905 pushes …); called once, before ``start``."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
