@@ -5,14 +5,16 @@ and come back as a result or an error of ``errors``. Either call may complete at
 the value itself, so that the hot path pays for no coroutine; everything else returns a Future.
 """
 
+from asyncio import Future
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from asyncio import Future
 from typing import NamedTuple, Protocol
 
+from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import Command, RegisterBroker
-from replicated_namesrv.routes.state import Effect, Result, RouteInfoManager
+from replicated_namesrv.routes.results import Effect, Result
+from replicated_namesrv.routes.state import RouteInfoManager
 
 
 class ReadLevel(StrEnum):
@@ -61,11 +63,7 @@ class DataVersionAnswer:
     """Answer of code 322: ``changed`` and the stored version, None for an unknown broker."""
 
     changed: bool
-    stored: "DataVersionTuple | None"
-
-
-DataVersionTuple = tuple[int, int, int]
-"""(counter, stateVersion, timestamp): a ``model.DataVersion``."""
+    stored: DataVersion | None
 
 
 class NameService(Protocol):
@@ -98,7 +96,7 @@ class NameService(Protocol):
         """A sign of life (code 904): oneway by nature, an unknown broker is ignored."""
 
     def query_data_version(
-        self, cluster_name: str, broker_addr: str, data_version: DataVersionTuple | None, connection: Connection
+        self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> "DataVersionAnswer | Future[DataVersionAnswer]":
         """Code 322: compares, and is a sign of life whether or not the versions differ. None: no body, always changed."""
 
