@@ -1,0 +1,426 @@
+"""Every setting of a node: its name, type, default, what it bounds and when a change takes effect.
+
+RocketMQ's settings keep RocketMQ's names, types and defaults (``NamesrvConfig``, ``NettyServerConfig``, ``NettyClientConfig`` of
+5.3.3) and are read from the same properties file; ours stand beside them in the same style. One table, the dataclass
+``Settings``, is the only place where a setting is declared; help, the answer of code 319, ``-p`` and the documentation are
+made from it.
+
+Precedence: flag over environment (``NAMESRV_LISTEN_PORT``) over file over default. A node does not start with a setting it
+does not understand: the message names key, value and remedy. Two exceptions keep files written for the Java server usable:
+an unknown key in the file is only warned about unless it looks like a misspelt setting of ours, and a malformed value of a
+setting of RocketMQ's is warned about and ignored, as ``MixAll.properties2Object`` does.
+"""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.wire.properties import load_properties
+
+NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
+Value = str | int | bool
+
+
+def setting(default: Value, group: str, meaning: str, *, name: str = "", live: bool = False, replicated: bool = False) -> Any:
+    """Declare a setting. ``live``: a change at run time (code 318) takes effect at once.
+
+    ``replicated``: it decides what is stored or answered and so is part of the replicated state.
+    """
+    metadata = {"group": group, "meaning": meaning, "name": name, "live": live or replicated, "replicated": replicated}
+    return field(default=default, metadata=metadata)
+
+
+def camel_case(snake: str) -> str:
+    """``listen_port`` to ``listenPort``."""
+    head, *tail = snake.split("_")
+    return head + "".join(part.capitalize() for part in tail)
+
+
+@dataclass(slots=True)
+class Settings:
+    """The settings of one node. Read an attribute; change only through ``update``."""
+
+    # NamesrvConfig, in Java's order of declaration (-p prints it)
+    rocketmq_home: str = setting("", NAMESRV, "Accepted for compatibility; nothing is read from it.", name="rocketmqHome")
+    kv_config_path: str = setting("", NAMESRV, "File of the KV config (AP). Empty: kvConfig.json in dataDir.")
+    config_store_path: str = setting(
+        "", NAMESRV, "File that a run-time configuration change is written to; the file given with -c."
+    )
+    product_env_name: str = setting(
+        "center", NAMESRV, "Unit name under which clusterTest asks for the other environment's address list."
+    )
+    cluster_test: bool = setting(False, NAMESRV, "On a route miss ask the environment productEnvName.")
+    order_message_enable: bool = setting(False, NAMESRV, "Put orderTopicConf into route answers.", replicated=True)
+    return_order_topic_config_to_broker: bool = setting(
+        True, NAMESRV, "Answer a registration with the KV namespace ORDER_TOPIC_CONFIG.", replicated=True
+    )
+    client_request_thread_pool_nums: int = setting(8, NAMESRV, "Accepted; there are no threads to count.")
+    default_thread_pool_nums: int = setting(16, NAMESRV, "Accepted; there are no threads to count.")
+    client_request_thread_pool_queue_capacity: int = setting(
+        50000, NAMESRV, "Route queries that may wait at once; beyond it the answer is code 2.", live=True
+    )
+    default_thread_pool_queue_capacity: int = setting(
+        10000, NAMESRV, "Other requests that may wait at once; beyond it the answer is code 2.", live=True
+    )
+    scan_not_active_broker_interval: int = setting(5000, NAMESRV, "Milliseconds between two looks for silent brokers.")
+    un_register_broker_queue_capacity: int = setting(
+        3000, NAMESRV, "Unregistrations that may wait at once; beyond it: code 1.", live=True
+    )
+    support_acting_master: bool = setting(
+        False, NAMESRV, "Show the slave with the least id as master while none is there.", replicated=True
+    )
+    enable_all_topic_list: bool = setting(True, NAMESRV, "Answer code 206.", replicated=True)
+    enable_topic_list: bool = setting(True, NAMESRV, "Answer codes 224 and 311 to 313.", replicated=True)
+    notify_min_broker_id_changed: bool = setting(
+        False, NAMESRV, "Push code 905 when a group's least id changes.", replicated=True
+    )
+    enable_controller_in_namesrv: bool = setting(
+        False, NAMESRV, "Accepted with a warning; the HA controller is not part of this product."
+    )
+    need_wait_for_service: bool = setting(
+        False, NAMESRV, "Refuse route queries for waitSecondsForService after the start.", live=True
+    )
+    wait_seconds_for_service: int = setting(45, NAMESRV, "Seconds, see needWaitForService.", live=True)
+    delete_topic_with_broker_registration: bool = setting(
+        False, NAMESRV, "A registration removes the broker's topics that it does not name.", replicated=True
+    )
+    config_black_list: str = setting(
+        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that code 318 may not touch; read once at the start."
+    )
+
+    # NettyServerConfig
+    bind_address: str = setting("0.0.0.0", NETTY_SERVER, "Address that peers connect to.")
+    listen_port: int = setting(9876, NETTY_SERVER, "Port that peers connect to; 0: one the kernel chooses.")
+    server_worker_threads: int = setting(8, NETTY_SERVER, "Accepted; there are no threads to count.")
+    server_callback_executor_threads: int = setting(0, NETTY_SERVER, "Accepted; there are no threads to count.")
+    server_selector_threads: int = setting(3, NETTY_SERVER, "Accepted; there are no threads to count.")
+    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Oneway pushes that may wait at once.")
+    server_async_semaphore_value: int = setting(64, NETTY_SERVER, "Accepted; nothing is asked of peers.")
+    server_channel_max_idle_time_seconds: int = setting(120, NETTY_SERVER, "A connection silent both ways for so long is closed.")
+    server_socket_snd_buf_size: int = setting(0, NETTY_SERVER, "SO_SNDBUF in bytes; 0: the kernel's.")
+    server_socket_rcv_buf_size: int = setting(0, NETTY_SERVER, "SO_RCVBUF in bytes; 0: the kernel's.")
+    write_buffer_high_water_mark: int = setting(
+        0, NETTY_SERVER, "Unsent bytes at which a connection is read no further; 0: 256 KiB."
+    )
+    write_buffer_low_water_mark: int = setting(
+        0, NETTY_SERVER, "Unsent bytes at which it is read again; 0: a quarter of the high mark."
+    )
+    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Connections that may wait to be accepted.")
+    server_netty_worker_group_enable: bool = setting(True, NETTY_SERVER, "Accepted; there is no worker group.")
+    server_pooled_byte_buf_allocator_enable: bool = setting(True, NETTY_SERVER, "Accepted; there is no allocator to choose.")
+    enable_shutdown_gracefully: bool = setting(
+        False, NETTY_SERVER, "While stopping answer clients newer than 5.3.1 with code 1500.", live=True
+    )
+    shutdown_wait_time_seconds: int = setting(30, NETTY_SERVER, "Bound on a graceful stop.", live=True)
+    use_epoll_native_selector: bool = setting(False, NETTY_SERVER, "Accepted; the event loop chooses.")
+
+    # NettyClientConfig: outgoing connections (code 905)
+    client_worker_threads: int = setting(4, NETTY_CLIENT, "Accepted; there are no threads to count.")
+    client_callback_executor_threads: int = setting(2, NETTY_CLIENT, "Accepted; there are no threads to count.")
+    client_oneway_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted.")
+    client_async_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted.")
+    connect_timeout_millis: int = setting(3000, NETTY_CLIENT, "Bound on an outgoing connect.")
+    channel_not_active_interval: int = setting(60000, NETTY_CLIENT, "Accepted.")
+    is_scan_available_name_srv: bool = setting(True, NETTY_CLIENT, "Accepted.")
+    client_channel_max_idle_time_seconds: int = setting(120, NETTY_CLIENT, "An idle outgoing connection is closed after so long.")
+    client_socket_snd_buf_size: int = setting(0, NETTY_CLIENT, "Accepted.")
+    client_socket_rcv_buf_size: int = setting(0, NETTY_CLIENT, "Accepted.")
+    client_pooled_byte_buf_allocator_enable: bool = setting(False, NETTY_CLIENT, "Accepted.")
+    client_close_socket_if_timeout: bool = setting(True, NETTY_CLIENT, "Accepted.")
+    use_tls: bool = setting(False, NETTY_CLIENT, "Accepted.", name="useTLS")
+    socks_proxy_config: str = setting("{}", NETTY_CLIENT, "Accepted.")
+    disable_callback_executor: bool = setting(False, NETTY_CLIENT, "Accepted.")
+    disable_netty_worker_group: bool = setting(False, NETTY_CLIENT, "Accepted.")
+    max_reconnect_interval_time_seconds: int = setting(60, NETTY_CLIENT, "Accepted.")
+    enable_reconnect_for_go_away: bool = setting(True, NETTY_CLIENT, "Accepted.")
+
+    # TLS, by the names that RocketMQ gives them as system properties
+    tls_server_mode: str = setting("permissive", OWN, "disabled, permissive or enforcing.", name="tls.server.mode")
+    tls_test_mode_enable: bool = setting(True, OWN, "Use a self-signed certificate made in memory.", name="tls.test.mode.enable")
+    tls_server_need_client_auth: str = setting("none", OWN, "none, optional or require.", name="tls.server.need.client.auth")
+    tls_server_key_path: str = setting("", OWN, "Private key, PEM.", name="tls.server.keyPath")
+    tls_server_key_password: str = setting("", OWN, "Password of the private key.", name="tls.server.keyPassword")
+    tls_server_cert_path: str = setting("", OWN, "Certificate chain, PEM.", name="tls.server.certPath")
+    tls_server_auth_client: bool = setting(
+        False, OWN, "Verify client certificates against trustCertPath.", name="tls.server.authClient"
+    )
+    tls_server_trust_cert_path: str = setting("", OWN, "Trusted certificates, PEM.", name="tls.server.trustCertPath")
+
+    # Ours
+    mode: str = setting("ap", OWN, "ap: independent nodes; cp: every node agrees.")
+    node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
+    data_dir: str = setting("", OWN, "Folder of everything this node writes. Empty: ~/namesrv.")
+    admin_listen: str = setting("", OWN, "HOST:PORT of the admin HTTP; empty: 127.0.0.1, ten above listenPort; 'off': none.")
+    admin_token_file: str = setting(
+        "", OWN, "File whose first line lets a caller from elsewhere than loopback change state over HTTP."
+    )
+    name_server_addresses: str = setting(
+        "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr gives; empty: this node alone.", live=True
+    )
+    unit_name_server_addresses: str = setting(
+        "", OWN, "Lists of units for /rocketmq/nsaddr-UNIT: unit=host:port;host:port, separated by commas.", live=True
+    )
+    address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH that clusterTest asks for the other environment's list.")
+    log_level: str = setting("info", OWN, "debug, info, warning or error.")
+    log_format: str = setting("auto", OWN, "human, json or auto: human on a terminal, JSON elsewhere.")
+    route_cache_bytes: int = setting(134_217_728, OWN, "Encoded route answers kept in memory; the least recently used go first.")
+    max_connections: int = setting(20_000, OWN, "Connections held at once; one more is closed at once.")
+    max_inflated_body_bytes: int = setting(67_108_864, OWN, "A compressed registration that inflates to more is refused.")
+
+    black_list: frozenset[str] = field(default=frozenset(), repr=False)
+    extra: dict[str, str] = field(default_factory=dict, repr=False)
+    """Keys of the -c file that are no setting of ours: shown by code 319, as Java does."""
+    origins: dict[str, str] = field(default_factory=dict, repr=False)
+    """Attribute to where its value came from: flag, environment, file; absent: default."""
+    warnings: list[str] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        home = Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
+        self.kv_config_path = self.kv_config_path or str(home / "kvConfig.json")
+        self.config_store_path = self.config_store_path or str(home / "namesrv.properties")
+        fixed = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+        self.black_list = frozenset(fixed | {key for key in self.config_black_list.split(";") if key})
+
+    @property
+    def data_path(self) -> Path:
+        """Folder of everything this node writes."""
+        return Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
+
+    @property
+    def admin_address(self) -> tuple[str, int] | None:
+        """(host, port) of the admin HTTP, None where it is off."""
+        if self.admin_listen == "off":
+            return None
+        if self.admin_listen:
+            return parse_address("adminListen", self.admin_listen)
+        return "127.0.0.1", self.listen_port + 10 if self.listen_port else 0
+
+    def get(self, row: "Row") -> Value:
+        """Present value of a setting."""
+        value: Value = getattr(self, row.attribute)
+        return value
+
+    def update(self, values: Mapping[str, str]) -> dict[str, Value]:
+        """Take a run-time change as ``Configuration.update`` does: unknown keys and malformed values are passed over.
+
+        Returns the attributes that moved, with their new values. Persisting is the caller's business.
+        """
+        moved: dict[str, Value] = {}
+        for key, text in values.items():
+            row = ROWS.get(key)
+            if row is None:
+                if key in self.extra:
+                    self.extra[key] = text
+                continue
+            try:
+                value = row.parse(text)
+            except ValueError:
+                continue
+            if value != self.get(row):
+                setattr(self, row.attribute, value)
+                moved[row.attribute] = value
+        return moved
+
+    def text(self) -> str:
+        """Code 319: sorted ``key=value`` lines of all settings but NettyClientConfig, and the file's other keys."""
+        known = {row.name: row.show(self.get(row)) for row in ROWS.values() if row.group != NETTY_CLIENT and not row.secret}
+        return "".join(f"{key}={value}\n" for key, value in sorted({**self.extra, **known}.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table of settings."""
+
+    attribute: str
+    name: str
+    kind: type
+    default: Value
+    group: str
+    meaning: str
+    live: bool
+    replicated: bool
+
+    @property
+    def secret(self) -> bool:
+        """Never shown."""
+        return "password" in self.name.lower()
+
+    def parse(self, text: str) -> Value:
+        """Value of a properties text. Raises ValueError. Booleans are true only for "true" in any case, as in Java."""
+        if self.kind is bool:
+            if self.group == OWN and text.lower() not in ("true", "false"):
+                raise ValueError("give true or false")
+            return text.lower() == "true"
+        if self.kind is int:
+            return int(text.strip())
+        return text.strip()
+
+    def show(self, value: Value) -> str:
+        """Text of a value as Java prints it."""
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _rows() -> Iterator[Row]:
+    for f in dataclasses.fields(Settings):
+        m = f.metadata
+        if m:
+            assert isinstance(f.default, str | int)
+            name = m["name"] or camel_case(f.name)
+            yield Row(f.name, name, type(f.default), f.default, m["group"], m["meaning"], m["live"], m["replicated"])
+
+
+ROWS: dict[str, Row] = {row.name: row for row in _rows()}
+"""Every setting by its outside name, in the order of declaration."""
+
+ENVIRONMENT_PREFIX = "NAMESRV_"
+_FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
+"""RocketMQ's own client variable, and what Kubernetes sets for a service of the name namesrv."""
+
+
+def environment_name(row: Row) -> str:
+    """``listenPort`` to ``NAMESRV_LISTEN_PORT``."""
+    return ENVIRONMENT_PREFIX + row.attribute.upper()
+
+
+def parse_address(key: str, text: str) -> tuple[str, int]:
+    """HOST:PORT to its parts. Raises SettingError naming the key."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise SettingError(f"{key}={text}: not HOST:PORT; give for example 127.0.0.1:9876")
+    return host.strip("[]"), int(port)
+
+
+def _nearest(key: str) -> str:
+    found = difflib.get_close_matches(key, ROWS, n=1, cutoff=0.8)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _parse(row: Row, text: str, source: str) -> Value:
+    try:
+        return row.parse(text)
+    except ValueError as cause:
+        kind = {int: "a whole number", bool: "true or false"}.get(row.kind, str(cause))
+        raise SettingError(f"{row.name}={text} ({source}): give {kind}") from None
+
+
+def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warnings: list[str]) -> dict[str, str]:
+    extra: dict[str, str] = {}
+    for key, text in load_properties(Path(path).read_bytes()).items():
+        row = ROWS.get(key)
+        if row is None:
+            near = difflib.get_close_matches(key, [r.name for r in ROWS.values() if r.group == OWN], n=1, cutoff=0.8)
+            if near:
+                raise SettingError(f"{key}={text} ({path}): unknown setting; did you mean {near[0]}?")
+            warnings.append(f"{key}={text} ({path}): not a setting of this name server; it is shown but has no effect")
+            extra[key] = text
+            continue
+        try:
+            taken[row.attribute] = row.parse(text)
+            origins[row.attribute] = f"file {path}"
+        except ValueError:
+            if row.group == OWN:
+                _parse(row, text, path)
+            warnings.append(f"{key}={text} ({path}): malformed; the default {row.show(row.default)} holds")
+    return extra
+
+
+def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], origins: dict[str, str]) -> None:
+    by_variable = {environment_name(row): row for row in ROWS.values()}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        row = by_variable.get(variable)
+        if row is None:
+            if variable.startswith(_FOREIGN_ENVIRONMENT):
+                continue
+            near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.8)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise SettingError(f"{variable}={text}: unknown setting in the environment{hint}; unset it")
+        taken[row.attribute] = _parse(row, text, variable)
+        origins[row.attribute] = f"environment {variable}"
+
+
+def load_settings(
+    file: str | None = None, flags: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Settings from flags (outside name to text) over environment over the properties ``file`` over defaults.
+
+    Raises SettingError (unknown, malformed or contradictory), OSError (the file cannot be read), BodyError (it is no
+    properties text).
+    """
+    taken: dict[str, Value] = {}
+    origins: dict[str, str] = {}
+    warnings: list[str] = []
+    extra: dict[str, str] = {}
+    if file is not None:
+        extra = _from_file(file, taken, origins, warnings)
+        taken["config_store_path"] = file
+    _from_environment(os.environ if environment is None else environment, taken, origins)
+    for key, text in (flags or {}).items():
+        row = ROWS.get(key)
+        if row is None:
+            raise SettingError(
+                f"{key}={text}: unknown setting{_nearest(key)}; 'namesrv serve --help' tells where they are listed"
+            )
+        taken[row.attribute] = _parse(row, text, "flag")
+        origins[row.attribute] = "flag"
+    result = Settings(**taken, extra=extra, origins=origins, warnings=warnings)  # type: ignore[arg-type]
+    check(result)
+    return result
+
+
+_CHOICES = {
+    "mode": ("ap", "cp"),
+    "tls_server_mode": ("disabled", "permissive", "enforcing"),
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("human", "json", "auto"),
+}
+_AT_LEAST = {
+    "scan_not_active_broker_interval": 1,
+    "server_channel_max_idle_time_seconds": 1,
+    "server_socket_backlog": 1,
+    "route_cache_bytes": 0,
+    "max_connections": 1,
+    "max_inflated_body_bytes": 1024,
+}
+
+
+def _described(settings: Settings, attribute: str) -> str:
+    row = next(row for row in ROWS.values() if row.attribute == attribute)
+    return f"{row.name}={row.show(settings.get(row))} ({settings.origins.get(attribute, 'default')})"
+
+
+def check(settings: Settings) -> None:
+    """Rules across settings and bounds of single ones. Raises SettingError with every value involved and where it came from."""
+    for attribute, choices in _CHOICES.items():
+        if getattr(settings, attribute) not in choices:
+            if attribute == "tls_server_mode":  # TlsMode.parse: anything unknown is permissive
+                settings.warnings.append(f"{_described(settings, attribute)}: unknown, permissive holds")
+                settings.tls_server_mode = "permissive"
+                continue
+            raise SettingError(f"{_described(settings, attribute)}: give one of {', '.join(choices)}")
+    for attribute, least in _AT_LEAST.items():
+        if getattr(settings, attribute) < least:
+            raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
+    if not 0 <= settings.listen_port <= 65535:
+        raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
+    admin = settings.admin_address
+    if admin and admin[1] and admin[1] == settings.listen_port:
+        raise SettingError(
+            f"{_described(settings, 'admin_listen')} and {_described(settings, 'listen_port')}: give them different ports"
+        )
+    if settings.tls_server_mode != "disabled" and not settings.tls_test_mode_enable:
+        for one, other in (("tls_server_key_path", "tls_server_cert_path"), ("tls_server_cert_path", "tls_server_key_path")):
+            if getattr(settings, one) and not getattr(settings, other):
+                raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
+    for switch, needed, remedy in (
+        ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
+        ("cluster_test", "address_server", "say where the address list is found"),
+    ):
+        if getattr(settings, switch) and not getattr(settings, needed):
+            raise SettingError(f"{_described(settings, switch)} and {_described(settings, needed)}: {remedy}")
