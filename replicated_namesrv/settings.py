@@ -41,6 +41,14 @@ def camel_case(snake: str) -> str:
     return head + "".join(part.capitalize() for part in tail)
 
 
+_NEVER_BY_REMOTING = {
+    *("mode", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
+    *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
+    *("tls.test.mode.enable", "tls.server.need.client.auth", "tls.server.authClient"),
+}
+"""Black-listed always: whoever reaches the remoting port may not change who else may, nor what this node reads or contacts."""
+
+
 @dataclass(slots=True)
 class Settings:
     """The settings of one node. Read an attribute; change only through ``update``."""
@@ -183,7 +191,7 @@ class Settings:
         home = Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
         self.kv_config_path = self.kv_config_path or str(home / "kvConfig.json")
         self.config_store_path = self.config_store_path or str(home / "namesrv.properties")
-        fixed = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+        fixed = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"} | _NEVER_BY_REMOTING
         self.black_list = frozenset(fixed | {key for key in self.config_black_list.split(";") if key})
 
     @property

@@ -1,0 +1,84 @@
+"""Who was heard when, over which connection: the volatile half of Java's brokerLiveTable.
+
+These facts differ between nodes and end with the process, so they live beside the replicated state and never in it. Pure:
+the caller gives the time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from replicated_namesrv.service import Connection
+
+DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS = 120_000
+
+
+class BrokerKey(NamedTuple):
+    """What a live entry is found by (``BrokerAddrInfo.java``)."""
+
+    cluster_name: str
+    broker_addr: str
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One broker's last sign of life and the connection it registered over last."""
+
+    connection: Connection
+    last_update_ms: float
+    """Monotonic milliseconds."""
+    timeout_ms: int
+
+
+class LiveTable:
+    """Attachments by broker and, the other way round, brokers by connection."""
+
+    def __init__(self) -> None:
+        self._attachments: dict[BrokerKey, Attachment] = {}
+        self._brokers_of: dict[int, set[BrokerKey]] = {}
+
+    def __len__(self) -> int:
+        return len(self._attachments)
+
+    def attach(self, key: BrokerKey, connection: Connection, now_ms: float, timeout_ms: int) -> None:
+        """A registration arrived: the broker now belongs to this connection and to no older one."""
+        present = self._attachments.get(key)
+        if present is not None and present.connection is connection:
+            present.last_update_ms, present.timeout_ms = now_ms, timeout_ms
+            return
+        self.detach(key)
+        self._attachments[key] = Attachment(connection, now_ms, timeout_ms)
+        self._brokers_of.setdefault(connection.connection_id, set()).add(key)
+
+    def touch(self, key: BrokerKey, now_ms: float) -> bool:
+        """A sign of life; False if the broker is not known."""
+        present = self._attachments.get(key)
+        if present is None:
+            return False
+        present.last_update_ms = now_ms
+        return True
+
+    def detach(self, key: BrokerKey) -> Attachment | None:
+        """Forget a broker."""
+        present = self._attachments.pop(key, None)
+        if present is not None:
+            brokers = self._brokers_of[present.connection.connection_id]
+            brokers.discard(key)
+            if not brokers:
+                del self._brokers_of[present.connection.connection_id]
+        return present
+
+    def brokers_of(self, connection: Connection) -> list[BrokerKey]:
+        """Brokers that registered last over this connection, in a stable order."""
+        return sorted(self._brokers_of.get(connection.connection_id, ()))
+
+    def silent_since(self, now_ms: float) -> Iterator[tuple[BrokerKey, Attachment]]:
+        """Brokers not heard within their time-out."""
+        for key, attachment in self._attachments.items():
+            if attachment.last_update_ms + attachment.timeout_ms < now_ms:
+                yield key, attachment
+
+    def age_ms(self, key: BrokerKey, now_ms: float) -> float | None:
+        """Milliseconds since the last sign of life, None for an unknown broker."""
+        present = self._attachments.get(key)
+        return None if present is None else now_ms - present.last_update_ms

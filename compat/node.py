@@ -1,0 +1,230 @@
+"""IndependentNode: the NameService of AP mode.
+
+Commands are applied here and nowhere else, at once; a broker is dropped when this node has not heard it within its time-out or
+its connection here is gone. Removals that this node decides itself (a closed connection, an expiry) carry the epoch they
+saw, so one that is overtaken by a new registration does nothing.
+
+Differences from Java that are meant: every broker of a closed connection is removed and not only the first; an expiry closes
+the connection only when no other live broker shares it; time in which this process did not run (a stopped or starved
+machine) is not held against brokers whose heartbeats wait in the socket.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from asyncio import Future
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+
+from replicated_namesrv.compat.kv_file import read_kv_file
+from replicated_namesrv.compat.kv_writer import KVWriter
+from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
+from replicated_namesrv.files import write_atomically
+from replicated_namesrv.model import DataVersion
+from replicated_namesrv.routes.commands import (
+    BrokerRemoval,
+    Command,
+    DeleteKVConfig,
+    PutKVConfig,
+    RegisterBroker,
+    UnregisterBrokers,
+    UpdateSettings,
+)
+from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
+from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
+from replicated_namesrv.settings import ROWS, Settings
+
+log = logging.getLogger(__name__)
+
+NO_PERMISSION = 16
+KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
+
+
+class IndependentNode:
+    """A name server of its own, with RocketMQ's semantics."""
+
+    mode = "ap"
+
+    def __init__(
+        self,
+        settings: Settings,
+        monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
+        wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
+        self._settings = settings
+        self._monotonic_ms = monotonic_ms
+        self._wall_clock_ms = wall_clock_ms
+        self.state = RouteInfoManager(_route_settings(settings))
+        self.live = LiveTable()
+        self.expired_count = 0
+        """Brokers dropped because they were not heard, since the start."""
+        self.lost_count = 0
+        """Brokers dropped because their connection ended, since the start."""
+        self._freshness = Freshness(None, 0, "", 0)
+        self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
+        self._kv = KVWriter(Path(settings.kv_config_path), self.state.kv_table, self._apply)
+        self._timers: list[asyncio.TimerHandle] = []
+        self._last_scan_ms: float | None = None
+        self._stopping = False
+
+    def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
+        """See NameService."""
+        self._perform = perform
+
+    async def start(self) -> None:
+        """Load the KV config and begin to look for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
+        path = Path(self._settings.kv_config_path)
+        for namespace, entries in (await asyncio.to_thread(read_kv_file, path)).items():
+            for key, value in entries.items():
+                self._apply(PutKVConfig(namespace, key, value))
+            if not entries:  # a namespace that was emptied is still known
+                self._apply(PutKVConfig(namespace, "", None))
+                self._apply(DeleteKVConfig(namespace, ""))
+        self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)
+        self._every(KV_DUMP_INTERVAL_S, self._dump_kv_config, first_s=KV_DUMP_FIRST_S)
+
+    async def stop(self) -> None:
+        """Stop looking for silent brokers and finish the writes under way."""
+        self._stopping = True
+        for timer in self._timers:
+            timer.cancel()
+        await self._kv.drain()
+
+    def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
+        """At once: an independent node answers what it knows."""
+        return self._freshness
+
+    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+        """Applied at once; a KV command once it is on disk."""
+        if isinstance(command, PutKVConfig | DeleteKVConfig):
+            return self._kv.submit(command)
+        return self._apply(command)
+
+    def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
+        """Applied at once and attached to ``connection``."""
+        result = self._apply(registration)
+        self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
+        return result
+
+    def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | Future[Result] | None:
+        """See NameService."""
+        registration = self.state.registration(cluster_name, broker_addr)
+        if registration is None:
+            return None
+        self._attach(BrokerKey(cluster_name, broker_addr), connection)
+        return self.state.renewal_result(cluster_name, broker_addr)
+
+    def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
+        """See NameService."""
+        self.live.touch(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
+
+    def query_data_version(
+        self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
+    ) -> DataVersionAnswer | Future[DataVersionAnswer]:
+        """See NameService."""
+        registration = self.state.registration(cluster_name, broker_addr)
+        if registration is None:
+            return DataVersionAnswer(True, None)
+        self.heartbeat(cluster_name, broker_addr, connection)
+        return DataVersionAnswer(data_version != registration.data_version, registration.data_version)
+
+    def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
+        """Remove the brokers that registered last over ``connection`` (``BrokerHousekeepingService``)."""
+        brokers = self.live.brokers_of(connection)
+        if brokers and not self._stopping:
+            addresses = [key.broker_addr for key in brokers]
+            log.info("connection lost: removing its brokers", extra={"peer": connection.peer, "brokers": addresses})
+            self.lost_count += len(brokers)
+            self._remove(brokers)
+
+    def scan_not_active_broker(self) -> None:
+        """Drop the brokers that were not heard within their time-out, and close their connections (``scanNotActiveBroker``)."""
+        now = self._monotonic_ms()
+        previous, self._last_scan_ms = self._last_scan_ms, now
+        if previous is not None and now - previous > 2 * self._settings.scan_not_active_broker_interval:
+            log.warning("this process stood still; brokers get until the next scan", extra={"pause_ms": int(now - previous)})
+            return
+        silent = list(self.live.silent_since(now))
+        if not silent:
+            return
+        log.warning("brokers not heard within their time-out", extra={"brokers": [key.broker_addr for key, _ in silent]})
+        self.expired_count += len(silent)
+        self._remove([key for key, _ in silent])
+        for _, attachment in silent:
+            if not self.live.brokers_of(attachment.connection):
+                attachment.connection.close(CloseReason.OURS)
+
+    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
+        """See NameService. The file is written first: if the disk refuses, nothing has changed (StorageError)."""
+        if not self._settings.black_list.isdisjoint(values):
+            return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
+        return asyncio.ensure_future(self._update_config(dict(values)))
+
+    async def _update_config(self, values: dict[str, str]) -> Result:
+        candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
+        candidate.update(values)
+        text = candidate.text().encode()
+        await asyncio.to_thread(write_atomically, Path(self._settings.config_store_path), text, backup=True)
+        moved = self._settings.update(values)
+        replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in _REPLICATED}
+        if replicated:
+            self._apply(UpdateSettings(replicated))
+        return Result(changed=bool(moved))
+
+    def config_text(self) -> str:
+        """See NameService."""
+        return self._settings.text()
+
+    def _apply(self, command: Command) -> Result:
+        applied = self.state.apply(command, self._wall_clock_ms())
+        if applied.effects:
+            for effect in applied.effects:
+                if isinstance(effect, BrokerRemoved):
+                    self.live.detach(BrokerKey(effect.cluster_name, effect.broker_addr))
+            self._perform(applied.effects)
+        return applied.result
+
+    def _attach(self, key: BrokerKey, connection: Connection) -> None:
+        registration = self.state.registration(key.cluster_name, key.broker_addr)
+        if registration is not None:
+            timeout_ms = registration.heartbeat_timeout_ms
+            timeout_ms = DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS if timeout_ms is None else timeout_ms
+            self.live.attach(key, connection, self._monotonic_ms(), timeout_ms)
+
+    def _remove(self, brokers: Iterable[BrokerKey]) -> None:
+        removals = []
+        for key in brokers:
+            registration = self.state.registration(key.cluster_name, key.broker_addr)
+            if registration is None:
+                self.live.detach(key)
+                continue
+            removals.append(BrokerRemoval(*key, registration.broker_name, registration.broker_id, registration.epoch))
+        if removals:
+            self._apply(UnregisterBrokers(tuple(removals)))
+
+    def _every(self, interval_s: float, work: Callable[[], None], first_s: float | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        position = len(self._timers)
+
+        def run() -> None:
+            self._timers[position] = loop.call_later(interval_s, run)
+            work()
+
+        self._timers.append(loop.call_later(interval_s if first_s is None else first_s, run))
+
+    def _dump_kv_config(self) -> None:
+        for namespace, entries in self.state.kv_table().items():
+            for key, value in entries.items():
+                log.info("configTable", extra={"namespace": namespace, "key": key, "value": value})
+
+
+_REPLICATED = {row.attribute for row in ROWS.values() if row.replicated}
+
+
+def _route_settings(settings: Settings) -> RouteSettings:
+    values: dict[str, Any] = {attribute: getattr(settings, attribute) for attribute in _REPLICATED}
+    return RouteSettings(**values)
