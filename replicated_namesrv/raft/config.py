@@ -1,0 +1,107 @@
+"""Settings of one Raft node. Each says what it bounds, what happens when the bound is hit and how to choose it."""
+
+from dataclasses import dataclass, field, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Defences:
+    """One switch per defence, all on in production. The simulator turns one off to show that it is needed."""
+
+    pre_vote: bool = True
+    """A node asks whether it could win before it raises its term (dissertation, 9.6)."""
+    stickiness: bool = True
+    """No vote while a leader was heard within the minimum election time (dissertation, 4.2.3)."""
+    check_quorum: bool = True
+    """A leader that hears no majority for the minimum election time steps down."""
+    idempotent_append: bool = True
+    """Only a real term conflict above the commit index cuts the log."""
+    durable_acks: bool = True
+    """No answer leaves before the fsync it depends on: entries, term and vote; the leader counts itself by the same rule."""
+    fresh_acks: bool = True
+    """Acknowledgements of another term or of before the last change of a follower's progress are not believed."""
+    distinct_votes: bool = True
+    """A voter counts once per election."""
+    read_index: bool = True
+    """A linearizable read asks a majority first; off: the leader answers from what it knows."""
+    read_term_commit: bool = True
+    """A leader confirms no read before an entry of its own term is committed."""
+    at_most_once: bool = True
+    """A command that was applied is not applied again, however often it was proposed."""
+    incarnations: bool = True
+    """Votes and acknowledgements of a node that lost its disk are not counted before it is promoted."""
+    blank_formation: bool = True
+    """Blank nodes form a cluster only if every configured peer is blank."""
+    boot_silence: bool = True
+    """A restarted node votes for nobody for one minimum election time."""
+    lease_drift: bool = True
+    """The lease is shortened by the declared clock drift."""
+    transfer_ends_lease: bool = True
+    """A leader that hands over answers no more lease reads in that term."""
+    snapshot_before_reset: bool = True
+    """A received snapshot is durable before the log it replaces is given up."""
+    digest_check: bool = True
+    """Digests of equal indexes are compared between nodes."""
+
+    @classmethod
+    def without(cls, name: str) -> "Defences":
+        """All but ``name``; ValueError lists the names if there is no such defence."""
+        names = [f.name for f in fields(cls)]
+        if name not in names:
+            raise ValueError(f"no defence {name!r}; there are: {', '.join(names)}")
+        return replace(cls(), **{name: False})
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """All of a node's settings; ValueError from the constructor names a rule that is broken and both values."""
+
+    election_min_ms: int = 300
+    """Least silence of the leader before a node campaigns; also the time for CheckQuorum, stickiness and leases. At least five
+    heartbeats, and longer than any stall of the event loop."""
+    election_max_ms: int = 600
+    """The election time is drawn between minimum and this; a wider range makes split votes rarer and fail-over slower."""
+    heartbeat_ms: int = 50
+    """Pause between the leader's heartbeats."""
+    clock_drift_max: float = 0.05
+    """Greatest relative difference of clock rates between two nodes. Leases are shortened by twice this share."""
+    lease_reads: bool = False
+    """Whether ``lease_read`` may answer from the lease; otherwise it is a read index."""
+    proposal_timeout_ms: int = 5_000
+    """A proposal undecided for this long ends as indeterminate (or rejected, if it surely left no trace)."""
+    read_timeout_ms: int = 2_000
+    """A read not confirmed for this long ends as rejected."""
+    pending_proposals_max: int = 65_536
+    """Proposals undecided at a time on this node; more are rejected at once."""
+    pending_proposals_bytes_max: int = 64 << 20
+    """The same in bytes of commands."""
+    pending_reads_max: int = 262_144
+    """Reads waiting at a time on this node; more are rejected at once."""
+    command_bytes_max: int = 16 << 20
+    """Longest command; a longer one is rejected at once."""
+    entry_bytes_max: int = 128 << 10
+    """Proposals are packed into one entry up to this size (one large command may exceed it)."""
+    append_bytes_max: int = 256 << 10
+    """Entries sent in one message (one large entry may exceed it)."""
+    inflight_bytes_max: int = 4 << 20
+    """Bytes of entries sent to a follower and not acknowledged; then the leader waits."""
+    inflight_messages_max: int = 64
+    """The same in messages."""
+    apply_entries_max: int = 512
+    """Entries applied in one step, so that a long backlog does not silence the node."""
+    compact_entries: int = 50_000
+    """Entries in memory that start a snapshot."""
+    compact_bytes: int = 64 << 20
+    """Bytes of log that start a snapshot."""
+    compact_margin_entries: int = 5_000
+    """Entries kept behind a snapshot for followers that lag a little."""
+    segment_bytes: int = 16 << 20
+    """A log segment is closed at this size; whole segments are deleted."""
+    snapshot_slice_bytes: int = 128 << 10
+    """Bytes of a snapshot written, sent or restored in one step."""
+    digest_interval_entries: int = 4_096
+    """Digests are compared at indexes that are multiples of this, and when idle."""
+    digest_interval_ms: int = 2_000
+    """Pause between comparisons when idle."""
+    sync_mark_ms: int = 20
+    """After this pause without writing, the log notes what had been synced, so that damage to it is told from a torn tail."""
+    defences: Defences = field(default_factory=Defences)

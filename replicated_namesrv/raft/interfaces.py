@@ -1,0 +1,178 @@
+"""What RaftNode asks of the world around it, and what it answers to its callers.
+
+RaftNode does no IO and reads no clock: time, randomness, messages and files come through these protocols. The shipped driver
+gives real sockets and files, the simulator gives a seeded world; the node cannot tell them apart.
+"""
+
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import NamedTuple, Protocol
+
+from replicated_namesrv.raft.messages import Message
+
+
+class Environment(Protocol):
+    """Clock, randomness, network and disk completion, as seen by one node."""
+
+    rng: Random
+    """Source of election jitter and of incarnation numbers. Seed it and a run repeats."""
+
+    def now(self) -> float:
+        """Seconds of a clock that never goes back. Its rate may differ between nodes by ``RaftConfig.clock_drift_max``."""
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send over this node's own connection to ``peer``; without one the message is lost, silently.
+
+        Messages over one connection arrive in order or not at all. Called from inside a node entry point: do not call back.
+        """
+
+    def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
+        """Start ``Storage.sync(names, directory)``; afterwards call ``node.on_synced(token)`` or, on any error,
+        ``node.on_sync_failed(token, error)``, never from inside this call.
+
+        It must cover at least the bytes appended, files created and renames made before this call. Up to two requests (log
+        and snapshot) are outstanding at a time; they may complete in either order.
+        """
+
+
+class Storage(Protocol):
+    """A flat directory of files that belong to one node. Names are plain file names.
+
+    What is guaranteed after a power loss: bytes of a file up to its last ``sync``; existence, absence and name of a file
+    as of the last ``sync`` with ``directory``. Anything later may be there, partly there or not at all. Every call may raise
+    OSError (disk full, failing device); the node then stops.
+    """
+
+    def list_names(self) -> list[str]:
+        """Names of all files, sorted."""
+
+    def size(self, name: str) -> int:
+        """Size in bytes; FileNotFoundError if there is none."""
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Bytes from ``offset``, at most ``size`` of them; FileNotFoundError if there is no such file."""
+
+    def append(self, name: str, data: bytes) -> None:
+        """Write at the end, creating the file if there is none. Visible to ``read`` at once, durable after ``sync``."""
+
+    def truncate(self, name: str, size: int) -> None:
+        """Cut the file to ``size`` bytes. Durable after ``sync``."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Give ``old`` the name ``new``, atomically replacing what had it."""
+
+    def remove(self, name: str) -> None:
+        """Delete the file; no error if there is none."""
+
+    def sync(self, names: Sequence[str], directory: bool) -> None:
+        """Make the named files durable and then, if ``directory``, all names. May be called from another thread than the
+        other methods. A name that no longer exists is skipped."""
+
+    def close(self) -> None:
+        """Release handles; no implied sync."""
+
+
+class Restoration(Protocol):
+    """A state being built beside the current one."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next chunk, exactly as ``StateMachine.snapshot`` yielded it. At most a few milliseconds."""
+
+    def finish(self) -> None:
+        """Replace the current state by the one that was fed, at once. Not called if the installation is given up."""
+
+
+class StateMachine(Protocol):
+    """The replicated state. A pure function of the commands applied, in order."""
+
+    def apply(self, command: bytes) -> object:
+        """Change the state. Must not raise and must depend on nothing but state and command. The result goes to the proposer
+        on this node and is never sent anywhere."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as of this call in chunks of at most ``RaftConfig.snapshot_slice_bytes``, though ``apply`` goes on while
+        the iterator is consumed (yield from immutable values or from a copy). Each step at most a few milliseconds."""
+
+    def restore(self) -> Restoration:
+        """Begin to build another state; the current one stays in use until ``finish``."""
+
+    def digest(self) -> bytes:
+        """At most 64 bytes, equal on two nodes exactly if their states are. Cheap: called every
+        ``RaftConfig.digest_interval_entries`` entries and when idle."""
+
+
+class Committed(NamedTuple):
+    """The proposal is in the log of a majority and was applied here, exactly once."""
+
+    result: object
+    index: int
+    term: int
+
+
+class Rejected(NamedTuple):
+    """The proposal was surely not applied and never will be; the read was not confirmed. Trying again is safe."""
+
+    reason: str
+    leader: str | None = None
+    """The leader this node believes in, if any."""
+
+
+class Indeterminate(NamedTuple):
+    """The proposal may have been applied, may yet be, or may never be."""
+
+    reason: str
+
+
+class ReadReady(NamedTuple):
+    """The local state holds every write that was acknowledged anywhere before the read was asked for."""
+
+    index: int
+    term: int
+
+
+class ApplyFailed(NamedTuple):
+    """Result of a command whose ``apply`` raised against its contract: the type of the exception."""
+
+    error: str
+
+
+Outcome = Committed | Rejected | Indeterminate
+ReadOutcome = ReadReady | Rejected
+
+
+class RaftError(Exception):
+    """Base of what stops a node or keeps it from starting."""
+
+
+class InvariantError(RaftError):
+    """An invariant of Raft would have been broken: the node has stopped instead."""
+
+
+class CorruptionError(RaftError):
+    """A file is damaged where it had been durable; the text names file, offset and what to do."""
+
+
+class IdentityError(RaftError):
+    """The data directory belongs to another node, cluster or set of peers; the text gives both."""
+
+
+class Observer:
+    """What a node tells about itself; override what you need. Called inside entry points: do not call back."""
+
+    def role_changed(self, role: str, term: int) -> None:
+        """``role`` is leader, candidate, follower or learner."""
+
+    def leader_changed(self, leader: str | None, term: int) -> None:
+        """The leader this node believes in, or None."""
+
+    def applied(self, index: int, term: int, payload: bytes) -> None:
+        """An entry was applied; ``payload`` is the whole entry, equal on every node."""
+
+    def truncated(self, index: int, commit_index: int) -> None:
+        """The log was cut so that ``index`` is the first entry gone."""
+
+    def restored(self, index: int) -> None:
+        """The state was replaced by a snapshot that ends at ``index``."""
+
+    def failed(self, error: BaseException) -> None:
+        """The node has stopped for good."""
