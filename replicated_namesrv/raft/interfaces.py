@@ -105,7 +105,7 @@ class Committed(NamedTuple):
     """The proposal is in the log of a majority and was applied here, exactly once."""
 
     result: object
-    index: int
+    log_index: int
     term: int
 
 
@@ -126,7 +126,7 @@ class Indeterminate(NamedTuple):
 class ReadReady(NamedTuple):
     """The local state holds every write that was acknowledged anywhere before the read was asked for."""
 
-    index: int
+    log_index: int
     term: int
 
 

@@ -41,7 +41,7 @@ class AppendReply(NamedTuple):
     term: int
     sequence: int
     success: bool
-    index: int
+    log_index: int
     """Success: the last index known durable and equal to the leader's. Conflict: where to try next."""
 
 
@@ -154,7 +154,7 @@ class ReadReply(NamedTuple):
     source: int
     destination: int
     sequence: int
-    index: int
+    log_index: int
     """0: not confirmed."""
 
 
@@ -174,7 +174,7 @@ class ForwardReply(NamedTuple):
     source: int
     destination: int
     sequence: int
-    index: int
+    log_index: int
     """Where the proposals went in the log; 0: surely nowhere."""
     term: int
 
@@ -184,7 +184,7 @@ class DigestReport(NamedTuple):
 
     source: int
     destination: int
-    index: int
+    log_index: int
     digest: bytes
 
 
