@@ -1,0 +1,206 @@
+"""Is a history linearizable, and if not, what is the least of it that shows why?
+
+A history is linearizable if and only if the operations on each key are (Herlihy and Wing: locality), so each key is judged
+alone. Operations that surely did not happen are left out, indeterminate ones may take effect at any time after their start or
+never. A verdict is one of three: VALID, VIOLATED with a witness, UNKNOWN when the search exceeded its limits; it never hangs.
+
+Limits: the search is exponential only in the number of operations on one key that are open at the same time and written with
+equal values, or that are indeterminate and later read. A key with eight clients and unique values costs a few steps an operation.
+
+The witness is found in two moves: the shortest prefix of the history that is not linearizable, by bisection (a prefix of a
+linearizable history is linearizable); then operations are taken out as long as the rest still fails. Only reads, or all
+writes of one value together with all reads that saw it, may be taken out: that never breaks a history that was legal.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
+
+from replicated_namesrv.verify.history import Operation, Outcome
+from replicated_namesrv.verify.models import Action, Token, model_of
+from replicated_namesrv.verify.search import Answer, Bounds, Found, Step, search
+
+_Part = TypeVar("_Part")
+
+
+class Verdict(StrEnum):
+    """Judgement of a key or a history."""
+
+    VALID = "valid"
+    VIOLATED = "violated"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where the check of one key gives up and says UNKNOWN."""
+
+    steps: int = 3_000_000
+    """Configurations tried; about a million a second."""
+    configurations: int = 200_000
+    """Configurations held at once; each takes some 200 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyVerdict:
+    """Judgement of one key."""
+
+    key: str
+    model: str
+    verdict: Verdict
+    operations: int
+    """Operations judged (those that surely failed are not)."""
+    prefix: int
+    """VIOLATED: so many operations had begun when the shortest failing prefix ended; else 0."""
+    witness: tuple[Operation, ...]
+    """VIOLATED: few operations that already have no legal order, by time of start."""
+
+    def describe(self) -> str:
+        """The judgement for people."""
+        if self.verdict is Verdict.VALID:
+            return f"{self.key}: linearizable ({self.operations} operations)"
+        if self.verdict is Verdict.UNKNOWN:
+            return f"{self.key}: unknown: the search among {self.operations} operations exceeded its limits"
+        origin = self.witness[0].start_ns
+        lines = [
+            f"{self.key}: not linearizable as a {self.model}; it fails {self.prefix} operations into {self.operations}.",
+            f"These {len(self.witness)} have no legal order (times after the first):",
+            *(f"  {operation.describe(origin)}" for operation in self.witness),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryVerdict:
+    """Judgement of a history: VIOLATED if one key is, else UNKNOWN if one key is."""
+
+    verdict: Verdict
+    operations: int
+    keys: tuple[KeyVerdict, ...]
+
+    def describe(self) -> str:
+        """The judgement for people: every key that is not valid, or one line."""
+        bad = [key.describe() for key in self.keys if key.verdict is not Verdict.VALID]
+        return "\n".join(bad) or f"linearizable: {self.operations} operations on {len(self.keys)} keys"
+
+
+class _Judged(NamedTuple):
+    operation: Operation
+    action: Action
+    end_ns: int | None
+    """None: indeterminate, or not returned yet in the prefix looked at."""
+
+
+def check_history(operations: Iterable[Operation], limits: Limits | None = None) -> HistoryVerdict:
+    """Judge a history. Raises HistoryError for operations that no model has."""
+    keys: defaultdict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        keys[operation.key].append(operation)
+    verdicts = tuple(_check_key(key, keys[key], limits or Limits()) for key in sorted(keys))
+    found = {verdict.verdict for verdict in verdicts}
+    worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in found), Verdict.VALID)
+    return HistoryVerdict(worst, sum(verdict.operations for verdict in verdicts), verdicts)
+
+
+def _check_key(key: str, operations: Sequence[Operation], limits: Limits) -> KeyVerdict:
+    model = model_of(operations)
+    judged = [
+        _Judged(operation, model.action(operation), None if operation.outcome is Outcome.INDETERMINATE else operation.end_ns)
+        for operation in sorted(operations, key=lambda operation: operation.start_ns)
+        if operation.outcome is Outcome.OK or (operation.outcome is Outcome.INDETERMINATE and operation.op != model.read)
+    ]
+    bounds = Bounds(limits.steps, limits.configurations)
+    found = _search(judged, bounds)
+    if found.answer is not Answer.VIOLATED:
+        verdict = Verdict.VALID if found.answer is Answer.LINEARIZABLE else Verdict.UNKNOWN
+        return KeyVerdict(key, model.name, verdict, len(judged), 0, ())
+    prefix = _shortest_failing_prefix(judged, found.step, bounds)
+    witness = _Witness(prefix, bounds).reduce()
+    return KeyVerdict(key, model.name, Verdict.VIOLATED, len(judged), len(prefix), tuple(item.operation for item in witness))
+
+
+def _search(judged: Sequence[_Judged], bounds: Bounds) -> Found:
+    return search([Step(item.operation.start_ns, item.end_ns, *item.action) for item in judged], bounds)
+
+
+def _until(judged: Sequence[_Judged], end_ns: int) -> list[_Judged]:
+    """The history as known at ``end_ns``: what had not returned is open, reads among it are left out."""
+    known = []
+    for item in judged:
+        if item.operation.start_ns > end_ns:
+            continue
+        if item.end_ns is not None and item.end_ns <= end_ns:
+            known.append(item)
+        elif item.action.writes is not None:
+            known.append(item._replace(end_ns=None))
+    return known
+
+
+def _shortest_failing_prefix(judged: Sequence[_Judged], failed: int, bounds: Bounds) -> list[_Judged]:
+    """Bisect over the returns from the one at which the search failed: it looks ahead, so the prefix may be longer."""
+    first = judged[failed].end_ns or 0
+    ends = sorted({item.end_ns for item in judged if item.end_ns is not None and item.end_ns >= first})
+    low, high = 0, len(ends) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _search(_until(judged, ends[middle]), bounds).answer is Answer.VIOLATED:
+            high = middle
+        else:
+            low = middle + 1
+    return _until(judged, ends[high])
+
+
+class _Witness:
+    """Takes operations out of a failing history while it still fails."""
+
+    _MAX_TRIALS = 600
+    _MAX_STEPS = 2_000_000
+
+    def __init__(self, failing: list[_Judged], bounds: Bounds) -> None:
+        self._failing, self._bounds = failing, bounds
+        self._trials, self._steps = self._MAX_TRIALS, self._MAX_STEPS
+
+    def reduce(self) -> list[_Judged]:
+        self._take_out(self._tokens(), _without_tokens)
+        self._take_out([item for item in self._failing if item.action.reads is not None], _without_items)
+        self._take_out(self._tokens(), _without_tokens)
+        return self._failing
+
+    def _tokens(self) -> list[Token]:
+        return sorted({item.action.writes for item in self._failing if item.action.writes is not None}, key=str)
+
+    def _take_out(self, parts: list[_Part], without: Callable[[list[_Judged], list[_Part]], list[_Judged]]) -> None:
+        size = len(parts)
+        while size >= 1:
+            at = 0
+            while at < len(parts) and self._trials > 0 and self._steps > 0:
+                chunk = parts[at : at + size]
+                rest = without(self._failing, chunk)
+                self._trials -= 1
+                found = _search(rest, self._bounds)
+                self._steps -= found.steps + len(rest)
+                if found.answer is Answer.VIOLATED:
+                    self._failing = rest
+                    parts = parts[:at] + parts[at + size :]
+                else:
+                    at += size
+            size //= 2
+
+
+def _without_items(judged: list[_Judged], items: list[_Judged]) -> list[_Judged]:
+    gone = {id(item) for item in items}
+    return [item for item in judged if id(item) not in gone]
+
+
+def _without_tokens(judged: list[_Judged], tokens: list[Token]) -> list[_Judged]:
+    gone = set(tokens)
+    return [item for item in judged if item.action.writes not in gone and not _demands(item.action, gone)]
+
+
+def _demands(action: Action, tokens: set[Token]) -> bool:
+    if action.reads is None:
+        return False
+    present = {token.component for token in action.reads}
+    return any(token in action.reads if token.value is not None else token.component not in present for token in tokens)

@@ -1,0 +1,101 @@
+"""Models: what the operations of a history mean to the object that they are applied to.
+
+All our objects are one object: a map from *component* to value. A write sets one component, whatever it was before; a read
+returns the whole map. A register and a key of a key-value store have the one component ""; a route has one component for each
+broker that is a member of it. A *token* is a pair (component, value), value None being absence: each write produces one token,
+each read demands one token of every component. The search needs no more than that (see ``search``).
+
+===============  ===========================  ============================================================================
+model            operations                   value
+===============  ===========================  ============================================================================
+``register``     read, write, delete          any JSON value; null returned by a read is absence
+``kv``           get, put, delete             the same, in the words of a key-value store
+``registration`` route, register, unregister  a member: a string, or [string, version]; a route returns a list of members
+===============  ===========================  ============================================================================
+
+The model of a key follows from the names of its operations. Values that are written once each make a check both sharper
+and faster; nothing requires it.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from replicated_namesrv.verify.history import HistoryError, Json, Operation
+
+
+class Token(NamedTuple):
+    """One value of one component; ``value`` is canonical JSON text, None for absent."""
+
+    component: str
+    value: str | None
+
+
+class Action(NamedTuple):
+    """An operation in terms of tokens: exactly one of the two is given."""
+
+    writes: Token | None
+    reads: tuple[Token, ...] | None
+    """The components present; all others are demanded absent."""
+
+
+class Model(NamedTuple):
+    """Names of the three operations of one kind of object."""
+
+    name: str
+    read: str
+    write: str
+    delete: str
+    members: bool
+    """Values name the component (registration) instead of being the value of the only one."""
+
+    def action(self, operation: Operation) -> Action:
+        """What ``operation`` does. Raises HistoryError for a value this model does not have."""
+        if operation.op == self.read:
+            return Action(None, self._tokens_read(operation))
+        if not self.members:
+            return Action(Token("", None if operation.op == self.delete else _canonical(operation.value)), None)
+        member = _member(operation.value, operation)
+        return Action(Token(member.component, None) if operation.op == self.delete else member, None)
+
+    def _tokens_read(self, operation: Operation) -> tuple[Token, ...]:
+        if not self.members:
+            return () if operation.value is None else (Token("", _canonical(operation.value)),)
+        if operation.value is None:
+            return ()
+        if not isinstance(operation.value, list):
+            raise HistoryError(f"{operation.describe()}: a {self.read} returns a list of members")
+        tokens = tuple(_member(value, operation) for value in operation.value)
+        if len({token.component for token in tokens}) != len(tokens):
+            raise HistoryError(f"{operation.describe()}: a member is named twice")
+        return tokens
+
+
+def _canonical(value: Json) -> str | None:
+    return None if value is None else json.dumps(value, sort_keys=True)
+
+
+def _member(value: Json, operation: Operation) -> Token:
+    match value:
+        case str():
+            return Token(value, "")
+        case [str() as name, version]:
+            return Token(name, json.dumps(version, sort_keys=True))
+    raise HistoryError(f"{operation.describe()}: {value!r} is no member; expected a string or [string, version]")
+
+
+MODELS = (
+    Model("register", "read", "write", "delete", False),
+    Model("kv", "get", "put", "delete", False),
+    Model("registration", "route", "register", "unregister", True),
+)
+
+
+def model_of(operations: Sequence[Operation]) -> Model:
+    """The one model that has all these operations. Raises HistoryError if there is none."""
+    names = {operation.op for operation in operations}
+    for model in MODELS:
+        if names <= {model.read, model.write, model.delete}:
+            return model
+    known = "; ".join(f"{model.name}: {model.read}, {model.write}, {model.delete}" for model in MODELS)
+    raise HistoryError(f"key {operations[0].key!r} has operations {sorted(names)}, which no model has together ({known})")

@@ -1,0 +1,304 @@
+"""The search for a legal order: Wing and Gong's, made just-in-time as Lowe proposes, over maps of blind writes.
+
+Events (invocations and returns) are taken in the order of time. A *configuration* is one way things may stand: a state and
+the set of open operations that have already taken effect. Operations take effect as late as possible: only when one returns
+must each configuration have it behind it, and is dropped if there is no way. No configuration left means that no legal order
+exists; the history up to that return is not linearizable. (Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe:
+Testing for linearizability, 2017.)
+
+What keeps the number of configurations small, each step without loss of generality, because writes are blind and reads have
+no effect:
+
+- An open read that is legal in the present state takes effect at once.
+- A write takes effect before another operation returns only if it is that operation, if an open read demands its token, or
+  if a second write of the same token exists. Else it can as well take effect later.
+- A write whose token nobody will read any more (a *burden*) hides directly before the next write to its component.
+- A configuration that overwrites a token which a later read demands and no remaining write produces is dead.
+- Of indeterminate writes, which may take effect for ever: those never read are left out, equal ones are taken in order, and
+  of two configurations that differ in them only, the one that used fewer covers the other.
+
+Steps and configurations are bounded; beyond the bound the answer is UNKNOWN.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from replicated_namesrv.verify.models import Token
+
+_NEVER = -1
+
+
+class Step(NamedTuple):
+    """One operation as the search sees it."""
+
+    start_ns: int
+    end_ns: int | None
+    """None: it never returns."""
+    writes: Token | None
+    reads: tuple[Token, ...] | None
+
+
+class Answer(Enum):
+    """What a search found."""
+
+    LINEARIZABLE = "linearizable"
+    VIOLATED = "violated"
+    UNKNOWN = "unknown"
+
+
+class Found(NamedTuple):
+    """Result of a search."""
+
+    answer: Answer
+    step: int
+    """Index of the operation at whose return no configuration was left; -1 unless violated."""
+    steps: int
+    """Steps taken, the unit in which a search is bounded."""
+
+
+class Bounds(NamedTuple):
+    """Where a search gives up."""
+
+    steps: int
+    configurations: int
+
+
+_Configuration = tuple[int, int, int]
+"""State, bits of open operations that have taken effect, bits of indeterminate writes that have."""
+
+
+def search(steps: Sequence[Step], bounds: Bounds) -> Found:
+    """Look for a legal order of ``steps``; reads that never return must have been left out."""
+    return _Search(steps, bounds).run()
+
+
+class _States:
+    """Tokens, components and states as small integers; transitions are computed once."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.components: dict[str, int] = {}
+        self.tokens: dict[Token, int] = {}
+        for step in steps:
+            for token in (step.writes, *(step.reads or ())):
+                if token is not None:
+                    self.components.setdefault(token.component, len(self.components))
+        self.absent = tuple(self.token(Token(component, None)) for component in self.components)
+        self.states: dict[tuple[int, ...], int] = {}
+        self.content: list[tuple[int, ...]] = []
+        self.initial = self._intern(self.absent)
+        self._after: dict[tuple[int, int, int], int] = {}
+
+    def token(self, token: Token) -> int:
+        return self.tokens.setdefault(token, len(self.tokens))
+
+    def _intern(self, content: tuple[int, ...]) -> int:
+        state = self.states.setdefault(content, len(self.content))
+        if state == len(self.content):
+            self.content.append(content)
+        return state
+
+    def demanded(self, tokens: tuple[Token, ...]) -> int:
+        content = list(self.absent)
+        for token in tokens:
+            content[self.components[token.component]] = self.token(token)
+        return self._intern(tuple(content))
+
+    def after(self, state: int, component: int, token: int) -> int:
+        key = (state, component, token)
+        known = self._after.get(key)
+        if known is None:
+            content = list(self.content[state])
+            content[component] = token
+            known = self._after[key] = self._intern(tuple(content))
+        return known
+
+
+class _Search:
+    def __init__(self, steps: Sequence[Step], bounds: Bounds) -> None:
+        self._steps, self._bounds, self._used = steps, bounds, 0
+        self._states = states = _States(steps)
+        self._component = [0 if step.writes is None else states.components[step.writes.component] for step in steps]
+        self._writes = [_NEVER if step.writes is None else states.token(step.writes) for step in steps]
+        self._reads = [_NEVER if step.reads is None else states.demanded(step.reads) for step in steps]
+        self._events = self._order(steps)
+        self._now = 0
+        self._look_ahead()
+        self._configurations: set[_Configuration] = {(states.initial, 0, 0)}
+        self._free_bits: list[int] = []
+        self._bits = 0
+        self._bit: dict[int, int] = {}
+        self._open_demands: Counter[int] = Counter()
+        self._open_reads: defaultdict[int, int] = defaultdict(int)
+        self._open_writes: dict[int, int] = {}
+        self._endless: list[int] = []
+        self._endless_bit: dict[int, int] = {}
+        self._producing: defaultdict[int, int] = defaultdict(int)
+        self._producing_endless: defaultdict[int, int] = defaultdict(int)
+
+    def _order(self, steps: Sequence[Step]) -> list[tuple[int, bool, int]]:
+        """(time, is a return, index): at equal times invocations come first, so that touching operations overlap."""
+        demanded = {token for state in {s for s in self._reads if s != _NEVER} for token in self._states.content[state]}
+        events = []
+        for index, step in enumerate(steps):
+            if step.end_ns is not None:
+                events.append((step.start_ns, False, index))
+                events.append((step.end_ns, True, index))
+            elif self._writes[index] in demanded:
+                events.append((step.start_ns, False, index))
+        events.sort()
+        return events
+
+    def _look_ahead(self) -> None:
+        """Position of the last invocation that demands or produces each token, and which tokens are written twice."""
+        count = len(self._states.tokens)
+        self._last_demand, self._last_production = [_NEVER] * count, [_NEVER] * count
+        productions: Counter[int] = Counter()
+        for position, (_, returns, index) in enumerate(self._events):
+            if returns:
+                continue
+            if self._reads[index] != _NEVER:
+                for token in self._states.content[self._reads[index]]:
+                    self._last_demand[token] = position
+            else:
+                self._last_production[self._writes[index]] = position
+                productions[self._writes[index]] += 1
+        self._repeated = {token for token, times in productions.items() if times > 1}
+
+    def run(self) -> Found:
+        for position, (_, returns, index) in enumerate(self._events):
+            self._now = position
+            if not returns:
+                self._invoke(index)
+                continue
+            if not self._return(index):
+                return Found(Answer.UNKNOWN, _NEVER, self._used)
+            if not self._configurations:
+                return Found(Answer.VIOLATED, index, self._used)
+        return Found(Answer.LINEARIZABLE, _NEVER, self._used)
+
+    def _invoke(self, index: int) -> None:
+        token = self._writes[index]
+        if self._steps[index].end_ns is None:
+            bit = self._endless_bit[index] = 1 << len(self._endless)
+            self._endless.append(index)
+            self._producing_endless[token] |= bit
+            return
+        bit = self._bit[index] = self._take_bit()
+        if token != _NEVER:
+            self._open_writes[index] = bit
+            self._producing[token] |= bit
+            return
+        state = self._reads[index]
+        self._open_reads[state] |= bit
+        self._open_demands.update(self._states.content[state])
+        self._configurations = {(s, done | bit if s == state else done, endless) for s, done, endless in self._configurations}
+
+    def _take_bit(self) -> int:
+        if self._free_bits:
+            return self._free_bits.pop()
+        self._bits += 1
+        return 1 << (self._bits - 1)
+
+    def _return(self, index: int) -> bool:
+        """Make every configuration have ``index`` behind it; False when a bound is exceeded."""
+        bit = self._bit.pop(index)
+        behind: set[_Configuration] = set()
+        stack: list[_Configuration] = []
+        for configuration in self._configurations:
+            if configuration[1] & bit:
+                behind.add(configuration)
+            else:
+                stack.append(configuration)
+        seen = set(stack)
+        while stack:
+            configuration = stack.pop()
+            for candidate in self._candidates(configuration, index):
+                self._used += 1
+                reached = self._take_effect(configuration, candidate)
+                if reached is None or reached in seen:
+                    continue
+                if reached[1] & bit:
+                    behind.add(reached)
+                else:
+                    seen.add(reached)
+                    stack.append(reached)
+            if self._used > self._bounds.steps or len(seen) + len(behind) > self._bounds.configurations:
+                return False
+        self._close(index, bit)
+        self._configurations = _least({(state, done & ~bit, endless) for state, done, endless in behind})
+        return True
+
+    def _close(self, index: int, bit: int) -> None:
+        self._free_bits.append(bit)
+        if self._writes[index] != _NEVER:
+            del self._open_writes[index]
+            self._producing[self._writes[index]] &= ~bit
+            return
+        state = self._reads[index]
+        self._open_reads[state] &= ~bit
+        for token in self._states.content[state]:
+            self._open_demands[token] -= 1
+            if self._open_demands[token] == 0:
+                del self._open_demands[token]
+
+    def _candidates(self, configuration: _Configuration, returning: int) -> list[int]:
+        """Open writes that may have to take effect before ``returning`` does, or are it."""
+        _, done, endless = configuration
+        demands, writes = self._open_demands, self._writes
+        found = [
+            index
+            for index, bit in self._open_writes.items()
+            if not done & bit and (index == returning or writes[index] in demands or writes[index] in self._repeated)
+        ]
+        for token in demands:
+            left = self._producing_endless.get(token, 0) & ~endless
+            if left:
+                found.append(self._endless[(left & -left).bit_length() - 1])
+        return found
+
+    def _take_effect(self, configuration: _Configuration, index: int) -> _Configuration | None:
+        """The configuration after the write ``index``, burdens hidden before it; None if it is dead."""
+        state, done, endless = configuration
+        token, component = self._writes[index], self._component[index]
+        if index in self._open_writes:
+            done |= self._open_writes[index]
+        else:
+            endless |= self._endless_bit[index]
+        for other, bit in self._open_writes.items():
+            if not done & bit and self._component[other] == component and self._is_burden(self._writes[other]):
+                done |= bit
+        old = self._states.content[state][component]
+        if old != token:
+            if self._last_demand[old] > self._now and not self._can_return(old, done, endless):
+                return None
+            state = self._states.after(state, component, token)
+        return state, done | self._open_reads[state], endless
+
+    def _is_burden(self, token: int) -> bool:
+        return token not in self._open_demands and self._last_demand[token] <= self._now
+
+    def _can_return(self, token: int, done: int, endless: int) -> bool:
+        return (
+            self._last_production[token] > self._now
+            or bool(self._producing[token] & ~done)
+            or bool(self._producing_endless[token] & ~endless)
+        )
+
+
+def _least(configurations: set[_Configuration]) -> set[_Configuration]:
+    """Without those that another one covers: equal but for having used more indeterminate writes."""
+    if len(configurations) < 2:
+        return configurations
+    used: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for state, done, endless in configurations:
+        used[state, done].append(endless)
+    least = set()
+    for (state, done), sets in used.items():
+        kept: list[int] = []
+        for endless in sorted(sets, key=int.bit_count):
+            if not any(smaller & endless == smaller for smaller in kept):
+                kept.append(endless)
+                least.add((state, done, endless))
+    return least
