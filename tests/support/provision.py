@@ -1,0 +1,144 @@
+"""What tests need from outside the Python packages: Java, Go, the Toxiproxy server and RocketMQ's own jars.
+
+Jars come through Maven, once, into the product's cache folder. Where Maven or Java is missing the tests that need jars are
+skipped with a reason that says how to get them; where both are there, jars that cannot be fetched are a failure, never a
+skip. Each skip's reason begins with ``SKIP_PREFIX``, which .ci/run looks for.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.provision import (
+    ProvisionError,
+    cached,
+    find_go,
+    find_java,
+    run_with_progress,
+)
+from replicated_namesrv.provision import toxiproxy_server as product_toxiproxy_server
+
+ROCKETMQ_VERSIONS = ("5.3.3", "4.9.7")
+"""The newest of each line for which name server, broker, tools and client all exist."""
+ROCKETMQ_ARTIFACTS = ("namesrv", "broker", "tools", "client")
+SKIP_PREFIX = "RocketMQ jars are missing"
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
+
+def say(text: str) -> None:
+    """One line of progress on the terminal, past pytest's capture, which would hold it back until the end."""
+    with os.fdopen(os.dup(_terminal_fd), "w", encoding="utf-8") as terminal:
+        terminal.write(f"\n{text}\n")
+
+
+_terminal_fd = 2
+
+
+def use_terminal(fd: int) -> None:
+    """Say progress to file descriptor ``fd``: a copy of standard error from before the capture began."""
+    global _terminal_fd
+    _terminal_fd = fd
+
+
+def java() -> Path:
+    """A Java of at least 17; the running test is skipped, with the remedy, where there is none."""
+    found = find_java()
+    if found is None:
+        pytest.skip("no Java 17 or later; install one (Debian: openjdk-17-jre-headless) or run ./namesrv setup java")
+    return found
+
+
+def go() -> Path:
+    """A Go of at least 1.23; the running test is skipped, with the remedy, where there is none."""
+    found = find_go()
+    if found is None:
+        pytest.skip("no Go 1.23 or later; install one or run ./namesrv setup go")
+    return found
+
+
+def toxiproxy_server() -> Path:
+    """The Toxiproxy server, built if need be. Raises ProvisionError with the remedy; tests that need it are never skipped."""
+    return product_toxiproxy_server(say)
+
+
+def maven() -> Path | None:
+    """The ``mvn`` of this machine."""
+    found = shutil.which("mvn")
+    return Path(found) if found else None
+
+
+def rocketmq_jars(version: str) -> Path | None:
+    """The folder of all jars of RocketMQ ``version``, fetched if need be; None where there is no Maven and no cached copy.
+
+    Raises ProvisionError if Maven is there and fails.
+    """
+    with cached(f"rocketmq-{version}", say) as (final, folder):
+        if folder is None:
+            return final
+        mvn = maven()
+        if mvn is None:
+            return None
+        _fetch(version, mvn, folder, say)
+        os.replace(folder / "jars", final)
+    return final
+
+
+def require_rocketmq_jars(version: str) -> Path:
+    """``rocketmq_jars``, or a skip of the running test whose reason says how to get them."""
+    if find_java() is None:
+        pytest.skip(f"{SKIP_PREFIX}: no Java 17 or later to run them; Debian: apt-get install openjdk-17-jdk-headless maven")
+    jars = rocketmq_jars(version)
+    if jars is None:
+        pytest.skip(f"{SKIP_PREFIX}: they come through Maven, and mvn is not on the PATH; Debian: apt-get install maven")
+    return jars
+
+
+def classpath(jars: Path) -> str:
+    """The value of Java's -cp for every jar in ``jars``."""
+    return os.fspath(jars / "*")
+
+
+def _fetch(version: str, mvn: Path, folder: Path, say: Callable[[str], None]) -> None:
+    """Copy RocketMQ ``version`` and all it depends on into ``folder``/jars."""
+    say(f"fetching the jars of RocketMQ {version} through Maven, once; this takes a minute or two")
+    dependencies = "".join(
+        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{artifact}</artifactId>"
+        f"<version>{version}</version></dependency>"
+        for artifact in ROCKETMQ_ARTIFACTS
+    )
+    (folder / "pom.xml").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>replicated.namesrv</groupId><artifactId>jars</artifactId>"
+        f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n",
+        encoding="utf-8",
+    )
+    command = [
+        *(str(mvn), "--batch-mode", "--no-transfer-progress", COPY_DEPENDENCIES),
+        *("-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"),
+    ]
+    status, output = run_with_progress(command, dict(os.environ), folder, say)
+    present = list((folder / "jars").glob(f"rocketmq-*-{version}.jar"))
+    if status != 0 or len(present) < len(ROCKETMQ_ARTIFACTS):
+        errors = [line for line in output.splitlines() if re.match(r"\[ERROR\] \S", line)]
+        raise ProvisionError(
+            f"Maven could not fetch RocketMQ {version} (exit status {status}): "
+            + " | ".join(errors[:3])[:600]
+            + "; is its repository reachable (settings.xml)?"
+        )
+
+
+def main(arguments: list[str]) -> int:
+    """Fetch everything now: ``python -m tests.support.provision``; prints where it is."""
+    versions = arguments or list(ROCKETMQ_VERSIONS)
+    for version in versions:
+        print(version, rocketmq_jars(version))
+    print("toxiproxy-server", toxiproxy_server())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
