@@ -178,6 +178,13 @@ class Settings:
     log_format: str = setting("auto", OWN, "human, json or auto: human on a terminal, JSON elsewhere.")
     route_cache_bytes: int = setting(134_217_728, OWN, "Encoded route answers kept in memory; the least recently used go first.")
     max_connections: int = setting(20_000, OWN, "Connections held at once; one more is closed at once.")
+    max_pending_per_connection: int = setting(
+        1024, OWN, "Unanswered requests of one connection at which it is read no further."
+    )
+    max_held_bytes: int = setting(
+        268_435_456, OWN, "Bytes held in all for incomplete frames and unread answers; the oldest holder is closed first."
+    )
+    frame_timeout_millis: int = setting(30_000, OWN, "A connection whose frame takes longer to arrive is closed.")
     max_inflated_body_bytes: int = setting(67_108_864, OWN, "A compressed registration that inflates to more is refused.")
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)
@@ -394,6 +401,9 @@ _AT_LEAST = {
     "server_socket_backlog": 1,
     "route_cache_bytes": 0,
     "max_connections": 1,
+    "max_pending_per_connection": 1,
+    "max_held_bytes": 33_554_432,
+    "frame_timeout_millis": 100,
     "max_inflated_body_bytes": 1024,
 }
 
