@@ -1,0 +1,286 @@
+"""Real RocketMQ processes beside ours: name servers, brokers and one JVM that plays all clients.
+
+Every process has its own home folder and log; all end with the laboratory. Nothing here waits for time: ``wait_for`` polls a
+condition and, when it never holds, fails with what it was waiting for and where the logs are.
+"""
+
+import contextlib
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+JVM_FLAGS = [
+    *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"),
+    *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"),
+    *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
+    *("--add-exports=java.base/sun.security.x509=ALL-UNNAMED", "--add-opens=java.base/sun.security.x509=ALL-UNNAMED"),
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
+]
+LOGBACK = """<configuration>
+<appender name="F" class="ch.qos.logback.core.FileAppender"><file>${user.home}/java.log</file>
+<encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender><root level="WARN"><appender-ref ref="F"/></root></configuration>"""
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
+    """The first true value of ``condition``. Raises AssertionError after ``timeout_s``, saying what was waited for."""
+    deadline = time.monotonic() + timeout_s
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            last = condition()
+            if last:
+                return last
+        except (OSError, ValueError, KeyError) as error:
+            last = error
+        _pause()
+    raise AssertionError(f"waited {timeout_s} s in vain until {what}; last seen: {last!r}")
+
+
+def _pause() -> None:
+    """The pause between two looks at a condition."""
+    select.select([], [], [], 0.1)
+
+
+def free_port(neighbours: tuple[int, ...] = (0,)) -> int:
+    """A port below the ephemeral range at which every offset of ``neighbours`` is free too."""
+    for _ in range(1000):
+        base = random.randrange(23_000, 31_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for offset in neighbours:
+                probe = stack.enter_context(socket.socket())
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", base + offset))
+            return base
+    raise AssertionError("no free port between 23000 and 31000")
+
+
+def ask(
+    address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"", version: int = 479
+) -> tuple[dict[str, Any], bytes]:
+    """One request over a connection of its own: (header, body) of the answer."""
+    host, _, port = address.rpartition(":")
+    header = orjson.dumps(
+        {"code": code, "extFields": fields or {}, "flag": 0, "language": "OTHER", "opaque": 1, "version": version}
+    )
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
+        stream = connection.makefile("rb")
+        total, length = struct.unpack(">II", stream.read(8))
+        rest = stream.read(total - 4)
+    return orjson.loads(rest[: length & 0xFFFFFF]), rest[length & 0xFFFFFF :]
+
+
+def route(address: str, topic: str) -> dict[str, Any] | None:
+    """The route that the name server at ``address`` gives, None for a topic it does not know."""
+    header, body = ask(address, 105, {"topic": topic})
+    return orjson.loads(body) if header["code"] == 0 else None
+
+
+def addresses_of(address: str, topic: str) -> dict[str, dict[str, str]]:
+    """brokerName to {brokerId: address} of a route; empty where there is none."""
+    found = route(address, topic)
+    return {broker["brokerName"]: broker["brokerAddrs"] for broker in found["brokerDatas"]} if found else {}
+
+
+class Process:
+    """One child process with its log."""
+
+    def __init__(
+        self, name: str, command: list[str], folder: Path, environment: dict[str, str] | None = None, **options: Any
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name, self.folder = name, folder
+        self.log = folder / "out.log"
+        with self.log.open("ab") as log:
+            self.child = subprocess.Popen(
+                command, cwd=folder, env={**os.environ, **(environment or {})}, stderr=log, **{"stdout": log, **options}
+            )
+
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self.child.poll() is None
+
+    def kill(self) -> None:
+        """End it at once, without a word to anyone."""
+        self.child.kill()
+        self.child.wait()
+
+    def stop(self, timeout_s: float = 40) -> None:
+        """Ask it to end, as an operator would."""
+        if self.alive():
+            self.child.send_signal(signal.SIGTERM)
+            try:
+                self.child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class Driver(Process):
+    """The JVM of clients; see Driver.java."""
+
+    def call(self, *words: str) -> str:
+        """The driver's answer. Raises AssertionError if the driver met an exception."""
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        self.child.stdin.write(("\t".join(words) + "\n").encode())
+        self.child.stdin.flush()
+        line = self.child.stdout.readline().decode().rstrip("\n")
+        status, _, text = line.partition("\t")
+        text = text.replace("\\\\", "\0").replace("\\n", "\n").replace("\\r", "\r").replace("\0", "\\")
+        assert status == "ok", f"{words}: {text or 'the driver died'} (log: {self.log})"
+        return text
+
+    def admin(self, *words: str) -> str:
+        """Output of one mqadmin command."""
+        return self.call("admin", *words)
+
+    def sender_state(self, name: str) -> dict[str, Any]:
+        """Counters of a continuous sender."""
+        state: dict[str, Any] = json.loads(self.call("sender-state", name))
+        return state
+
+
+class Lab:
+    """Processes of one test, by what they are."""
+
+    def __init__(self, folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path]) -> None:
+        self.folder, self._java, self._jars, self._classes = folder, java, jars, classes
+        self.processes: list[Process] = []
+
+    def close(self) -> None:
+        """End everything that still runs."""
+        for process in self.processes:
+            if process.alive():
+                process.kill()
+            for stream in (process.child.stdin, process.child.stdout):
+                if stream is not None:
+                    stream.close()
+
+    def _add(self, process: Process) -> Process:
+        self.processes.append(process)
+        return process
+
+    def namesrv(self, name: str = "ns", port: int = 0, **settings: str) -> tuple[str, Process]:
+        """One of ours: (address, process), serving."""
+        port = port or free_port((0, 10))
+        flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        command = [sys.executable, "-m", "replicated_namesrv", "serve", "--listen", f"127.0.0.1:{port}"]
+        command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(self.folder / f"{name}-{port}"), *flags]
+        process = self._add(Process(name, command, self.folder / f"{name}-{port}"))
+        address = f"127.0.0.1:{port}"
+        wait_for(lambda: ask(address, 206), f"{name} serves on {address} (log: {process.log})", 30)
+        return address, process
+
+    def _java_command(self, version: str, home: Path, heap_mb: int, *system: str) -> list[str]:
+        conf = home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        for role in ("namesrv", "broker", "tools"):
+            (conf / f"logback_{role}.xml").write_text(LOGBACK)
+            (conf / f"rmq.{role}.logback.xml").write_text(LOGBACK)
+        return [
+            *(self._java, f"-Xmx{heap_mb}m", f"-Xms{min(heap_mb, 128)}m", *JVM_FLAGS, f"-Duser.home={home}", *system),
+            *("-cp", f"{self._classes[version]}:{self._jars[version]}/*"),
+        ]
+
+    def java_namesrv(self, version: str) -> tuple[str, Process]:
+        """RocketMQ's own name server."""
+        port = free_port()
+        home = self.folder / f"java-ns-{port}"
+        logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.namesrv.logback.xml"
+        command = self._java_command(version, home, 256, logs)
+        (home / "ns.properties").write_text(f"listenPort={port}\n")
+        command += ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(home / "ns.properties")]
+        process = self._add(Process("java-ns", command, home, {"ROCKETMQ_HOME": str(home)}))
+        address = f"127.0.0.1:{port}"
+        wait_for(lambda: ask(address, 206), f"the Java name server serves (log: {process.log})")
+        return address, process
+
+    def broker(
+        self,
+        version: str,
+        name: str,
+        name_servers: str,
+        broker_id: int = 0,
+        port: int = 0,
+        system: tuple[str, ...] = (),
+        **extra: str,
+    ) -> tuple[str, Process]:
+        """A real broker; ``name_servers`` empty: it finds them itself. Started again on its port it finds its files."""
+        port = port or free_port((-2, 0, 1))
+        home = self.folder / f"broker-{name}-{port}"
+        properties = {
+            "brokerClusterName": "DefaultCluster",
+            "brokerName": name,
+            "brokerId": str(broker_id),
+            "listenPort": str(port),
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "storePathRootDir": str(home / "store"),
+            "mappedFileSizeCommitLog": "16777216",
+            "mappedFileSizeConsumeQueue": "600000",
+            "diskMaxUsedSpaceRatio": "95",
+            "brokerRole": "ASYNC_MASTER" if broker_id == 0 else "SLAVE",
+            "flushDiskType": "ASYNC_FLUSH",
+            "registerNameServerPeriod": "10000",
+            "autoCreateTopicEnable": "true",
+            "slaveReadEnable": "true",
+            "haListenPort": str(port + 1),
+            "fetchNamesrvAddrByAddressServer": "false",
+            "enableControllerMode": "false",
+            "timerWheelEnable": "false",
+            "transientStorePoolEnable": "false",
+            "warmMapedFileEnable": "false",
+            **extra,
+        }
+        logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.broker.logback.xml"
+        full = "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98"
+        command = self._java_command(version, home, 384, "-XX:MaxDirectMemorySize=512m", logs, full, *system)
+        (home / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        command += ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(home / "broker.properties")]
+        command += ["-n", name_servers] if name_servers else []
+        process = self._add(Process(f"broker {name}", command, home, {"ROCKETMQ_HOME": str(home)}))
+        address = f"127.0.0.1:{port}"
+        return address, process
+
+    def driver(self, version: str, system: tuple[str, ...] = ()) -> Driver:
+        """The JVM of clients of this version."""
+        home = self.folder / f"driver-{version}-{len(self.processes)}"
+        logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.tools.logback.xml"
+        client_log = "-Drocketmq.client.logUseSlf4j=false"
+        command = [*self._java_command(version, home, 256, logs, client_log, *system), "Driver"]
+        driver = Driver("driver", command, home, {"ROCKETMQ_HOME": str(home)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._add(driver)
+        return driver
+
+
+def compile_driver(jars: Path, folder: Path) -> Path:
+    """Driver.java compiled against ``jars``. Raises CalledProcessError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    javac = shutil.which("javac")
+    assert javac is not None
+    source = Path(__file__).with_name("Driver.java")
+    subprocess.run([javac, "-nowarn", "-cp", f"{jars}/*", "-d", str(folder), str(source)], check=True, capture_output=True)
+    return folder
+
+
+@contextlib.contextmanager
+def laboratory(folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path]) -> Iterator[Lab]:
+    """A Lab whose processes all end with the block."""
+    lab = Lab(folder, java, jars, classes)
+    try:
+        yield lab
+    finally:
+        lab.close()

@@ -1,0 +1,179 @@
+"""Brokers, producers and consumers live with three of our nodes: registration, both flush and replication modes, fail-over."""
+
+import pytest
+
+from tests.interop.lab import Driver, Lab, Process, addresses_of, wait_for
+
+pytestmark = pytest.mark.slow
+both_versions = pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+
+
+def three_nodes(lab: Lab, **settings: str) -> tuple[list[str], list[Process], str]:
+    """(addresses, processes, list for namesrvAddr) of three nodes."""
+    nodes = [lab.namesrv(f"ns{i}", **settings) for i in range(3)]
+    addresses = [address for address, _ in nodes]
+    return addresses, [process for _, process in nodes], ";".join(addresses)
+
+
+def registered(nodes: list[str], name: str, broker_id: int, topic: str = "TBW102") -> bool:
+    """Whether every node routes ``topic`` to this broker."""
+    return all(str(broker_id) in addresses_of(node, topic).get(name, {}) for node in nodes)
+
+
+def gone(nodes: list[str], name: str, broker_id: int, topic: str = "TBW102") -> bool:
+    """Whether no node routes ``topic`` to this broker any more."""
+    return not any(str(broker_id) in addresses_of(node, topic).get(name, {}) for node in nodes)
+
+
+def create_topic(driver: Driver, names: str, nodes: list[str], topic: str, *brokers: str) -> None:
+    """mqadmin updateTopic, then wait until every node routes it to ``brokers``."""
+    output = driver.admin("updateTopic", "-n", names, "-c", "DefaultCluster", "-t", topic)
+    assert "success" in output, output
+    for name in brokers:
+        wait_for(lambda name=name: registered(nodes, name, 0, topic), f"{topic} is routed to {name} everywhere")
+
+
+def consume(driver: Driver, names: str, group: str, topic: str, count: int) -> str:
+    """Receive until ``count`` different messages are there; the hosts that stored them."""
+    driver.call("receiver-start", group, names, group, topic)
+    wait_for(lambda: int(driver.call("receiver-count", group)) >= count, f"{group} received {count} messages", 90)
+    hosts = driver.call("receiver-hosts", group)
+    driver.call("receiver-stop", group)
+    return hosts
+
+
+@both_versions
+@pytest.mark.parametrize(("role", "flush"), [("SYNC_MASTER", "SYNC_FLUSH"), ("ASYNC_MASTER", "ASYNC_FLUSH")])
+def test_master_and_slave(lab: Lab, version: str, role: str, flush: str) -> None:
+    nodes, _, names = three_nodes(lab)
+    _, master = lab.broker(version, "broker-a", names, brokerRole=role, flushDiskType=flush)
+    wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered everywhere")
+    _, slave = lab.broker(version, "broker-a", names, broker_id=1, flushDiskType=flush)
+    wait_for(lambda: registered(nodes, "broker-a", 1), "the slave is registered everywhere")
+    driver = lab.driver(version)
+    create_topic(driver, names, nodes, "Thousand", "broker-a")
+    assert driver.call("send", names, "Thousand", "1000", "m").startswith("1000 stored; {SEND_OK=1000}")
+    consume(driver, names, "before", "Thousand", 1000)
+
+    master.stop()
+    wait_for(lambda: gone(nodes, "broker-a", 0), "the stopped master left every route", 15)
+    assert registered(nodes, "broker-a", 1), "the slave stays"
+    consume(driver, names, "from_slave", "Thousand", 1000)
+    slave.kill()
+    wait_for(lambda: gone(nodes, "broker-a", 1), "the killed slave left every route", 15)
+
+
+@both_versions
+def test_producer_carries_on(lab: Lab, version: str) -> None:
+    nodes, processes, names = three_nodes(lab)
+    port_a, port_b = (int(lab.broker(version, name, names)[0].rpartition(":")[2]) for name in ("broker-a", "broker-b"))
+    brokers = lab.processes[-2:]
+    for name in ("broker-a", "broker-b"):
+        wait_for(lambda name=name: registered(nodes, name, 0), f"{name} is registered everywhere")
+    driver = lab.driver(version)
+    create_topic(driver, names, nodes, "Carry", "broker-a", "broker-b")
+    driver.call("sender-start", "s", names, "Carry", "5")
+    wait_for(lambda: driver.sender_state("s")["sent"] > 100, "messages flow")
+
+    brokers[0].stop()
+    wait_for(lambda: gone(nodes, "broker-a", 0, "Carry"), "the stopped broker left every route", 15)
+    more_messages(driver, "after a broker stopped")
+    lab.broker(version, "broker-a", names, port=port_a)
+    wait_for(lambda: registered(nodes, "broker-a", 0, "Carry"), "the broker is back")
+
+    brokers[1].kill()
+    wait_for(lambda: gone(nodes, "broker-b", 0, "Carry"), "the killed broker left every route", 15)
+    more_messages(driver, "after a broker was killed")
+    lab.broker(version, "broker-b", names, port=port_b)
+    wait_for(lambda: registered(nodes, "broker-b", 0, "Carry"), "the broker is back")
+
+    failed = driver.sender_state("s")["failed"]
+    processes[0].kill()
+    more_messages(driver, "after a name server was killed", 1000)
+    assert "1000 stored" in driver.call("send", names, "Carry", "1000", "new producer "), "a producer that starts now"
+    state = driver.call("sender-stop", "s")
+    assert f'"failed":{failed},' in state, state
+    wait_for(lambda: registered(nodes[1:], "broker-a", 0) and registered(nodes[1:], "broker-b", 0), "both stay registered")
+
+
+def more_messages(driver: Driver, when: str, count: int = 200) -> None:
+    """Wait until the continuous sender has stored ``count`` more."""
+    before = driver.sender_state("s")["sent"]
+    wait_for(lambda: driver.sender_state("s")["sent"] > before + count, f"messages flow {when}")
+
+
+@both_versions
+def test_slave_restarted_as_master(lab: Lab, version: str) -> None:
+    """One address, one id (``RouteInfoManager.registerBroker``): the former slave is found under id 0 only."""
+    nodes, _, names = three_nodes(lab)
+    _, master = lab.broker(version, "broker-a", names)
+    wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered")
+    address, slave = lab.broker(version, "broker-a", names, broker_id=1)
+    wait_for(lambda: registered(nodes, "broker-a", 1), "the slave is registered")
+    master.kill()
+    slave.kill()
+    port = int(address.rpartition(":")[2])
+    lab.broker(version, "broker-a", names, broker_id=0, port=port)
+    wait_for(
+        lambda: all(addresses_of(node, "TBW102").get("broker-a") == {"0": address} for node in nodes),
+        "every node shows the former slave as master and nothing else",
+    )
+    driver = lab.driver(version)
+    create_topic(driver, names, nodes, "Switched", "broker-a")
+    assert "50 stored" in driver.call("send", names, "Switched", "50", "m")
+
+
+def test_new_brokers_with_old_clients(lab: Lab) -> None:
+    nodes, _, names = three_nodes(lab)
+    lab.broker("5.3.3", "broker-a", names)
+    lab.broker("4.9.7", "broker-b", names)
+    for name in ("broker-a", "broker-b"):
+        wait_for(lambda name=name: registered(nodes, name, 0), f"{name} is registered")
+    for version in ("4.9.7", "5.3.3"):
+        driver = lab.driver(version)
+        topic = f"Mixed_{version.replace('.', '_')}"
+        create_topic(driver, names, nodes, topic, "broker-a", "broker-b")
+        sent = driver.call("send", names, topic, "1000", "m")
+        assert sent.startswith("1000 stored"), sent
+        assert "broker-a" in sent and "broker-b" in sent, sent  # noqa: PT018 - one statement about one answer
+        consume(driver, names, f"group_{topic}", topic, 1000)
+
+
+def test_acting_master(lab: Lab) -> None:
+    """Code 322 each second, SYNC topic polls, 905 pushes: a slave serves under id 0 while the master is away."""
+    nodes, _, names = three_nodes(lab, supportActingMaster="true", notifyMinBrokerIdChanged="true")
+    acting = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerNotActiveTimeoutMillis": "10000"}
+    address, master = lab.broker("5.3.3", "broker-a", names, **acting)
+    wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered", 90)
+    slave_address, _ = lab.broker("5.3.3", "broker-a", names, broker_id=1, **acting)
+    wait_for(lambda: registered(nodes, "broker-a", 1), "the slave is registered", 90)
+    driver = lab.driver("5.3.3")
+    create_topic(driver, names, nodes, "Acting", "broker-a")
+    assert "100 stored" in driver.call("send", names, "Acting", "100", "m")
+    master.kill()
+    wait_for(
+        lambda: all(addresses_of(node, "Acting").get("broker-a") == {"0": slave_address} for node in nodes),
+        "the slave is shown as acting master everywhere",
+    )
+    consume(driver, names, "acting", "Acting", 100)
+    lab.broker("5.3.3", "broker-a", names, port=int(address.rpartition(":")[2]), **acting)
+    wait_for(
+        lambda: all(addresses_of(node, "Acting").get("broker-a") == {"0": address, "1": slave_address} for node in nodes),
+        "the master is back in its place everywhere",
+        90,
+    )
+
+
+@both_versions
+def test_address_list_over_http(lab: Lab, version: str) -> None:
+    """Nobody is told a name server: brokers and clients fetch the list from /rocketmq/nsaddr (``DefaultTopAddressing``)."""
+    nodes, _, names = three_nodes(lab)
+    keeper, _ = lab.namesrv("keeper", nameServerAddresses=names)
+    host, _, port = keeper.rpartition(":")
+    system = (f"-Drocketmq.namesrv.domain={host}:{int(port) + 10}",)
+    lab.broker(version, "broker-a", "", system=system, fetchNamesrvAddrByAddressServer="true")
+    wait_for(lambda: registered(nodes, "broker-a", 0), "the broker found all nodes by itself", 90)
+    driver = lab.driver(version, system=system)
+    create_topic(driver, names, nodes, "Found", "broker-a")
+    assert "100 stored" in driver.call("send", "", "Found", "100", "m")
+    consume(driver, "", "found", "Found", 100)
