@@ -101,5 +101,12 @@ class UpdateSettings:
 
 
 Command = (
-    RegisterBroker | UnregisterBrokers | RegisterTopic | DeleteTopic | ChangeWritePerm | PutKVConfig | DeleteKVConfig | UpdateSettings
+    RegisterBroker
+    | UnregisterBrokers
+    | RegisterTopic
+    | DeleteTopic
+    | ChangeWritePerm
+    | PutKVConfig
+    | DeleteKVConfig
+    | UpdateSettings
 )

@@ -1,0 +1,37 @@
+"""KV config (``KVConfigManager.java``): namespace -> key -> value, of which order topics are the one practical use.
+
+A namespace that was emptied stays known, and a value of None is stored but read as "not found": both show in answers.
+"""
+
+from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.tables import Tables
+
+NAMESPACE_ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+
+
+def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
+    """Code 100."""
+    entries = tables.kv.get(command.namespace)
+    if entries is None:
+        entries = tables.kv[command.namespace] = {}
+    elif command.key in entries and entries[command.key] == command.value:
+        return Result()
+    entries[command.key] = command.value
+    _moved(tables, command.namespace, command.key)
+    return Result()
+
+
+def delete_kv_config(tables: Tables, command: DeleteKVConfig) -> Result:
+    """Code 102: not finding the key is no error."""
+    entries = tables.kv.get(command.namespace)
+    if entries is not None and command.key in entries:
+        del entries[command.key]
+        _moved(tables, command.namespace, command.key)
+    return Result()
+
+
+def _moved(tables: Tables, namespace: str, key: str) -> None:
+    tables.changed = True
+    if namespace == NAMESPACE_ORDER_TOPIC_CONFIG:
+        tables.touch_topics((key,))

@@ -1,0 +1,146 @@
+"""Read side of the tables: answers as plain tuples, copies of what is stored, in an order that equal states share.
+
+RocketMQ answers in hash order. Here members come by id, queue entries, groups and clusters by name, topics in the order in
+which they were created, which a snapshot preserves.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from replicated_namesrv.model import MASTER_ID, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.routes.kv import NAMESPACE_ORDER_TOPIC_CONFIG
+from replicated_namesrv.routes.tables import PERM_WRITE, BrokerGroup, Tables
+
+SYNC_BROKER_MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
+
+
+class BrokerData(NamedTuple):
+    """``BrokerData.java``."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: tuple[tuple[int, str], ...]
+    """Pairs (brokerId, address), ids ascending."""
+    zone_name: str | None
+    enable_acting_master: bool
+
+
+class TopicRoute(NamedTuple):
+    """``TopicRouteData.java``."""
+
+    order_topic_conf: str | None
+    """Only with orderMessageEnable; None if the KV config has none."""
+    queue_datas: tuple[tuple[str, QueueData], ...]
+    """Pairs (brokerName, queues), by name."""
+    broker_datas: tuple[BrokerData, ...]
+    filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs (broker address, filter servers)."""
+    topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...] | None
+    """Pairs (brokerName, mapping), by name; None if there is none."""
+
+
+class ClusterInfo(NamedTuple):
+    """``ClusterInfo.java``."""
+
+    broker_addr_table: tuple[BrokerData, ...]
+    cluster_addr_table: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs (cluster, broker names)."""
+
+
+class SystemTopics(NamedTuple):
+    """``TopicList.java`` as code 304 fills it."""
+
+    topic_list: tuple[str, ...]
+    broker_addr: str | None
+
+
+def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
+    """Code 105 (``pickupTopicRouteData``), with the slave of least id shown as master where that applies."""
+    by_name = tables.topic_queues.get(topic)
+    if by_name is None:
+        return None
+    names = sorted(by_name)
+    acting = tables.settings.support_acting_master and not topic.startswith(SYNC_BROKER_MEMBER_GROUP_PREFIX)
+    broker_datas: list[BrokerData] = []
+    filter_servers: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        group = tables.groups[name]
+        broker_datas.append(broker_data(group, show_acting_master=acting and not by_name[name].perm & PERM_WRITE))
+        for member in group.members.values():
+            if member.filter_servers and member.cluster_name == group.cluster:
+                filter_servers[member.broker_addr] = member.filter_servers
+    mappings = tuple((name, tables.mappings[name][topic]) for name in sorted(tables.mappings) if topic in tables.mappings[name])
+    order_topic_conf = None
+    if tables.settings.order_message_enable:
+        order_topic_conf = tables.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, {}).get(topic)
+    return TopicRoute(
+        order_topic_conf,
+        tuple((name, by_name[name]) for name in names),
+        tuple(broker_datas),
+        tuple(sorted(filter_servers.items())),
+        mappings or None,
+    )
+
+
+def broker_data(group: BrokerGroup, show_acting_master: bool = False) -> BrokerData:
+    """A group's addresses; on demand the least id appears as 0 where no master is and the group allows it."""
+    members = group.members
+    ids = sorted(members)
+    addrs = [(i, members[i].broker_addr) for i in ids]
+    if show_acting_master and group.enable_acting_master and ids and MASTER_ID not in members:
+        addrs[0] = (MASTER_ID, addrs[0][1])
+        addrs.sort()
+    return BrokerData(group.cluster, group.broker_name, tuple(addrs), group.zone_name, group.enable_acting_master)
+
+
+def cluster_info(tables: Tables) -> ClusterInfo:
+    """Code 106 (``getAllClusterInfo``)."""
+    return ClusterInfo(
+        tuple(broker_data(tables.groups[name]) for name in sorted(tables.groups)),
+        tuple((cluster, tuple(sorted(tables.cluster_names[cluster]))) for cluster in sorted(tables.cluster_names)),
+    )
+
+
+def topics_by_cluster(tables: Tables, cluster: str) -> list[str]:
+    """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once."""
+    topics: dict[str, None] = {}
+    for name in sorted(tables.cluster_names.get(cluster, ())):
+        group = tables.groups.get(name)
+        if group is not None:
+            topics.update(dict.fromkeys(group.topics))
+    return list(topics)
+
+
+def system_topics(tables: Tables) -> SystemTopics:
+    """Code 304 (``getSystemTopicList``): all cluster and broker names, and the address of some broker that knows the rest."""
+    names: dict[str, None] = {}
+    for cluster in sorted(tables.cluster_names):
+        names[cluster] = None
+        names.update(dict.fromkeys(sorted(tables.cluster_names[cluster])))
+    groups = (tables.groups[name] for name in sorted(tables.groups))
+    broker_addr = next((group.members[min(group.members)].broker_addr for group in groups if group.members), None)
+    return SystemTopics(tuple(names), broker_addr)
+
+
+def unit_topics(tables: Tables) -> list[str]:
+    """Code 311 (``getUnitTopics``)."""
+    return _topics_by_flag(tables, lambda flag: bool(flag & UNIT_FLAG))
+
+
+def has_unit_sub_topics(tables: Tables) -> list[str]:
+    """Code 312 (``getHasUnitSubTopicList``)."""
+    return _topics_by_flag(tables, lambda flag: bool(flag & UNIT_SUB_FLAG))
+
+
+def has_unit_sub_un_unit_topics(tables: Tables) -> list[str]:
+    """Code 313 (``getHasUnitSubUnUnitTopicList``)."""
+    return _topics_by_flag(tables, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG)
+
+
+def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> list[str]:
+    """Topics judged by the queue entry of their first broker name; Java takes an arbitrary one."""
+    judged: dict[str, QueueData] = {}
+    for name in sorted(tables.groups, reverse=True):
+        judged.update(tables.groups[name].topics)
+    return [topic for topic in tables.topic_queues if judge(judged[topic].topic_sys_flag)]

@@ -1,0 +1,180 @@
+"""Registration of brokers and topics (``RouteInfoManager.registerBroker`` and ``registerTopic`` of 5.3.3).
+
+The steps are Java's, in Java's order, because what a refused registration leaves behind is visible in later answers. Topics
+are compared at the speed of dictionary views: a registration that brings nothing new costs no Python work per topic.
+"""
+
+from collections.abc import Mapping
+
+from replicated_namesrv.model import MASTER_ID, QueueData
+from replicated_namesrv.routes.commands import RegisterBroker, RegisterTopic
+from replicated_namesrv.routes.removal import settle_group
+from replicated_namesrv.routes.results import NotifyMinBrokerIdChange, Result
+from replicated_namesrv.routes.tables import (
+    DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS,
+    PERM_WRITE,
+    BrokerGroup,
+    Registration,
+    Tables,
+)
+
+SYSTEM_ERROR = 1
+
+
+def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Result:
+    """Code 103. The result is that of ``RegisterBrokerResult``, or code 1 where Java returns nothing."""
+    previous = tables.live.get((command.cluster_name, command.broker_addr))
+    group, register_first = _enter_group(tables, command)
+    members = group.members
+    min_id_before = min(members, default=0)
+    _leave_other_ids(tables, group, command)
+    if _is_fenced(tables, group, command):
+        return Result()
+    if command.broker_id not in members:
+        if command.topics is None:  # Java: null pointer, logged and answered with 0
+            return Result()
+        if len(command.topics) == 1:
+            return Result(code=SYSTEM_ERROR, remark="register broker failed")
+        register_first = True
+    version_changed = previous is None or previous.data_version != command.data_version
+    registration = _put_live(tables, group, command, previous, time_ms)
+    is_prime_slave = (
+        command.enable_acting_master is not None and command.broker_id != MASTER_ID and command.broker_id == min(members)
+    )
+    if command.topics is not None and (command.broker_id == MASTER_ID or is_prime_slave):
+        _take_topics(tables, group, command, register_first or version_changed, is_prime_slave)
+    if command.broker_id < min_id_before and tables.settings.notify_min_broker_id_changed:
+        tables.effects.append(_min_id_dropped(group, registration))
+    return result_of(tables, registration)
+
+
+def result_of(tables: Tables, registration: Registration) -> Result:
+    """What registering this broker answers: its epoch and, for a slave, its live master in the same cluster."""
+    if registration.broker_id != MASTER_ID:
+        master = tables.groups[registration.broker_name].members.get(MASTER_ID)
+        if master is not None and master.cluster_name == registration.cluster_name:
+            return Result(master_addr=master.broker_addr, ha_server_addr=master.ha_server_addr, epoch=registration.epoch)
+    return Result(epoch=registration.epoch)
+
+
+def register_topic(tables: Tables, command: RegisterTopic) -> Result:
+    """Code 217: a new topic all or nothing, a known one entry by entry until the first unknown broker."""
+    accepted: list[tuple[BrokerGroup, QueueData]] = []
+    for broker_name, queue_data in command.queue_datas:
+        group = tables.groups.get(broker_name)
+        if group is None:
+            if command.topic not in tables.topic_queues:
+                return Result()
+            break
+        accepted.append((group, queue_data))
+    for group, queue_data in accepted:
+        if group.topics.get(command.topic) != queue_data:
+            tables.put_topics(group, [(command.topic, queue_data)])
+    return Result()
+
+
+def _enter_group(tables: Tables, command: RegisterBroker) -> tuple[BrokerGroup, bool]:
+    """Steps that even a refused registration takes: cluster, group, acting-master flag and zone. True: the group is new."""
+    group = tables.groups.get(command.broker_name)
+    is_new = group is None
+    if group is None:
+        group = tables.create_group(command.broker_name, command.cluster_name)
+    tables.list_in_cluster(command.cluster_name, group)
+    enable_acting_master = bool(command.enable_acting_master)
+    if group.enable_acting_master != enable_acting_master or group.zone_name != command.zone_name:
+        group.enable_acting_master, group.zone_name = enable_acting_master, command.zone_name
+        tables.touch_routes(group)
+    return group, is_new
+
+
+def _leave_other_ids(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> None:
+    """One address, one id: a slave that comes back as master must not stay listed as slave."""
+    member = group.member_at(command.broker_addr)
+    if member is not None and member.broker_id != command.broker_id:
+        tables.end_registration(member)
+
+
+def _is_fenced(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> bool:
+    """True if the id is held by another address whose stateVersion is newer (a deposed master that is still alive)."""
+    holder = group.members.get(command.broker_id)
+    if holder is None or holder.broker_addr == command.broker_addr or holder.cluster_name != command.cluster_name:
+        return False
+    return holder.data_version.state_version > command.data_version.state_version
+
+
+def _put_live(
+    tables: Tables, group: BrokerGroup, command: RegisterBroker, previous: Registration | None, time_ms: int
+) -> Registration:
+    """Make the broker a member and store its live entry; whoever had the id or the address before is no longer registered."""
+    key = (command.cluster_name, command.broker_addr)
+    current = group.members.get(command.broker_id)
+    same_life = current is not None and (current.cluster_name, current.broker_addr) == key
+    filter_servers = command.filter_servers
+    if filter_servers is None:
+        filter_servers = previous.filter_servers if previous is not None else ()
+    timeout_ms = command.heartbeat_timeout_ms
+    registration = Registration(
+        *key,
+        command.broker_name,
+        command.broker_id,
+        current.epoch if current is not None and same_life else tables.next_revision,
+        command.data_version,
+        DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS if timeout_ms is None else timeout_ms,
+        command.ha_server_addr,
+        filter_servers,
+        current.since_ms if current is not None and same_life else time_ms,
+    )
+    if registration == current:
+        return current
+    if not same_life:
+        _end_predecessors(tables, key, current)
+    tables.put_registration(group, registration)
+    if current is None or not same_life or current.filter_servers != filter_servers:
+        tables.touch_routes(group)
+    return registration
+
+
+def _end_predecessors(tables: Tables, key: tuple[str, str], holder: Registration | None) -> None:
+    """End whoever held the id, and what this address was registered as under another name."""
+    if holder is not None:
+        tables.end_registration(holder)
+    renamed = tables.live.get(key)
+    if renamed is not None:
+        settle_group(tables, tables.end_registration(renamed), None)
+
+
+def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, take_all: bool, is_prime_slave: bool) -> None:
+    """Queue entries and mappings of a master or prime slave. Without ``take_all`` only missing entries are filled in."""
+    topics = command.topics
+    assert topics is not None
+    if is_prime_slave and group.enable_acting_master:
+        topics = _without_write_perm(topics)
+    stored = group.topics
+    if tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos:
+        gone = [topic for topic in stored if topic not in topics]
+        if gone:
+            tables.drop_topics(group, gone)
+            stored = group.topics
+    if take_all:
+        if topics != stored:
+            get = stored.get
+            differing = [entry for entry in topics.items() if get(entry[0]) is not entry[1] and get(entry[0]) != entry[1]]
+            if differing:
+                tables.put_topics(group, differing)
+        tables.put_mappings(group, command.topic_queue_mapping_infos)
+    elif not topics.keys() <= stored.keys():
+        tables.put_topics(group, [entry for entry in topics.items() if entry[0] not in stored])
+
+
+def _without_write_perm(topics: Mapping[str, QueueData]) -> Mapping[str, QueueData]:
+    stripped = {queue_data: queue_data._replace(perm=queue_data.perm & ~PERM_WRITE) for queue_data in set(topics.values())}
+    return {topic: stripped[queue_data] for topic, queue_data in topics.items()}
+
+
+def _min_id_dropped(group: BrokerGroup, registration: Registration) -> NotifyMinBrokerIdChange:
+    """The new member has the least id: tell the others, or itself if it is alone (``chooseBrokerAddrsToNotify``)."""
+    least = group.members[min(group.members)]
+    others = tuple(group.members[i].broker_addr for i in sorted(group.members) if i != least.broker_id)
+    return NotifyMinBrokerIdChange(
+        others or (least.broker_addr,), least.broker_id, least.broker_addr, None, registration.ha_server_addr
+    )

@@ -1,0 +1,95 @@
+"""Removal of brokers, topics and write permissions (``unRegisterBroker``, ``deleteTopic``, ``operateWritePermOfBroker``).
+
+A removal that names an epoch ends that life of the registration and no other: a notice that was under way while the broker
+registered anew finds another epoch and does nothing.
+"""
+
+from replicated_namesrv.model import MASTER_ID, QueueData
+from replicated_namesrv.routes.commands import BrokerRemoval, ChangeWritePerm, DeleteTopic, UnregisterBrokers
+from replicated_namesrv.routes.results import NotifyMinBrokerIdChange, Result
+from replicated_namesrv.routes.tables import PERM_READ, PERM_WRITE, BrokerGroup, Registration, Tables
+
+
+def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
+    """A batch of removals; pushes follow from what is left after the last of them."""
+    offline_addrs: dict[str, str] = {}
+    for removal in command.removals:
+        group = tables.groups.get(removal.broker_name)
+        if group is None:
+            continue
+        member = _find_member(tables, group, removal)
+        if member is not None:
+            if member.broker_id == min(group.members):
+                offline_addrs[group.broker_name] = member.broker_addr
+            tables.end_registration(member)
+            settle_group(tables, group, None if member.cluster_name == removal.cluster_name else removal.cluster_name)
+        elif removal.epoch is None and not group.members:
+            settle_group(tables, group, removal.cluster_name)
+    if tables.settings.notify_min_broker_id_changed:
+        for broker_name, offline_addr in offline_addrs.items():
+            group = tables.groups.get(broker_name)
+            if group is not None and group.enable_acting_master:
+                tables.effects.append(_min_id_left(group, offline_addr))
+    return Result()
+
+
+def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -> None:
+    """After a member left: drop a group without members, or take the write permission of one that waits for its master.
+
+    A dropped group's name leaves ``cluster_name``, or with None every cluster that lists it. Java knows only the former,
+    which leaves a name listed for ever in a cluster that one of its earlier members had named.
+    """
+    if not group.members:
+        tables.drop_group(group)
+        for cluster in list(tables.cluster_names) if cluster_name is None else (cluster_name,):
+            tables.unlist_from_cluster(cluster, group.broker_name)
+    elif group.enable_acting_master and MASTER_ID not in group.members:
+        _change_perm(tables, group, writable=False)
+
+
+def delete_topic(tables: Tables, command: DeleteTopic) -> Result:
+    """Code 216: everywhere, or from the groups listed in a cluster. Static topic mappings stay, as in Java."""
+    by_name = tables.topic_queues.get(command.topic, {})
+    names = list(by_name)
+    if command.cluster_name:
+        listed = tables.cluster_names.get(command.cluster_name, {})
+        names = [name for name in names if name in listed]
+    for name in names:
+        tables.drop_topics(tables.groups[name], (command.topic,))
+    return Result()
+
+
+def change_write_perm(tables: Tables, command: ChangeWritePerm) -> Result:
+    """Codes 205 and 327; counts the topics that have a queue entry of this name, changed or not."""
+    group = tables.groups.get(command.broker_name)
+    if group is None:
+        return Result(count=0)
+    _change_perm(tables, group, command.writable)
+    return Result(count=len(group.topics))
+
+
+def _find_member(tables: Tables, group: BrokerGroup, removal: BrokerRemoval) -> Registration | None:
+    """The member meant: by address alone, whatever its id and cluster; with a fence exactly the life with that epoch."""
+    if removal.epoch is None:
+        return group.member_at(removal.broker_addr)
+    registration = tables.live.get((removal.cluster_name, removal.broker_addr))
+    if registration is None or registration.epoch != removal.epoch or registration.broker_name != group.broker_name:
+        return None
+    return registration
+
+
+def _change_perm(tables: Tables, group: BrokerGroup, writable: bool) -> None:
+    after: dict[QueueData, QueueData] = {}
+    for queue_data in set(group.topics.values()):
+        perm = PERM_READ | PERM_WRITE if writable else queue_data.perm & ~PERM_WRITE
+        if perm != queue_data.perm:
+            after[queue_data] = queue_data._replace(perm=perm)
+    if after:
+        tables.put_topics(group, [(topic, after[old]) for topic, old in group.topics.items() if old in after])
+
+
+def _min_id_left(group: BrokerGroup, offline_broker_addr: str) -> NotifyMinBrokerIdChange:
+    """The member with the least id left: tell all that remain."""
+    ids = sorted(group.members)
+    recipients = tuple(group.members[i].broker_addr for i in ids)
+    return NotifyMinBrokerIdChange(recipients, ids[0], recipients[0], offline_broker_addr, None)

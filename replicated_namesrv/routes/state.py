@@ -1,0 +1,171 @@
+"""RouteInfoManager: the routes, brokers and KV config of a name service as a deterministic state machine.
+
+``apply`` is the only way in, queries are the only way out. Applying the same commands with the same times to equal states
+gives equal results, effects, digests and snapshots on every machine: nothing here reads a clock, draws a number, depends on
+hash order or fails half way. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where and why
+they differ.
+
+``revision`` counts commands that changed something. ``topic_revisions[topic]`` is the revision of the last change that may
+show in the topic's route, so an answer encoded at that revision is still right. ``group_generation(name)`` does the same for
+registrations.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from replicated_namesrv.routes import queries
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterBroker,
+    RegisterTopic,
+    UnregisterBrokers,
+    UpdateSettings,
+)
+from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
+from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
+from replicated_namesrv.routes.registration import register_broker, register_topic, result_of
+from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
+from replicated_namesrv.routes.results import Applied, Result
+from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
+
+__all__ = ["BrokerData", "ClusterInfo", "Registration", "RouteInfoManager", "RouteSettings", "SystemTopics", "TopicRoute"]
+
+
+class RouteInfoManager:
+    """The state and its changes; not thread-safe, meant to live in one event loop."""
+
+    def __init__(self, settings: RouteSettings = RouteSettings()) -> None:  # noqa: B008 - frozen
+        self._tables = Tables(settings)
+        self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
+        """Exactly the topics that have a route entry, with the revision of the last change that their route may show. The
+        same object for the life of the manager; for reading only."""
+
+    # -- changes
+
+    def apply(self, command: Command, time_ms: int) -> Applied:
+        """Apply one command as of ``time_ms`` (milliseconds since 1970, stamped by whoever orders commands). Never raises."""
+        tables = self._tables
+        tables.begin()
+        result = _HANDLERS[type(command)](tables, command, time_ms)
+        if tables.end():
+            result = replace(result, changed=True)
+        return Applied(result, tuple(tables.effects))
+
+    # -- versions
+
+    @property
+    def revision(self) -> int:
+        """Number of commands so far that changed anything."""
+        return self._tables.revision
+
+    @property
+    def settings(self) -> RouteSettings:
+        """Flags in force."""
+        return self._tables.settings
+
+    def group_generation(self, broker_name: str) -> int:
+        """Moves whenever anything that the outcome of registering a member of this group depends on moves.
+
+        Let registration R be applied at generation g and change nothing. Then as long as the generation is g, applying R again
+        changes nothing and gives an equal result. Argument: which branches R takes and what it compares are functions of
+
+        1. the group: its flag, zone, members and their live entries, queue entries; each changes only in methods of Tables that
+           stamp ``generation`` with the revision in progress, and a group that was dropped and made again starts from a
+           later revision, which no earlier one equals;
+        2. whether the cluster lists the name: adding stamps the group, and removal happens only together with the group;
+        3. the live entry of R's own cluster and address. If R was accepted, it is a member of this group, and so part of 1. If
+           R was refused it is not looked at before the refusal, which depends on 1 and on R alone;
+        4. static topic mappings: compared only if R's data version differs from the live entry's or R takes a free id, and
+           then R would have changed the live entry;
+        5. settings, whose revision is part of the value.
+        """
+        group = self._tables.groups.get(broker_name)
+        return 0 if group is None else max(group.generation, self._tables.settings_revision)
+
+    # -- queries
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Code 105: None if no broker serves the topic."""
+        return queries.pickup_topic_route_data(self._tables, topic)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Code 106."""
+        return queries.cluster_info(self._tables)
+
+    def member_group(self, broker_name: str) -> tuple[tuple[int, str], ...]:
+        """Code 901: pairs (brokerId, address), empty for an unknown name."""
+        group = self._tables.groups.get(broker_name)
+        return () if group is None else queries.broker_data(group).broker_addrs
+
+    def all_topics(self) -> list[str]:
+        """Code 206."""
+        return list(self._tables.topic_queues)
+
+    def topics_by_cluster(self, cluster: str) -> list[str]:
+        """Code 224."""
+        return queries.topics_by_cluster(self._tables, cluster)
+
+    def system_topics(self) -> SystemTopics:
+        """Code 304."""
+        return queries.system_topics(self._tables)
+
+    def unit_topics(self) -> list[str]:
+        """Code 311."""
+        return queries.unit_topics(self._tables)
+
+    def has_unit_sub_topics(self) -> list[str]:
+        """Code 312."""
+        return queries.has_unit_sub_topics(self._tables)
+
+    def has_unit_sub_un_unit_topics(self) -> list[str]:
+        """Code 313."""
+        return queries.has_unit_sub_un_unit_topics(self._tables)
+
+    def kv_get(self, namespace: str, key: str) -> str | None:
+        """Code 101."""
+        return self._tables.kv.get(namespace, {}).get(key)
+
+    def kv_namespace(self, namespace: str) -> dict[str, str | None] | None:
+        """Code 219: a copy of the namespace, None if it never existed."""
+        entries = self._tables.kv.get(namespace)
+        return None if entries is None else dict(entries)
+
+    def kv_table(self) -> Mapping[str, Mapping[str, str | None]]:
+        """The whole KV config, as read-only views that follow later changes."""
+        return {namespace: MappingProxyType(entries) for namespace, entries in self._tables.kv.items()}
+
+    def registration(self, cluster_name: str, broker_addr: str) -> Registration | None:
+        """The live entry of one broker."""
+        return self._tables.live.get((cluster_name, broker_addr))
+
+    def registrations(self) -> list[Registration]:
+        """All live entries, in the order in which their brokers first registered."""
+        return list(self._tables.live.values())
+
+    def renewal_result(self, cluster_name: str, broker_addr: str) -> Result | None:
+        """What registering again unchanged answers; None if the broker is not registered."""
+        registration = self._tables.live.get((cluster_name, broker_addr))
+        return None if registration is None else result_of(self._tables, registration)
+
+
+def _update_settings(tables: Tables, command: UpdateSettings, time_ms: int) -> Result:
+    tables.change_settings(command.values)
+    return Result()
+
+
+_HANDLERS: dict[type, Callable[[Tables, Any, int], Result]] = {
+    RegisterBroker: register_broker,
+    UnregisterBrokers: lambda tables, command, time_ms: unregister_brokers(tables, command),
+    RegisterTopic: lambda tables, command, time_ms: register_topic(tables, command),
+    DeleteTopic: lambda tables, command, time_ms: delete_topic(tables, command),
+    ChangeWritePerm: lambda tables, command, time_ms: change_write_perm(tables, command),
+    PutKVConfig: lambda tables, command, time_ms: put_kv_config(tables, command),
+    DeleteKVConfig: lambda tables, command, time_ms: delete_kv_config(tables, command),
+    UpdateSettings: _update_settings,
+}
