@@ -30,19 +30,22 @@ SKIP_PREFIX = "RocketMQ jars are missing"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+_say: Callable[[str], None] = _print
+
+
 def say(text: str) -> None:
-    """One line of progress on the terminal, past pytest's capture, which would hold it back until the end."""
-    with os.fdopen(os.dup(_terminal_fd), "w", encoding="utf-8") as terminal:
-        terminal.write(f"\n{text}\n")
+    """One line of progress, on standard error."""
+    _say(text)
 
 
-_terminal_fd = 2
-
-
-def use_terminal(fd: int) -> None:
-    """Say progress to file descriptor ``fd``: a copy of standard error from before the capture began."""
-    global _terminal_fd
-    _terminal_fd = fd
+def say_through(printer: Callable[[str], None]) -> None:
+    """Give progress to ``printer`` instead: in a test run standard error is captured, and shown too late to be progress."""
+    global _say
+    _say = printer
 
 
 def java() -> Path:
