@@ -1,0 +1,124 @@
+"""What fastjson 1 makes of a JSON value where Java declares a type (``TypeUtils.castTo…``): one rule for headers and bodies.
+
+A value that does not fit raises ``MalformedJsonError`` with the member's name; null keeps the member's default.
+"""
+
+import re
+from decimal import Decimal
+from typing import Final
+
+from replicated_namesrv.wire.fastjson_reader import MalformedJsonError, NumberText
+from replicated_namesrv.wire.fastjson_writer import dumps
+
+INT_MIN: Final = -(2**31)
+INT_MAX: Final = 2**31 - 1
+LONG_MIN: Final = -(2**63)
+LONG_MAX: Final = 2**63 - 1
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+_ZERO_FRACTION = re.compile(r"\.0*$")
+
+
+def to_int(value: object, name: str, default: int = 0) -> int:
+    """A Java ``int``: numbers and their text, true and false as 1 and 0."""
+    return _to_integer(value, name, default, INT_MIN, INT_MAX)
+
+
+def to_long(value: object, name: str, default: int = 0) -> int:
+    """A Java ``long``."""
+    return _to_integer(value, name, default, LONG_MIN, LONG_MAX)
+
+
+def _to_integer(value: object, name: str, default: int, smallest: int, greatest: int) -> int:
+    if type(value) is int:
+        number = value
+    elif value is None or value == "" or value in ("null", "NULL"):
+        return default
+    elif isinstance(value, bool):
+        return int(value)
+    elif isinstance(value, str):
+        number = _integer_of(value, name)
+    elif isinstance(value, float) and abs(value) < 2**53:
+        number = int(value)
+    else:
+        raise MalformedJsonError(f"{name} is no number: {value!r:.60}")
+    if not smallest <= number <= greatest:
+        raise MalformedJsonError(f"{name} {number} is not within {smallest} and {greatest}")
+    return number
+
+
+def _integer_of(text: str, name: str) -> int:
+    if type(text) is NumberText and len(text) <= 40 and not text.lstrip("-").isdigit():
+        number = Decimal(text)
+        if abs(number) < 2**53:
+            return int(number)
+    digits = _ZERO_FRACTION.sub("", text.replace(",", ""))
+    if _INTEGER.fullmatch(digits) is None:
+        raise MalformedJsonError(f"{name} is no number: {text[:60]!r}")
+    return int(digits)
+
+
+def to_bool(value: object, name: str, default: bool = False) -> bool:
+    """A Java ``boolean``: true, false, numbers (1 is true), and the words and letters fastjson knows."""
+    if value is None or isinstance(value, bool):
+        return default if value is None else value
+    if isinstance(value, NumberText):
+        return to_int(value, name) == 1
+    if isinstance(value, str):
+        word = value.lower()
+        if word in ("", "null"):
+            return default
+        if word in ("true", "1", "y", "t"):
+            return True
+        if word in ("false", "0", "n", "f"):
+            return False
+    elif isinstance(value, int | float):
+        return int(value) == 1
+    raise MalformedJsonError(f"{name} is no boolean: {value!r:.60}")
+
+
+def to_text(value: object) -> str | None:
+    """A Java ``String``: text itself, anything else as fastjson writes it; null stays None."""
+    if value is None or type(value) is str:
+        return value
+    if isinstance(value, NumberText):
+        return value[:] if value.lstrip("-").isdigit() else _decimal_text(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return dumps(value)
+
+
+def _decimal_text(text: str) -> str:
+    """``BigDecimal.toString`` of a number; beyond any sensible length the text itself."""
+    return str(Decimal(text)) if len(text) <= 400 else str.__str__(text)
+
+
+def to_object(value: object, name: str) -> dict[str, object] | None:
+    """A JSON object; None for null and for the empty text, which fastjson takes for null."""
+    if value is None or value == "":
+        return None
+    if type(value) is not dict:
+        raise MalformedJsonError(f"{name} is no JSON object: {value!r:.60}")
+    return value
+
+
+def to_list(value: object, name: str) -> list[object] | None:
+    """A JSON array; None for null and for the empty text."""
+    if value is None or value == "":
+        return None
+    if type(value) is not list:
+        raise MalformedJsonError(f"{name} is no JSON array: {value!r:.60}")
+    return value
+
+
+def members(value: dict[str, object], names: frozenset[str]) -> dict[str, object]:
+    """The members of a bean: exact names first, else ignoring case, ``_`` and ``-`` (``JavaBeanDeserializer.smartMatch``)."""
+    if names.issuperset(value):
+        return value
+    found: dict[str, object] = {}
+    by_plain_name = {name.lower(): name for name in names}
+    for key, member in value.items():
+        name = key if key in names else by_plain_name.get(key.lower().replace("_", "").replace("-", ""))
+        if name is not None:
+            found[name] = member
+    return found

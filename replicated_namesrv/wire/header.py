@@ -1,0 +1,320 @@
+"""Headers of remoting commands, JSON and ROCKETMQ binary (``RemotingCommand``, ``RocketMQSerializable``).
+
+Reading is as lenient as fastjson is in RocketMQ 5.x, and as strict: where Java fails and closes the connection, FrameError is
+raised. Beyond Java there is one limit, ``MAX_HEADER_FIELDS``, so that no header costs more than a few milliseconds.
+
+A server that has answered a request can answer one that differs only in its opaque without reading it: ``split_opaque`` and
+``split_opaque_binary`` cut the opaque out of a header, what is around it identifies the request, and ``AnswerParts`` is the
+answer around its opaque. The cut is a plain text search; ``opaque_is_certain`` proves once per (before, after), by reading the
+header with two different numbers in that place, that the number there is the opaque and nothing else. Only what was proven may
+be remembered; then equal surroundings mean an equal request, whatever the header looks like.
+"""
+
+from struct import Struct
+from struct import error as struct_error
+from typing import Final, NamedTuple
+
+import orjson
+
+from replicated_namesrv.errors import FrameError
+from replicated_namesrv.wire.codes import RESPONSE_FLAG, SERVER_VERSION, LanguageCode, SerializeType
+from replicated_namesrv.wire.fastjson_reader import MalformedJsonError, decode_utf8, finish, parse_steps
+from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, members, to_int, to_object, to_text
+from replicated_namesrv.wire.fastjson_writer import quote
+from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
+
+MAX_HEADER_FIELDS: Final = 4096
+"""Members of a JSON header, or entries of the map of a binary one; real ones have about ten."""
+
+JSON: Final = int(SerializeType.JSON)
+ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+
+_MAX_PLAIN_BYTES = 65_536
+_FIXED = Struct(">hbhiii")
+_SHORT = Struct(">h")
+_INT = Struct(">i")
+_LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
+_LANGUAGE_CODES: dict[object, int] = {code.name: code.value for code in LanguageCode}
+_MEMBERS = frozenset(("code", "extFields", "flag", "language", "opaque", "remark", "serializeTypeCurrentRPC", "version"))
+
+
+class RemotingHeader(NamedTuple):
+    """One header, request or response; the defaults are what a member means when it is absent."""
+
+    code: int = 0
+    flag: int = 0
+    """``RESPONSE_FLAG`` and ``ONEWAY_FLAG``."""
+    language: int | None = LanguageCode.JAVA.value
+    """``LanguageCode``; None: one that we do not know."""
+    opaque: int = 0
+    """int32; identifies the request on its connection."""
+    version: int = 0
+    """Ordinal of ``MQVersion.Version``."""
+    remark: str | None = None
+    ext_fields: dict[str, str] | None = None
+    """None: there is no map, which differs from an empty one when written as JSON."""
+    serialize_type: int = JSON
+    """``SerializeType`` that it was decoded from and is encoded to."""
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & 1 != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        return self.flag & 2 != 0
+
+
+class AnswerParts(NamedTuple):
+    """An answer that lacks only its opaque."""
+
+    serialize_type: int
+    before: bytes
+    """Header before the opaque."""
+    after: bytes
+    """Header after the opaque."""
+    body: bytes
+
+
+def decode_header(data: Buffer, serialize_type: int) -> RemotingHeader:
+    """The header in ``data``. Raises FrameError."""
+    return decode_json_header(data) if serialize_type == JSON else decode_binary_header(data)
+
+
+def encode_header(header: RemotingHeader) -> bytes:
+    """``header`` as Java writes it, in its serialize type."""
+    return encode_json_header(header) if header.serialize_type == JSON else encode_binary_header(header)
+
+
+def decode_json_header(data: Buffer) -> RemotingHeader:
+    """A JSON header. Raises FrameError."""
+    header = _decode_plain(data)
+    if header is not None:
+        return header
+    try:
+        value = finish(parse_steps(decode_utf8(data), MAX_HEADER_FIELDS))
+        if type(value) is not dict:
+            raise MalformedJsonError(f"no object but {value!r:.40}")
+        given = members(value, _MEMBERS)
+        fields = to_object(given.get("extFields"), "extFields")
+        return RemotingHeader(
+            to_int(given.get("code"), "code"),
+            to_int(given.get("flag"), "flag"),
+            _language(given),
+            to_int(given.get("opaque"), "opaque"),
+            to_int(given.get("version"), "version"),
+            to_text(given.get("remark")),
+            None if fields is None else _texts(fields),
+        )
+    except MalformedJsonError as error:
+        raise FrameError(f"JSON header: {error}") from None
+
+
+def _decode_plain(data: Buffer) -> RemotingHeader | None:
+    """A header of plain JSON with members of the usual types and names; None: read it the tolerant way, which decides."""
+    if len(data) > _MAX_PLAIN_BYTES:
+        return None
+    try:
+        given = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    if type(given) is not dict or not _MEMBERS.issuperset(given):
+        return None
+    get = given.get
+    code, flag, opaque, version = get("code", 0), get("flag", 0), get("opaque", 0), get("version", 0)
+    language, remark, fields = get("language", "JAVA"), get("remark"), get("extFields")
+    if not type(code) is type(flag) is type(opaque) is type(version) is int:
+        return None
+    if not (_is_int32(code) and _is_int32(flag) and _is_int32(opaque) and _is_int32(version)):
+        return None
+    if type(language) is not str or (remark is not None and type(remark) is not str):
+        return None
+    if fields is not None:
+        if type(fields) is not dict or len(fields) > MAX_HEADER_FIELDS:
+            return None
+        for value in fields.values():
+            if type(value) is not str:
+                return None
+    return RemotingHeader(code, flag, _LANGUAGE_CODES.get(language), opaque, version, remark, fields)
+
+
+def _is_int32(number: int) -> bool:
+    return INT_MIN <= number <= INT_MAX
+
+
+def _texts(fields: dict[str, object]) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for key, value in fields.items():
+        text = to_text(value)
+        if text is not None:
+            texts[key] = text
+        else:
+            texts.pop(key, None)
+    return texts
+
+
+def _language(given: dict[str, object]) -> int | None:
+    """By name or ordinal; None for null and for what we do not know."""
+    language = given.get("language", "JAVA")
+    if type(language) is int:
+        if language not in _LANGUAGE_NAMES:
+            raise MalformedJsonError(f"language {language} is not within 0 and {len(_LANGUAGE_NAMES) - 1}")
+        return language
+    return _LANGUAGE_CODES.get(language) if type(language) is str else None
+
+
+def decode_binary_header(data: Buffer) -> RemotingHeader:
+    """A ROCKETMQ binary header. Raises FrameError."""
+    try:
+        code, language, version, opaque, flag, remark_bytes = _FIXED.unpack_from(data)
+        position = _FIXED.size
+        remark, position = _read_text(data, position, remark_bytes, len(data))
+        (map_bytes,) = _INT.unpack_from(data, position)
+        fields = _read_map(data, position + 4, map_bytes) if map_bytes > 0 else None
+    except (struct_error, UnicodeDecodeError) as error:
+        raise FrameError(f"binary header: {error}") from None
+    known = language if language in _LANGUAGE_NAMES else None
+    return RemotingHeader(code, flag, known, opaque, version, remark, fields, ROCKETMQ)
+
+
+def _read_map(data: Buffer, position: int, map_bytes: int) -> dict[str, str]:
+    if map_bytes > len(data) - position:
+        raise FrameError(f"binary header: a map of {map_bytes} bytes where {len(data) - position} are left")
+    fields: dict[str, str] = {}
+    end = position + map_bytes
+    for _ in range(MAX_HEADER_FIELDS):
+        if position >= end:
+            return fields
+        key, position = _read_text(data, position + 2, _SHORT.unpack_from(data, position)[0], map_bytes)
+        value, position = _read_text(data, position + 4, _INT.unpack_from(data, position)[0], map_bytes)
+        if key is not None and value is not None:
+            fields[key] = value
+    raise FrameError(f"binary header: more than {MAX_HEADER_FIELDS} fields")
+
+
+def _read_text(data: Buffer, position: int, text_bytes: int, limit: int) -> tuple[str | None, int]:
+    """Text of a given length and the position behind it; a length of 0 is null."""
+    if text_bytes == 0:
+        return None, position
+    if not 0 < text_bytes <= limit or position + text_bytes > len(data):
+        raise FrameError(f"binary header: a text of {text_bytes} bytes at {position}, where {len(data) - position} are left")
+    end = position + text_bytes
+    return str(data[position:end], "utf-8", "replace"), end
+
+
+def encode_json_header(header: RemotingHeader) -> bytes:
+    """A JSON header: members in alphabetical order, those that are None left out; ``{}`` where the map is empty."""
+    before, after = _json_around_opaque(header)
+    return b"%b%d%b" % (before, header.opaque, after)
+
+
+def _json_around_opaque(header: RemotingHeader) -> tuple[bytes, bytes]:
+    fields = ""
+    if header.ext_fields is not None:
+        pairs = [f"{quote(key)}:{quote(value)}" for key, value in header.ext_fields.items()]
+        fields = '"extFields":{' + ",".join(pairs) + "},"
+    language = "" if header.language is None else f'"language":"{_LANGUAGE_NAMES[header.language]}",'
+    remark = "" if header.remark is None else f'"remark":{quote(header.remark)},'
+    before = f'{{"code":{header.code},{fields}"flag":{header.flag},{language}"opaque":'
+    after = f',{remark}"serializeTypeCurrentRPC":"JSON","version":{header.version}}}'
+    return before.encode(), after.encode()
+
+
+def encode_binary_header(header: RemotingHeader) -> bytes:
+    """A ROCKETMQ binary header: an empty map is none, empty values are left out as null would be. Raises FrameError if the
+    code, the version or a key's length does not fit into its 16 bits."""
+    before, after = _binary_around_opaque(header)
+    return b"".join((before, _INT.pack(header.opaque), after))
+
+
+def _binary_around_opaque(header: RemotingHeader) -> tuple[bytes, bytes]:
+    remark = (header.remark or "").encode()
+    entries = []
+    try:
+        for key, value in (header.ext_fields or {}).items():
+            name, text = key.encode(), value.encode()
+            entries.append(b"".join((_SHORT.pack(len(name)), name, _INT.pack(len(text)), text)))
+        fields = b"".join(entries)
+        language = LanguageCode.OTHER.value if header.language is None else header.language
+        fixed = _FIXED.pack(header.code, language, header.version, 0, header.flag, len(remark))
+    except struct_error as error:
+        raise FrameError(f"the header does not fit into the binary form: {error}") from None
+    return fixed[:5], b"".join((fixed[9:], remark, _INT.pack(len(fields)), fields))
+
+
+def answer_parts(
+    code: int,
+    remark: str | None = None,
+    ext_fields: dict[str, str] | None = None,
+    body: bytes = b"",
+    serialize_type: int = JSON,
+) -> AnswerParts:
+    """The answer of a server, all but its opaque: flag 1, language JAVA, our version.
+
+    ``ext_fields`` is None for a code without a response header class, a map (even an empty one) for those that have one.
+    """
+    header = RemotingHeader(code, RESPONSE_FLAG, LanguageCode.JAVA.value, 0, SERVER_VERSION, remark, ext_fields, serialize_type)
+    around = _json_around_opaque(header) if serialize_type == JSON else _binary_around_opaque(header)
+    return AnswerParts(serialize_type, *around, body)
+
+
+def answer_frame(parts: AnswerParts, opaque: bytes) -> bytes:
+    """One whole frame of an answer. ``opaque`` as the header carries it: decimal text in JSON, four bytes in binary."""
+    serialize_type, before, after, body = parts
+    header_bytes = len(before) + len(opaque) + len(after)
+    return b"".join((frame_prefix(header_bytes, len(body), serialize_type), before, opaque, after, body))
+
+
+def opaque_bytes(opaque: int, serialize_type: int) -> bytes:
+    """``opaque`` as a header of this type carries it."""
+    return b"%d" % opaque if serialize_type == JSON else _INT.pack(opaque)
+
+
+def command_frame(header: RemotingHeader, body: bytes = b"") -> bytes:
+    """One whole frame of a request or a response."""
+    return frame(encode_header(header), body, header.serialize_type)
+
+
+def split_opaque(header: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """A JSON header cut around its opaque: (before, opaque as decimal text, after); None if it has not the usual form.
+
+    (before, after) identifies the request only where ``opaque_is_certain`` holds for it.
+    """
+    start = header.find(b'"opaque":') + 9
+    if start == 8:
+        return None
+    end = header.find(b",", start)
+    if end == -1:
+        end = len(header) - 1
+    opaque = header[start:end]
+    if not opaque.isdigit() or len(opaque) > 9 or (opaque[0] == 48 and len(opaque) > 1):
+        return _split_unusual(header, start, end)
+    return header[:start], opaque, header[end:]
+
+
+def _split_unusual(header: bytes, start: int, end: int) -> tuple[bytes, bytes, bytes] | None:
+    """Negative, ten digits, or the last member of the header."""
+    end = min(end, header.find(b"}", start) if header.find(b"}", start) != -1 else end)
+    opaque = header[start:end]
+    digits = opaque.removeprefix(b"-")
+    if not digits.isdigit() or len(digits) > 10 or digits[0] == 48 or not _is_int32(int(opaque)):
+        return None
+    return header[:start], opaque, header[end:]
+
+
+def split_opaque_binary(header: bytes) -> tuple[bytes, bytes, bytes]:
+    """A binary header cut around its opaque, which has a fixed place: always certain. The header must be a whole one."""
+    return header[:5], header[5:9], header[9:]
+
+
+def opaque_is_certain(before: bytes, after: bytes) -> bool:
+    """Whether a number between these two parts of a JSON header is its opaque and nothing but its opaque.
+
+    Two different numbers put there must each come out as the opaque and must leave everything else equal.
+    """
+    try:
+        first = decode_json_header(b"%b%d%b" % (before, 7, after))
+        second = decode_json_header(b"%b%d%b" % (before, -1234567890, after))
+    except FrameError:
+        return False
+    return first.opaque == 7 and second.opaque == -1234567890 and first._replace(opaque=0) == second._replace(opaque=0)
