@@ -9,7 +9,6 @@ import json
 import os
 import random
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -22,6 +21,8 @@ from typing import Any
 
 import orjson
 
+from tests.support import provision
+
 JVM_FLAGS = [
     *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"),
     *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"),
@@ -31,7 +32,8 @@ JVM_FLAGS = [
 ]
 LOGBACK = """<configuration>
 <appender name="F" class="ch.qos.logback.core.FileAppender"><file>${user.home}/java.log</file>
-<encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender><root level="WARN"><appender-ref ref="F"/></root></configuration>"""
+<encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>
+<root level="WARN"><appender-ref ref="F"/></root></configuration>"""
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
@@ -269,10 +271,10 @@ class Lab:
 def compile_driver(jars: Path, folder: Path) -> Path:
     """Driver.java compiled against ``jars``. Raises CalledProcessError."""
     folder.mkdir(parents=True, exist_ok=True)
-    javac = shutil.which("javac")
-    assert javac is not None
     source = Path(__file__).with_name("Driver.java")
-    subprocess.run([javac, "-nowarn", "-cp", f"{jars}/*", "-d", str(folder), str(source)], check=True, capture_output=True)
+    compiler = [str(provision.java()), "-jar", str(provision.compiler_jar(jars)), "-17", "-nowarn"]
+    command = [*compiler, "-cp", provision.classpath(jars), "-d", str(folder), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
     return folder
 
 

@@ -26,6 +26,8 @@ from replicated_namesrv.provision import toxiproxy_server as product_toxiproxy_s
 ROCKETMQ_VERSIONS = ("5.3.3", "4.9.7")
 """The newest of each line for which name server, broker, tools and client all exist."""
 ROCKETMQ_ARTIFACTS = ("namesrv", "broker", "tools", "client")
+COMPILER = ("org.eclipse.jdt", "ecj", "3.33.0")
+"""A Java compiler that runs on a runtime without one: the tests' client program is compiled against each version's jars."""
 SKIP_PREFIX = "RocketMQ jars are missing"
 COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
@@ -80,7 +82,7 @@ def rocketmq_jars(version: str) -> Path | None:
 
     Raises ProvisionError if Maven is there and fails.
     """
-    with cached(f"rocketmq-{version}", say) as (final, folder):
+    with cached(f"rocketmq-{version}-and-{COMPILER[1]}-{COMPILER[2]}", say) as (final, folder):
         if folder is None:
             return final
         mvn = maven()
@@ -101,6 +103,11 @@ def require_rocketmq_jars(version: str) -> Path:
     return jars
 
 
+def compiler_jar(jars: Path) -> Path:
+    """The compiler that was fetched with ``jars``: run it with ``java -jar``."""
+    return jars / f"{COMPILER[1]}-{COMPILER[2]}.jar"
+
+
 def classpath(jars: Path) -> str:
     """The value of Java's -cp for every jar in ``jars``."""
     return os.fspath(jars / "*")
@@ -113,6 +120,10 @@ def _fetch(version: str, mvn: Path, folder: Path, say: Callable[[str], None]) ->
         f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{artifact}</artifactId>"
         f"<version>{version}</version></dependency>"
         for artifact in ROCKETMQ_ARTIFACTS
+    )
+    group, artifact, compiler_version = COMPILER
+    dependencies += (
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{compiler_version}</version></dependency>"
     )
     (folder / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>replicated.namesrv</groupId><artifactId>jars</artifactId>"
