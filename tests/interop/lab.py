@@ -273,7 +273,7 @@ def compile_driver(jars: Path, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_name("Driver.java")
     compiler = [str(provision.java()), "-jar", str(provision.compiler_jar(jars)), "-17", "-nowarn"]
-    command = [*compiler, "-cp", provision.classpath(jars), "-d", str(folder), str(source)]
+    command = [*compiler, "-cp", ":".join(map(str, sorted(jars.glob("*.jar")))), "-d", str(folder), str(source)]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
