@@ -1,0 +1,73 @@
+"""``namesrv brokers``: which brokers are registered, and their write permission."""
+
+import argparse
+
+from replicated_namesrv.cli.client import (
+    BAD,
+    FOUND,
+    add_client_arguments,
+    print_json,
+    print_table,
+    report_writes,
+    run_with_servers,
+)
+from replicated_namesrv.cli.route import broker_as_json
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import (
+    change_write_perm_request,
+    cluster_info_request,
+    read_cluster_info,
+    read_write_perm_count,
+)
+
+HELP = "list registered brokers, or take and give back their write permission"
+
+_EXAMPLES = """\
+  namesrv brokers                                      name, id, address, cluster of every registered broker
+  namesrv brokers --cluster DefaultCluster --json
+  namesrv brokers wipe-write broker-a                  producers leave broker-a: before it is taken down
+  namesrv brokers add-write broker-a                   ... and return
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("action", nargs="?", choices=("list", "wipe-write", "add-write"), default="list", help="default: list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="broker name, told to every name server of the list")
+    parser.add_argument("--cluster", metavar="C", help="only brokers of this cluster")
+    add_client_arguments(parser, _EXAMPLES)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    if (arguments.action == "list") != (arguments.name is None):
+        arguments.usage_error(
+            "'wipe-write' and 'add-write' want a broker NAME, 'list' takes none: namesrv brokers wipe-write NAME"
+        )
+    return run_with_servers(arguments, _list if arguments.action == "list" else _change_perm)
+
+
+async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
+    address, response = await servers.query(cluster_info_request())
+    info = read_cluster_info(response)
+    members = dict(info.clusters).get(arguments.cluster, ()) if arguments.cluster else None
+    groups = [data for data in info.broker_datas if members is None or data.broker_name in members]
+    if arguments.json:
+        print_json({"nameServer": address, "brokers": [broker_as_json(data) for data in groups]})
+    elif not groups:
+        print(f"{address} knows no broker" + (f" of cluster {arguments.cluster}" if arguments.cluster else ""))
+    else:
+        rows = [
+            (data.broker_name, broker_id, addr, data.cluster, "yes" if data.enable_acting_master else "no", data.zone_name or "-")
+            for data in groups
+            for broker_id, addr in data.broker_addrs or (("-", "(no address)"),)
+        ]
+        print_table(("broker", "id", "address", "cluster", "acting master", "zone"), rows)
+    return FOUND if groups or not arguments.cluster else BAD
+
+
+async def _change_perm(servers: NameServers, arguments: argparse.Namespace) -> int:
+    writable = arguments.action == "add-write"
+    outcomes = await servers.tell_all(change_write_perm_request(arguments.name, writable=writable))
+    return report_writes(outcomes, lambda response: f"{read_write_perm_count(response)} topics", arguments)

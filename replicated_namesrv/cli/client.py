@@ -1,0 +1,169 @@
+"""What the commands that ask name servers have in common: address list, time-out, output as table or JSON, exit codes.
+
+0: found, done everywhere. 1: not found, refused, or the servers differ. 2: wrong usage, or no name server answered.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from replicated_namesrv.client.nameservers import NameServers, Outcome, parse_addresses
+from replicated_namesrv.client.queries import RefusedError
+from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClient, client_tls_context
+from replicated_namesrv.errors import NamesrvError, SettingError
+
+FOUND, BAD, USAGE = 0, 1, 2
+DEFAULT_ADDRESSES = "127.0.0.1:9876"
+ADDRESSES_VARIABLE = "NAMESRV_ADDR"
+
+
+def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None:
+    """Options every such command has, and its examples at the end of its help."""
+    parser.epilog = (
+        f"examples:\n{examples}\nexit codes: 0 good; 1 not found, refused or different; 2 usage, or no name server answered"
+    )
+    parser.add_argument(
+        "-n",
+        "--namesrv-addr",
+        metavar="ADDRS",
+        type=_addresses,
+        default=None,
+        help=f"name servers as host:port;host:port (default: environment {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
+    parser.add_argument(
+        "--timeout-ms",
+        type=positive,
+        default=DEFAULT_TIMEOUT_MS,
+        metavar="MS",
+        help=f"how long to wait for each server (default {DEFAULT_TIMEOUT_MS})",
+    )
+    parser.add_argument("--tls", action="store_true", help="speak TLS; certificates are not verified unless --tls-ca is given")
+    parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS and accept only certificates signed by these CAs (PEM)")
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    try:
+        return parse_addresses(text)
+    except SettingError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def chosen_addresses(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """From -n, else the environment, else this machine. Raises SettingError for a malformed environment."""
+    if arguments.namesrv_addr is not None:
+        given: tuple[str, ...] = arguments.namesrv_addr
+        return given
+    return parse_addresses(os.environ.get(ADDRESSES_VARIABLE) or DEFAULT_ADDRESSES)
+
+
+def run_with_servers(arguments: argparse.Namespace, command: Callable[[NameServers, argparse.Namespace], Awaitable[int]]) -> int:
+    """Run ``command`` with the chosen list; errors become one line and an exit code."""
+    try:
+        return asyncio.run(_with_servers(arguments, command))
+    except RefusedError as error:
+        print(f"the name server {error}", file=sys.stderr)
+        return BAD
+    except NamesrvError as error:
+        print(str(error), file=sys.stderr)
+        return USAGE
+
+
+async def _with_servers(
+    arguments: argparse.Namespace, command: Callable[[NameServers, argparse.Namespace], Awaitable[int]]
+) -> int:
+    tls = client_tls_context(arguments.tls_ca) if arguments.tls or arguments.tls_ca else None
+    client = RemotingClient(tls=tls)
+    servers = NameServers(chosen_addresses(arguments), client, rng=random.Random(), timeout_ms=arguments.timeout_ms)
+    try:
+        return await command(servers, arguments)
+    finally:
+        await client.close()
+
+
+class Progress:
+    """A line on stderr that keeps changing, once something has taken longer than two seconds; only on a terminal."""
+
+    def __init__(self) -> None:
+        self._shown_at = time.monotonic() + 2.0
+        self._enabled = sys.stderr.isatty()
+
+    def show(self, text: str) -> None:
+        """Show ``text``, at most five times a second."""
+        now = time.monotonic()
+        if self._enabled and now >= self._shown_at:
+            self._shown_at = now + 0.2
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._enabled:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """One document, readable and stable."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Left-aligned columns; numbers to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(line[index]) for line in [list(header), *cells]) for index in range(len(header))]
+    for line in [list(header), *cells]:
+        aligned = [
+            cell.rjust(width) if cell.lstrip("-").isdigit() else cell.ljust(width)
+            for cell, width in zip(line, widths, strict=True)
+        ]
+        print("  ".join(aligned).rstrip())
+
+
+def perm_text(perm: int) -> str:
+    """``rw``, ``r-``, … with ``x`` for INHERIT, as RocketMQ's PermName prints it."""
+    return ("R" if perm & 4 else "-") + ("W" if perm & 2 else "-") + ("X" if perm & 1 else "-")
+
+
+def report_writes(outcomes: Sequence[Outcome], read: Callable[[Any], object], arguments: argparse.Namespace) -> int:
+    """Say per server what became of a write; 0 all did it, 2 none answered, 1 anything between."""
+    rows: list[dict[str, object]] = []
+    for outcome in outcomes:
+        row: dict[str, object] = {"nameServer": outcome.address}
+        try:
+            if outcome.error is not None:
+                raise outcome.error
+            value = read(outcome.response)
+            row |= {"outcome": "done"} if value is None else {"outcome": "done", "value": value}
+        except RefusedError as error:
+            row |= {"outcome": "refused", "code": error.code, "detail": error.remark or ""}
+        except NamesrvError as error:
+            row |= {"outcome": "not done" if error.definite else "unknown", "detail": str(error)}
+        rows.append(row)
+    if arguments.json:
+        print_json(rows)
+    else:
+        print_table(("name server", "outcome", "detail"), [_report_line(row) for row in rows])
+    answered = [row for row in rows if row["outcome"] in ("done", "refused")]
+    if not answered:
+        return USAGE
+    return FOUND if all(row["outcome"] == "done" for row in rows) else BAD
+
+
+def _report_line(row: dict[str, object]) -> tuple[object, object, object]:
+    return row["nameServer"], row["outcome"], row.get("value", row.get("detail", ""))

@@ -1,0 +1,227 @@
+"""``namesrv diff``: do all name servers of a list give the same answers?
+
+Every server is asked for its brokers, its topics, the route of every topic that any of them has and the KV namespaces asked for,
+at the same time and each over its own connection. Only answers are compared: a server that gave none is reported apart and
+is never taken for an empty one. Order in lists means nothing. Brokers that register while the servers are asked can show
+as a difference that the next run no longer shows.
+"""
+
+import argparse
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from replicated_namesrv.cli.client import (
+    BAD,
+    FOUND,
+    USAGE,
+    Progress,
+    add_client_arguments,
+    perm_text,
+    print_json,
+    run_with_servers,
+)
+from replicated_namesrv.cli.route import as_json as route_as_json
+from replicated_namesrv.cli.route import broker_as_json
+from replicated_namesrv.client.answers import BrokerData, TopicRouteData
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import (
+    cluster_info_request,
+    list_kv_request,
+    read_cluster_info,
+    read_kv_table,
+    read_route,
+    read_topics,
+    route_request,
+    topics_request,
+)
+from replicated_namesrv.client.remoting import RemotingCommand
+from replicated_namesrv.errors import NamesrvError
+
+HELP = "show where the answers of several name servers differ"
+
+_EXAMPLES = """\
+  namesrv diff -n 10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876
+  namesrv diff --namespace ORDER_TOPIC_CONFIG --json | jq .topics
+  until namesrv diff >/dev/null; do sleep 1; done      wait until all of them agree
+
+Exit 0: all servers answered and agree. 1: answers differ. 2: nothing differs, but not every server could be asked.
+"""
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+_TOPICS_IN_FLIGHT = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="also compare this KV namespace; may be given several times",
+    )
+    add_client_arguments(parser, _EXAMPLES)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    return run_with_servers(arguments, _diff)
+
+
+class _Comparison:
+    """Answers that differ, by what was asked and then by server, and the servers that could not be asked, with the reason."""
+
+    def __init__(self, servers: NameServers, progress: Progress) -> None:
+        self.unreachable: dict[str, str] = {}
+        self.brokers: dict[str, dict[str, BrokerData | None]] = {}
+        self.topics: dict[str, dict[str, TopicRouteData | None]] = {}
+        self.keys: dict[tuple[str, str], dict[str, str | None]] = {}
+        self._servers = servers
+        self._progress = progress
+
+    async def run(self, namespaces: Sequence[str]) -> None:
+        """Ask everything. Sizes: memory holds the differences and the lists of topics, not the routes."""
+        infos = await self._ask(cluster_info_request(), read_cluster_info)
+        brokers = {address: {data.broker_name: data for data in info.broker_datas} for address, info in infos.items()}
+        self.brokers = _differences(brokers)
+        lists = await self._ask(topics_request(), read_topics)
+        await self._compare_topics(sorted({topic for answer in lists.values() for topic in answer.topics}))
+        for namespace in dict.fromkeys(namespaces):
+            tables = await self._ask(list_kv_request(namespace), read_kv_table)
+            found = _differences({address: table or {} for address, table in tables.items()})
+            self.keys |= {(namespace, key): values for key, values in found.items()}
+        self._drop_unreachable()
+
+    async def _ask(self, request: RemotingCommand, read: Callable[[RemotingCommand], T]) -> dict[str, T]:
+        """What each server that still takes part answers; one that fails drops out."""
+        asked = [address for address in self._servers.addresses if address not in self.unreachable]
+        answers: dict[str, T] = {}
+        for outcome in await self._servers.ask_all(request, asked):
+            try:
+                answers[outcome.address] = read(outcome.answer())
+            except NamesrvError as error:
+                self.unreachable.setdefault(outcome.address, str(error))
+        return answers
+
+    async def _compare_topics(self, topics: Sequence[str]) -> None:
+        remaining = iter(topics)
+        done = 0
+
+        async def worker() -> None:
+            nonlocal done
+            for topic in remaining:
+                routes = await self._ask(route_request(topic), read_route)
+                if not _agree(routes):
+                    self.topics[topic] = routes
+                done += 1
+                self._progress.show(f"{done} of {len(topics)} topics compared")
+
+        await asyncio.gather(*(worker() for _ in range(_TOPICS_IN_FLIGHT)))
+        self.topics = dict(sorted(self.topics.items()))
+
+    def _drop_unreachable(self) -> None:
+        """A server that failed half-way takes part nowhere: what it would have answered is not known."""
+        tables: tuple[dict[Any, Any], ...] = (self.brokers, self.topics, self.keys)
+        for table in tables:
+            for name, answers in list(table.items()):
+                table[name] = {address: answer for address, answer in answers.items() if address not in self.unreachable}
+                if _agree(table[name]):
+                    del table[name]
+
+
+def _differences(tables: Mapping[str, Mapping[K, V]]) -> dict[K, dict[str, V | None]]:
+    """Per key that not all tables hold with the same value: each table's value, None where it is missing."""
+    keys = {key: None for table in tables.values() for key in table}
+    found = {key: {address: table.get(key) for address, table in tables.items()} for key in keys}
+    return {key: values for key, values in found.items() if not _agree(values)}
+
+
+def _agree(answers: Mapping[str, object]) -> bool:
+    values = list(answers.values())
+    return all(value == values[0] for value in values[1:])
+
+
+async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
+    comparison = _Comparison(servers, Progress())
+    await comparison.run(arguments.namespace)
+    compared = [address for address in servers.addresses if address not in comparison.unreachable]
+    if arguments.json:
+        _print_json(comparison, compared)
+    else:
+        _print(comparison, compared)
+    if comparison.brokers or comparison.topics or comparison.keys:
+        return BAD
+    return USAGE if comparison.unreachable else FOUND
+
+
+def _print_json(comparison: _Comparison, compared: Sequence[str]) -> None:
+    print_json(
+        {
+            "equal": not (comparison.brokers or comparison.topics or comparison.keys) and not comparison.unreachable,
+            "compared": list(compared),
+            "unreachable": comparison.unreachable,
+            "brokers": {
+                name: {address: data and broker_as_json(data) for address, data in answers.items()}
+                for name, answers in comparison.brokers.items()
+            },
+            "topics": {
+                topic: {address: route and route_as_json(route) for address, route in answers.items()}
+                for topic, answers in comparison.topics.items()
+            },
+            "keys": [
+                {"namespace": namespace, "key": key, "values": values} for (namespace, key), values in comparison.keys.items()
+            ],
+        }
+    )
+
+
+def _print(comparison: _Comparison, compared: Sequence[str]) -> None:
+    for address, reason in comparison.unreachable.items():
+        print(f"not compared: {address}: {reason}")
+    for name, brokers in comparison.brokers.items():
+        _print_answers(f"broker {name}", brokers, "not registered", _broker_text)
+    for topic, routes in comparison.topics.items():
+        _print_answers(f"topic {topic}", routes, "no route", _route_text)
+    for (namespace, key), values in comparison.keys.items():
+        _print_answers(f"key {namespace}/{key}", values, "no such key", str)
+    counts = f"{len(comparison.brokers)} brokers, {len(comparison.topics)} topics, {len(comparison.keys)} keys differ"
+    if comparison.brokers or comparison.topics or comparison.keys:
+        print(f"{counts} between {' '.join(compared)}")
+    elif compared:
+        print(f"equal: {' '.join(compared)}" if len(compared) > 1 else f"only {compared[0]} answered: nothing to compare it with")
+
+
+def _print_answers(title: str, answers: Mapping[str, V | None], missing: str, text: Callable[[V], str]) -> None:
+    """Servers that answer alike share a line."""
+    alike: dict[str, list[str]] = {}
+    for address, answer in answers.items():
+        alike.setdefault(missing if answer is None else text(answer), []).append(address)
+    print(title)
+    for answered, addresses in alike.items():
+        print(f"  {' '.join(addresses)}: {answered}")
+
+
+def _broker_text(data: BrokerData) -> str:
+    members = " ".join(f"{broker_id}={addr}" for broker_id, addr in data.broker_addrs)
+    acting = ", acting master" if data.enable_acting_master else ""
+    zone = f", zone {data.zone_name}" if data.zone_name else ""
+    return f"cluster {data.cluster}, {members or 'no address'}{acting}{zone}"
+
+
+def _route_text(route: TopicRouteData) -> str:
+    parts = [
+        f"{name} {perm_text(perm)} read {read_queue_nums} write {write_queue_nums} flag {topic_sys_flag}"
+        for name, (perm, read_queue_nums, topic_sys_flag, write_queue_nums) in route.queue_datas
+    ]
+    parts += [f"{data.broker_name} at {_broker_text(data)}" for data in route.broker_datas]
+    if route.order_topic_conf is not None:
+        parts.append(f"order {route.order_topic_conf}")
+    parts += [
+        f"mapping of {name}: {dict(info.curr_id_map)} epoch {info.epoch}" for name, info in route.topic_queue_mapping_by_broker
+    ]
+    parts += [f"filter servers of {addr}: {' '.join(filters)}" for addr, filters in route.filter_server_table]
+    return "; ".join(parts)

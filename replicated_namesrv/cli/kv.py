@@ -1,0 +1,86 @@
+"""``namesrv kv``: the key-value configuration of the name servers."""
+
+import argparse
+import sys
+
+from replicated_namesrv.cli.client import BAD, FOUND, add_client_arguments, print_json, report_writes, run_with_servers
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import (
+    delete_kv_request,
+    get_kv_request,
+    list_kv_request,
+    put_kv_request,
+    read_done,
+    read_kv,
+    read_kv_table,
+)
+
+HELP = "read and write the key-value configuration"
+
+_EXAMPLES = """\
+  namesrv kv put ORDER_TOPIC_CONFIG TopicTest 'broker-a:8;broker-b:8'   tell every name server of the list, as mqadmin does
+  namesrv kv get ORDER_TOPIC_CONFIG TopicTest                           ask the first that answers
+  namesrv kv list ORDER_TOPIC_CONFIG
+  namesrv kv delete ORDER_TOPIC_CONFIG TopicTest
+"""
+
+_OPERANDS = {"get": ("KEY",), "put": ("KEY", "VALUE"), "delete": ("KEY",), "list": ()}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("action", choices=tuple(_OPERANDS))
+    parser.add_argument("namespace", metavar="NAMESPACE")
+    parser.add_argument(
+        "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for list"
+    )
+    add_client_arguments(parser, _EXAMPLES)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    expected = _OPERANDS[arguments.action]
+    if len(arguments.operands) != len(expected):
+        wanted = " ".join(("NAMESPACE", *expected))
+        arguments.usage_error(
+            f"'kv {arguments.action}' wants {wanted}, got {1 + len(arguments.operands)} of {1 + len(expected)} words"
+        )
+    return run_with_servers(arguments, {"get": _get, "list": _list}.get(arguments.action, _write))
+
+
+async def _get(servers: NameServers, arguments: argparse.Namespace) -> int:
+    (key,) = arguments.operands
+    address, response = await servers.query(get_kv_request(arguments.namespace, key))
+    value = read_kv(response)
+    if arguments.json:
+        print_json(
+            {"nameServer": address, "namespace": arguments.namespace, "key": key, "found": value is not None, "value": value}
+        )
+    elif value is None:
+        print(f"{address} has no key {key} in namespace {arguments.namespace}", file=sys.stderr)
+    else:
+        print(value)
+    return BAD if value is None else FOUND
+
+
+async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
+    address, response = await servers.query(list_kv_request(arguments.namespace))
+    table = read_kv_table(response)
+    if arguments.json:
+        print_json({"nameServer": address, "namespace": arguments.namespace, "found": table is not None, "table": table})
+    elif table is None:
+        print(f"{address} has no namespace {arguments.namespace}", file=sys.stderr)
+    else:
+        for key, value in table.items():
+            print(f"{key}={value}")
+    return BAD if table is None else FOUND
+
+
+async def _write(servers: NameServers, arguments: argparse.Namespace) -> int:
+    key, *values = arguments.operands
+    if values:
+        outcomes = await servers.tell_all(put_kv_request(arguments.namespace, key, values[0]))
+    else:
+        outcomes = await servers.tell_all(delete_kv_request(arguments.namespace, key))
+    return report_writes(outcomes, read_done, arguments)

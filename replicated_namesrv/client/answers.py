@@ -1,0 +1,226 @@
+"""What name servers answer, as values: every list in a fixed order, so that equal knowledge compares equal.
+
+Java's name server walks hash maps and ours its own tables; neither order means anything. Both JSON dialects are read. A body
+that does not have the expected shape raises BodyError naming the member.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from replicated_namesrv.errors import BodyError
+from replicated_namesrv.model import MASTER_ID, DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, finish, parse_steps
+
+PERM_READ, PERM_WRITE = 4, 2
+
+
+class BrokerData(NamedTuple):
+    """A broker group (``BrokerData.java``)."""
+
+    broker_name: str
+    cluster: str
+    broker_addrs: tuple[tuple[int, str], ...]
+    """Pairs (brokerId, address), ascending."""
+    enable_acting_master: bool
+    zone_name: str | None
+
+    @property
+    def master_addr(self) -> str | None:
+        """Address of brokerId 0; under an acting master its address."""
+        return dict(self.broker_addrs).get(MASTER_ID)
+
+
+class TopicRouteData(NamedTuple):
+    """Where a topic lives (``TopicRouteData.java``)."""
+
+    broker_datas: tuple[BrokerData, ...]
+    """By brokerName."""
+    queue_datas: tuple[tuple[str, QueueData], ...]
+    """Pairs (brokerName, queues), by brokerName."""
+    order_topic_conf: str | None
+    filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs (broker address, filter servers)."""
+    topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...]
+    """Pairs (brokerName, static mapping)."""
+
+
+class ClusterInfo(NamedTuple):
+    """All groups and clusters (``ClusterInfo.java``)."""
+
+    broker_datas: tuple[BrokerData, ...]
+    clusters: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs (cluster name, broker names)."""
+
+
+class TopicList(NamedTuple):
+    """A list of topics (``TopicList.java``)."""
+
+    topics: tuple[str, ...]
+    broker_addr: str | None
+    """Code 304: a broker that knows more system topics."""
+
+
+class WriteQueues(NamedTuple):
+    """One group that a producer may send a topic to."""
+
+    broker_name: str
+    master_addr: str
+    write_queue_nums: int
+
+
+def decode_route(body: bytes) -> TopicRouteData:
+    """Body of a code 105 answer."""
+    route = _object(body)
+    queues = (
+        (
+            _text(entry, "brokerName"),
+            QueueData(
+                perm=_integer(entry, "perm"),
+                read_queue_nums=_integer(entry, "readQueueNums"),
+                topic_sys_flag=_integer(entry, "topicSysFlag", 0),
+                write_queue_nums=_integer(entry, "writeQueueNums"),
+            ),
+        )
+        for entry in _list(route, "queueDatas")
+    )
+    mappings = _mapping(route, "topicQueueMappingByBroker")
+    return TopicRouteData(
+        broker_datas=tuple(sorted(_broker_data(entry) for entry in _list(route, "brokerDatas"))),
+        queue_datas=tuple(sorted(queues)),
+        order_topic_conf=route.get("orderTopicConf"),
+        filter_server_table=tuple(
+            sorted((str(addr), tuple(servers or ())) for addr, servers in _mapping(route, "filterServerTable").items())
+        ),
+        topic_queue_mapping_by_broker=tuple(sorted((str(name), _mapping_info(info)) for name, info in mappings.items())),
+    )
+
+
+def decode_cluster_info(body: bytes) -> ClusterInfo:
+    """Body of a code 106 answer."""
+    info = _object(body)
+    clusters = _mapping(info, "clusterAddrTable").items()
+    return ClusterInfo(
+        broker_datas=tuple(sorted(_broker_data(entry) for entry in _mapping(info, "brokerAddrTable").values())),
+        clusters=tuple(sorted((str(name), tuple(sorted(str(member) for member in members))) for name, members in clusters)),
+    )
+
+
+def decode_topic_list(body: bytes) -> TopicList:
+    """Body of a code 206, 224, 304 or 311 to 313 answer."""
+    answer = _object(body)
+    return TopicList(tuple(sorted(str(topic) for topic in _list(answer, "topicList"))), answer.get("brokerAddr"))
+
+
+def decode_kv_table(body: bytes) -> dict[str, str]:
+    """Body of a code 219 answer, and of a registration's answer."""
+    return {str(key): str(value) for key, value in sorted(_mapping(_object(body), "table").items())}
+
+
+def decode_member_group(body: bytes) -> dict[int, str]:
+    """Body of a code 901 answer: addresses by brokerId."""
+    group = _object(body).get("brokerMemberGroup")
+    return _addresses(group) if isinstance(group, dict) else {}
+
+
+def decode_data_version(body: bytes) -> DataVersion:
+    """Body of a code 322 answer."""
+    answer = _object(body)
+    return DataVersion(
+        counter=_integer(answer, "counter", 0),
+        state_version=_integer(answer, "stateVersion", 0),
+        timestamp=_integer(answer, "timestamp", 0),
+    )
+
+
+def write_queues(route: TopicRouteData) -> tuple[WriteQueues, ...]:
+    """Where a producer sends: writable queues of groups that have a master (``topicRouteData2TopicPublishInfo``).
+
+    A non-empty ``order_topic_conf`` alone decides about groups and counts.
+    """
+    masters = {data.broker_name: data.master_addr for data in route.broker_datas}
+    if route.order_topic_conf:
+        counts = []
+        for part in route.order_topic_conf.split(";"):
+            name, _, count = part.partition(":")
+            counts.append((name, int(count)))
+    else:
+        counts = [(name, queues.write_queue_nums) for name, queues in route.queue_datas if queues.perm & PERM_WRITE]
+    return tuple(WriteQueues(name, master, count) for name, count in counts if (master := masters.get(name)) is not None)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            value = finish(parse_steps(decode_utf8(body)))
+        except MalformedJsonError as error:
+            raise BodyError(f"answer body is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise BodyError(f"answer body is {type(value).__name__}, expected a JSON object")
+    return value
+
+
+def _broker_data(entry: Any) -> BrokerData:
+    if not isinstance(entry, dict):
+        raise BodyError(f"a broker entry is {type(entry).__name__}, expected an object")
+    return BrokerData(
+        broker_name=_text(entry, "brokerName"),
+        cluster=_text(entry, "cluster"),
+        broker_addrs=tuple(sorted(_addresses(entry).items())),
+        enable_acting_master=bool(entry.get("enableActingMaster", False)),
+        zone_name=entry.get("zoneName"),
+    )
+
+
+def _addresses(entry: Mapping[str, Any]) -> dict[int, str]:
+    try:
+        return {int(broker_id): str(addr) for broker_id, addr in _mapping(entry, "brokerAddrs").items()}
+    except ValueError as error:
+        raise BodyError(f"brokerAddrs has a key that is no broker id: {error}") from error
+
+
+def _mapping_info(entry: Any) -> TopicQueueMappingInfo:
+    ids = _mapping(entry, "currIdMap").items()
+    return TopicQueueMappingInfo(
+        bname=_text(entry, "bname"),
+        curr_id_map=tuple(sorted((int(global_id), int(local_id)) for global_id, local_id in ids)),
+        dirty=bool(entry.get("dirty", False)),
+        epoch=_integer(entry, "epoch", 0),
+        scope=_text(entry, "scope"),
+        topic=_text(entry, "topic"),
+        total_queues=_integer(entry, "totalQueues", 0),
+    )
+
+
+def _list(entry: Mapping[str, Any], member: str) -> list[Any]:
+    value = entry.get(member)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BodyError(f"member {member!r} is {type(value).__name__}, expected an array")
+    return value
+
+
+def _mapping(entry: Any, member: str) -> dict[Any, Any]:
+    value = entry.get(member) if isinstance(entry, dict) else None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BodyError(f"member {member!r} is {type(value).__name__}, expected an object")
+    return value
+
+
+def _text(entry: Mapping[str, Any], member: str) -> str:
+    value = entry.get(member)
+    return "" if value is None else str(value)
+
+
+def _integer(entry: Mapping[str, Any], member: str, default: int | None = None) -> int:
+    value = entry.get(member, default)
+    try:
+        return int(value)
+    except (TypeError, ValueError) as error:
+        raise BodyError(f"member {member!r} is {value!r}, expected an integer") from error

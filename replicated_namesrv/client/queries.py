@@ -1,0 +1,156 @@
+"""Requests to name servers by what they ask, and answers by what they mean.
+
+Each ``…_request`` builds the command for one code; each ``read_…`` turns an answer into a value, None where the server says
+that it does not have it, and raises RefusedError for every other code. So a caller sends the request as it likes (one server,
+all of them, over a connection of its own) and reads the answer the same way.
+"""
+
+from replicated_namesrv.client.answers import (
+    ClusterInfo,
+    TopicList,
+    TopicRouteData,
+    decode_cluster_info,
+    decode_kv_table,
+    decode_route,
+    decode_topic_list,
+)
+from replicated_namesrv.client.remoting import RemotingCommand
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.wire.codes import RequestCode, ResponseCode
+
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""KV namespace of order configurations: topic to ``broker:queues;…``."""
+
+
+class RefusedError(NamesrvError):
+    """A server answered that it did not do what it was asked; ``code`` and ``remark`` are its answer."""
+
+    def __init__(self, code: int, remark: str | None) -> None:
+        super().__init__(f"answered code {code}{_name(code)}: {remark or 'no remark'}")
+        self.code = code
+        self.remark = remark
+
+
+def _name(code: int) -> str:
+    return f" ({ResponseCode(code).name})" if code in ResponseCode.__members__.values() else ""
+
+
+def _check(response: RemotingCommand) -> RemotingCommand:
+    if response.code != ResponseCode.SUCCESS:
+        raise RefusedError(response.code, response.remark)
+    return response
+
+
+def route_request(topic: str) -> RemotingCommand:
+    """Code 105: where a topic lives."""
+    return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+
+
+def read_route(response: RemotingCommand) -> TopicRouteData | None:
+    """None: the server has no route of the topic."""
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    return decode_route(_check(response).body)
+
+
+def cluster_info_request() -> RemotingCommand:
+    """Code 106: all groups and clusters."""
+    return RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
+def read_cluster_info(response: RemotingCommand) -> ClusterInfo:
+    """All groups and clusters."""
+    return decode_cluster_info(_check(response).body)
+
+
+def topics_request() -> RemotingCommand:
+    """Code 206: all topics."""
+    return RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+
+
+def topics_of_cluster_request(cluster: str) -> RemotingCommand:
+    """Code 224: topics of one cluster's brokers."""
+    return RemotingCommand(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster})
+
+
+def topic_list_request(code: RequestCode) -> RemotingCommand:
+    """Codes 304 (system topics) and 311 to 313 (unit topics)."""
+    return RemotingCommand(code)
+
+
+def read_topics(response: RemotingCommand) -> TopicList:
+    """Any list of topics."""
+    return decode_topic_list(_check(response).body)
+
+
+def delete_topic_request(topic: str, cluster: str | None) -> RemotingCommand:
+    """Code 216; without ``cluster`` the topic goes entirely."""
+    fields = {"topic": topic} if cluster is None else {"topic": topic, "clusterName": cluster}
+    return RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+
+
+def change_write_perm_request(broker_name: str, *, writable: bool) -> RemotingCommand:
+    """Code 327 (``writable``) or 205."""
+    code = RequestCode.ADD_WRITE_PERM_OF_BROKER if writable else RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    return RemotingCommand(code, {"brokerName": broker_name})
+
+
+def read_write_perm_count(response: RemotingCommand) -> int:
+    """Topics that have queues of the broker."""
+    fields = _check(response).ext_fields or {}
+    return int(fields.get("addTopicCount", fields.get("wipeTopicCount", "0")))
+
+
+def put_kv_request(namespace: str, key: str, value: str) -> RemotingCommand:
+    """Code 100."""
+    return RemotingCommand(RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
+
+
+def get_kv_request(namespace: str, key: str) -> RemotingCommand:
+    """Code 101."""
+    return RemotingCommand(RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
+
+
+def read_kv(response: RemotingCommand) -> str | None:
+    """None: there is no such key."""
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    return (_check(response).ext_fields or {}).get("value")
+
+
+def delete_kv_request(namespace: str, key: str) -> RemotingCommand:
+    """Code 102."""
+    return RemotingCommand(RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
+
+
+def list_kv_request(namespace: str) -> RemotingCommand:
+    """Code 219."""
+    return RemotingCommand(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
+
+
+def read_kv_table(response: RemotingCommand) -> dict[str, str] | None:
+    """None: the namespace never existed."""
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return None
+    return decode_kv_table(_check(response).body)
+
+
+def read_config(response: RemotingCommand) -> dict[str, str]:
+    """The settings in force, by RocketMQ's names. Lines are ``key=value`` without escapes."""
+    lines = _check(response).body.decode(errors="replace").splitlines()
+    return {key: value for key, separator, value in (line.partition("=") for line in lines) if separator}
+
+
+def config_request() -> RemotingCommand:
+    """Code 319: the settings in force."""
+    return RemotingCommand(RequestCode.GET_NAMESRV_CONFIG)
+
+
+def update_config_request(text: str) -> RemotingCommand:
+    """Code 318; ``text`` is properties text."""
+    return RemotingCommand(RequestCode.UPDATE_NAMESRV_CONFIG, body=text.encode())
+
+
+def read_done(response: RemotingCommand) -> None:
+    """For answers that carry nothing but success."""
+    _check(response)

@@ -1,0 +1,324 @@
+"""A remoting client on asyncio: requests to addresses, matched with their answers by opaque (``NettyRemotingClient``).
+
+One connection for each address, made by the first request that needs it and shared by all that follow; answers may come in any
+order. What became of a request is always one of three things, and the errors say which:
+
+- an answer came: it is returned, whatever its code; reading the code is the caller's business;
+- the request surely did not arrive: UnavailableError, raised only while no byte of it was given to the socket;
+- anything else, that is silence, a connection lost or garbage after sending: OutcomeUnknownError.
+
+After silence the connection is closed, as Java does: the peer may hang, and a late answer must not be taken for a new one.
+"""
+
+import asyncio
+import itertools
+import os
+import ssl
+from collections.abc import Callable
+from typing import NamedTuple
+
+from replicated_namesrv.errors import FrameError, OutcomeUnknownError, SettingError, UnavailableError
+from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, SerializeType
+from replicated_namesrv.wire.frame import next_frame
+from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode_header
+
+DEFAULT_TIMEOUT_MS = 3000
+"""Of one request, connecting included (``MQClientAPIImpl``)."""
+CONNECT_TIMEOUT_MS = 3000
+"""Of a connection (``NettyClientConfig.connectTimeoutMillis``)."""
+PENDING_MAX = 65_535
+"""Requests that may wait for an answer on one connection (``clientAsyncSemaphoreValue``)."""
+HOST_CHARACTERS_MAX = 253
+
+
+class RemotingCommand(NamedTuple):
+    """A request or an answer (``RemotingCommand.java``): what its header says, and its body."""
+
+    code: int
+    ext_fields: dict[str, str] | None = None
+    body: bytes = b""
+    flag: int = 0
+    remark: str | None = None
+    language: int | None = LanguageCode.PYTHON.value
+    version: int = V5_3_3
+    serialize_type: int = SerializeType.JSON.value
+    """How the header is encoded; servers may answer in the other way."""
+    opaque: int = 0
+    """Set by the client when it sends."""
+
+
+def encode_command(command: RemotingCommand) -> bytes:
+    """One whole frame. Raises FrameError if it would be too long."""
+    header = RemotingHeader(
+        code=int(command.code),
+        flag=command.flag,
+        language=command.language,
+        opaque=command.opaque,
+        version=command.version,
+        remark=command.remark,
+        ext_fields=command.ext_fields,
+        serialize_type=command.serialize_type,
+    )
+    return command_frame(header, command.body)
+
+
+def cut_commands(buffer: bytearray) -> list[RemotingCommand]:
+    """Take all whole frames from the front of ``buffer``. Raises FrameError where it holds none."""
+    commands = []
+    start, end = 0, len(buffer)
+    while (bounds := next_frame(buffer, start, end)) is not None:
+        header = decode_header(bytes(buffer[bounds.header_start : bounds.body_start]), bounds.serialize_type)
+        body = bytes(buffer[bounds.body_start : bounds.end])
+        commands.append(
+            RemotingCommand(
+                code=header.code,
+                ext_fields=header.ext_fields,
+                body=body,
+                flag=header.flag,
+                remark=header.remark,
+                language=header.language,
+                version=header.version,
+                serialize_type=bounds.serialize_type,
+                opaque=header.opaque,
+            )
+        )
+        start = bounds.end
+    del buffer[:start]
+    return commands
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Split ``host:port``; an IPv6 host may stand in brackets. Raises SettingError naming what is wrong."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not host or len(host) > HOST_CHARACTERS_MAX or not port.isascii() or not port.isdigit():
+        raise SettingError(f"address {address!r} is not host:port, as in 127.0.0.1:9876")
+    if not 0 < int(port) <= 65_535:
+        raise SettingError(f"address {address!r} has port {port}: must be 1 to 65535")
+    return host.strip("[]"), int(port)
+
+
+def client_tls_context(ca_file: str | None = None) -> ssl.SSLContext:
+    """TLS towards name servers. Without ``ca_file`` nothing is verified, as with RocketMQ's own default (test mode)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    if ca_file is None:
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    try:
+        context.load_verify_locations(ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingError(f"TLS trust file {ca_file!r} cannot be used: {error}; give a PEM file of CA certificates") from error
+    return context
+
+
+class RemotingClient:
+    """Connections to any number of peers, one each. Not shared between event loops."""
+
+    def __init__(
+        self,
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        tls: ssl.SSLContext | None = None,
+        on_disconnect: Callable[[str], None] | None = None,
+    ) -> None:
+        """``on_disconnect`` is told the address whenever an established connection has ended, whoever ended it."""
+        self.connect_timeout_ms = connect_timeout_ms
+        self._tls = tls
+        self._on_disconnect = on_disconnect
+        self._connections: dict[str, _Connection] = {}
+        self._connecting: dict[str, asyncio.Task[_Connection]] = {}
+        self._opaque = itertools.count()
+        self._closed = False
+
+    def is_connected(self, address: str) -> bool:
+        """Whether there is an open connection to ``address`` now."""
+        return address in self._connections
+
+    async def connect(self, address: str) -> None:
+        """Connect if not connected. Raises UnavailableError."""
+        await self._connected(address, self.connect_timeout_ms)
+
+    async def request(self, address: str, command: RemotingCommand, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> RemotingCommand:
+        """Send and wait for the answer, at most ``timeout_ms`` in all; connects first if need be.
+
+        Raises UnavailableError (surely not received) or OutcomeUnknownError.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        connection = await self._writable(address, timeout_ms)
+        opaque = next(self._opaque) & 0x7FFFFFFF
+        answer = connection.expect(opaque)
+        connection.write(encode_command(command._replace(opaque=opaque)))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await answer
+        except TimeoutError:
+            connection.abort(f"{address} did not answer code {command.code} within {timeout_ms} ms")
+            raise OutcomeUnknownError(f"{address} did not answer code {command.code} within {timeout_ms} ms") from None
+        finally:
+            connection.forget(opaque)
+
+    async def send_oneway(self, address: str, command: RemotingCommand, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
+        """Hand the request to the connection; whether it arrives is never known. Raises UnavailableError if it was not sent."""
+        connection = await self._writable(address, timeout_ms)
+        connection.write(
+            encode_command(command._replace(opaque=next(self._opaque) & 0x7FFFFFFF, flag=command.flag | ONEWAY_FLAG))
+        )
+
+    def disconnect(self, address: str) -> None:
+        """Close the connection to ``address``, if there is one; what is pending on it fails."""
+        if (connection := self._connections.get(address)) is not None:
+            connection.abort(f"connection to {address} closed by this side")
+
+    async def close(self) -> None:
+        """Close everything; later requests fail with UnavailableError."""
+        self._closed = True
+        for task in self._connecting.values():
+            task.cancel()
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.close("client closed")
+        await asyncio.gather(*(connection.closed for connection in connections))
+
+    async def _writable(self, address: str, timeout_ms: int) -> "_Connection":
+        """The connection, once what was written before has mostly left: a peer that reads nothing must not fill our memory."""
+        connection = await self._connected(address, timeout_ms)
+        if connection.writable.is_set():
+            return connection
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await connection.writable.wait()
+        except TimeoutError:
+            raise UnavailableError(f"{address} read nothing for {timeout_ms} ms, nothing more was sent") from None
+        if not self.is_connected(address):
+            raise UnavailableError(f"connection to {address} was lost before the request was sent")
+        return connection
+
+    async def _connected(self, address: str, timeout_ms: int) -> "_Connection":
+        if (connection := self._connections.get(address)) is not None:
+            return connection
+        if self._closed:
+            raise UnavailableError(f"not connected to {address}: this client is closed")
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = asyncio.create_task(self._open(address))
+            task.add_done_callback(lambda done: self._opened(address, done))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            raise UnavailableError(f"no connection to {address} within {timeout_ms} ms") from None
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise UnavailableError(f"not connected to {address}: this client is closed") from None
+            raise
+
+    async def _open(self, address: str) -> "_Connection":
+        host, port = parse_address(address)
+        connection = _Connection(address, self._lost)
+        try:
+            async with asyncio.timeout(self.connect_timeout_ms / 1000):
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port, ssl=self._tls)
+        except TimeoutError:
+            raise UnavailableError(f"no connection to {address} within {self.connect_timeout_ms} ms") from None
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+            raise UnavailableError(f"cannot connect to {address}: {reason}") from error
+        if connection.closed.done():
+            raise UnavailableError(f"{address} closed the connection at once")
+        self._connections[address] = connection
+        return connection
+
+    def _opened(self, address: str, task: "asyncio.Task[_Connection]") -> None:
+        del self._connecting[address]
+        if not task.cancelled():
+            task.exception()  # whoever waited has given up: an error nobody asks for is no leak
+
+    def _lost(self, connection: "_Connection") -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+            if self._on_disconnect is not None:
+                self._on_disconnect(connection.address)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: cuts frames, gives each answer to whoever waits for its opaque."""
+
+    def __init__(self, address: str, lost: "Callable[[_Connection], None]") -> None:
+        loop = asyncio.get_running_loop()
+        self.address = address
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.writable = asyncio.Event()
+        self._lost = lost
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._reason = f"{address} closed the connection"
+
+    def expect(self, opaque: int) -> "asyncio.Future[RemotingCommand]":
+        if len(self._pending) >= PENDING_MAX:
+            raise UnavailableError(f"{PENDING_MAX} requests already wait for {self.address}; this one was not sent")
+        answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        self._pending[opaque] = answer
+        return answer
+
+    def forget(self, opaque: int) -> None:
+        self._pending.pop(opaque, None)
+
+    def write(self, frame: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(frame)
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection now; what has not left is lost."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self, reason: str) -> None:
+        """Close the connection after what is written has left."""
+        self._end(reason)
+        if self._transport is not None:
+            self._transport.close()
+
+    def _end(self, reason: str) -> None:
+        self._reason = reason
+        self._lost(self)
+        self._fail_pending()
+
+    def _fail_pending(self) -> None:
+        pending, self._pending = self._pending, {}
+        for answer in pending.values():
+            if not answer.done():
+                answer.set_exception(OutcomeUnknownError(f"{self._reason} before it answered"))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.writable.set()
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._reason = f"connection to {self.address} was lost ({exc})"
+        self._lost(self)
+        self.writable.set()
+        self._fail_pending()
+        self.closed.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            answers = cut_commands(self._buffer)
+        except FrameError as error:
+            self.abort(f"{self.address} sent bytes that are no remoting frame ({error}), connection dropped")
+            return
+        for answer in answers:
+            waiting = self._pending.get(answer.opaque) if answer.flag & RESPONSE_FLAG else None
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
