@@ -7,7 +7,7 @@ import re
 from decimal import Decimal
 from typing import Final
 
-from replicated_namesrv.wire.fastjson_reader import MalformedJsonError, NumberText
+from replicated_namesrv.wire.fastjson import MalformedJsonError, NumberText
 from replicated_namesrv.wire.fastjson_writer import dumps
 
 INT_MIN: Final = -(2**31)

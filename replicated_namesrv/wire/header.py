@@ -18,7 +18,7 @@ import orjson
 
 from replicated_namesrv.errors import FrameError
 from replicated_namesrv.wire.codes import RESPONSE_FLAG, SERVER_VERSION, LanguageCode, SerializeType
-from replicated_namesrv.wire.fastjson_reader import MalformedJsonError, decode_utf8, finish, parse_steps
+from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, finish, parse_steps
 from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, members, to_int, to_object, to_text
 from replicated_namesrv.wire.fastjson_writer import quote
 from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
