@@ -10,7 +10,7 @@ show in the topic's route, so an answer encoded at that revision is still right.
 registrations.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -27,11 +27,13 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
+from replicated_namesrv.routes.digest import Digester
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
+from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
 
 __all__ = ["BrokerData", "ClusterInfo", "Registration", "RouteInfoManager", "RouteSettings", "SystemTopics", "TopicRoute"]
@@ -42,6 +44,7 @@ class RouteInfoManager:
 
     def __init__(self, settings: RouteSettings = RouteSettings()) -> None:  # noqa: B008 - frozen
         self._tables = Tables(settings)
+        self._digester = Digester(self._tables)
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
         """Exactly the topics that have a route entry, with the revision of the last change that their route may show. The
         same object for the life of the manager; for reading only."""
@@ -56,6 +59,38 @@ class RouteInfoManager:
         if tables.end():
             result = replace(result, changed=True)
         return Applied(result, tuple(tables.effects))
+
+    # -- the whole
+
+    def digest(self) -> bytes:
+        """16 bytes that equal states share and different ones do not; costs what changed since the last digest."""
+        return self._digester.digest()
+
+    def advance_digest(self, max_entries: int = 20_000) -> bool:
+        """Do part of a digest's work, about ``max_entries`` queue entries (some milliseconds); True if ``digest`` is cheap now.
+        For use between turns of a loop after much has changed at once, as after ``restore``."""
+        return self._digester.advance(max_entries)
+
+    def snapshot(self) -> Iterator[bytes]:
+        """The state as it is now, as JSON lines of some milliseconds' work each, to be taken while changes go on."""
+        return snapshot(self._tables)
+
+    def restore(self, chunks: Iterable[bytes]) -> None:
+        """Become the state of a snapshot, whose bytes may be cut anywhere. Raises RouteFormatError, and then nothing changed."""
+        reader = SnapshotReader()
+        for chunk in chunks:
+            reader.feed(chunk)
+        self.adopt(reader)
+
+    def adopt(self, reader: SnapshotReader) -> None:
+        """Become the state that ``reader`` was fed in parts. Raises RouteFormatError, and then nothing changed."""
+        tables = reader.finish()
+        revisions, restored = self._tables.topic_revisions, tables.topic_revisions
+        revisions.clear()
+        revisions.update(restored)
+        tables.topic_revisions = revisions
+        self._tables = tables
+        self._digester = Digester(tables)
 
     # -- versions
 

@@ -133,6 +133,8 @@ class Tables:
         self.live: dict[tuple[str, str], Registration] = {}
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self.kv: dict[str, dict[str, str | None]] = {}
+        self.kv_revision = 0
+        """Revision of the last change of ``kv`` since this process holds it."""
         self._interned: dict[QueueData, QueueData] = {}
 
     # -- the command in progress
@@ -223,6 +225,10 @@ class Tables:
         return group
 
     # -- queue entries
+
+    def interned(self, queue_data: QueueData) -> QueueData:
+        """The one instance of this value."""
+        return self._interned.setdefault(queue_data, queue_data)
 
     def put_topics(self, group: BrokerGroup, entries: Iterable[tuple[str, QueueData]]) -> None:
         """Create or replace queue entries; only those that differ may be given."""
