@@ -1,0 +1,8 @@
+"""``python -m replicated_namesrv`` is the command ``namesrv``."""
+
+import sys
+
+from replicated_namesrv.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

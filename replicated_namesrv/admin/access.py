@@ -1,0 +1,130 @@
+"""Who may do what over HTTP.
+
+========================  =======================  ============================================
+request                   from loopback            from elsewhere
+========================  =======================  ============================================
+health, metrics, nsaddr   yes                      yes: balancers, Prometheus, brokers, clients
+console page              yes                      yes: it holds no data
+other views               yes                      yes, unless ``adminTokenFile`` is set: then with the token
+changes                   yes                      with the token only
+========================  =======================  ============================================
+
+Views tell no more than the remoting port tells anyone, hence open. "From loopback" is not only the peer's address. A
+request that a proxy forwarded came from elsewhere. And a web page may have a browser on this machine send requests here:
+a change without a token must therefore name this machine by address or as localhost (no DNS rebinding) and, if it names an
+origin, that must be the console itself.
+"""
+
+import hmac
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from replicated_namesrv.errors import SettingError
+
+log = logging.getLogger(__name__)
+
+TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
+_FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AccessError(Exception):
+    """The request may not do this; ``status`` 401 (give a token) or 403."""
+
+    def __init__(self, status: int, error: str, remedy: str) -> None:
+        super().__init__(error)
+        self.status, self.error, self.remedy = status, error, remedy
+
+
+def read_token(path: str) -> bytes:
+    """First line of the token file. Raises SettingError: unreadable, or too short to be a secret."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            token = file.readline(TOKEN_BYTES_MAX + 1).strip()
+    except OSError as cause:
+        raise SettingError(f"adminTokenFile={path}: {cause.strerror}; make it readable for this user") from cause
+    if not TOKEN_BYTES_MIN <= len(token) <= TOKEN_BYTES_MAX:
+        raise SettingError(
+            f"adminTokenFile={path}: the first line has {len(token)} bytes; give {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX}"
+        )
+    return token
+
+
+class Access:
+    """Decides by the table above. The token file is read at each use, so that a new token needs no restart."""
+
+    def __init__(self, token_file: str) -> None:
+        self._token_file = token_file
+
+    def check_view(self, request: web.Request) -> None:
+        """Raises AccessError."""
+        if self._token_file and not is_local(request):
+            self._check_token(request)
+
+    def check_change(self, request: web.Request) -> None:
+        """Raises AccessError."""
+        if "Authorization" in request.headers:
+            self._check_token(request)
+            return
+        if not is_local(request):
+            if not self._token_file:
+                raise AccessError(403, "changes are accepted from this machine only", "set adminTokenFile and send its token")
+            self._check_token(request)
+        host = urlsplit(f"//{request.host}").hostname or ""
+        if not _names_this_machine(host):
+            raise AccessError(403, f"a change without a token was sent to the name '{host}'", "use the address or localhost")
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            raise AccessError(403, f"a page of {origin} may not change anything here", "use the console of this node")
+
+    def _check_token(self, request: web.Request) -> None:
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not given:
+            raise AccessError(401, "this needs a token", "send 'Authorization: Bearer TOKEN' with the token of adminTokenFile")
+        if not self._token_file:
+            raise AccessError(401, "this node has no token", "set adminTokenFile")
+        try:
+            expected = read_token(self._token_file)
+        except SettingError as error:
+            log.error("the token file cannot be used, nobody is let in by token", extra={"cause": str(error)})
+            raise AccessError(401, "the token cannot be checked at present", "see the log of the node") from error
+        if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected):
+            log.warning("refused: wrong token", extra={"peer": request.remote, "path": request.path})
+            raise AccessError(401, "wrong token", "send the first line of the node's adminTokenFile")
+
+
+ACCESS = web.AppKey("access", Access)
+
+
+def is_local(request: web.Request) -> bool:
+    """Whether the request was made on this machine and not merely passed on by it."""
+    if any(header in request.headers for header in _FORWARDED):
+        return False
+    peer = request.transport.get_extra_info("peername") if request.transport else None
+    return bool(peer) and _is_loopback(str(peer[0]))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _names_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,46 @@
+"""Address lists for ``/rocketmq/nsaddr``: how brokers and clients without a configured list find the name servers.
+
+RocketMQ's ``DefaultTopAddressing`` reads the first line of the answer, ``host:port;host:port``; ``nsaddr-UNIT`` names the list
+of a unit.
+"""
+
+import re
+import socket
+
+from replicated_namesrv.errors import SettingError
+
+WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", ""})
+_ENTRY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,=\[\]]+):([0-9]{1,5})")
+
+
+def advertised_host(bind_host: str) -> str:
+    """A host under which peers reach what is bound to ``bind_host``: itself, or this machine's address for a wildcard."""
+    if bind_host not in WILDCARD_HOSTS:
+        return bind_host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chooser:
+        try:
+            chooser.connect(("192.0.2.1", 9))  # documentation address: chooses a route, sends nothing
+            return str(chooser.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def checked_list(key: str, text: str) -> str:
+    """``text`` without blanks, as host:port;host:port. Raises SettingError naming the entry that is none."""
+    entries = [entry.strip() for entry in text.split(";") if entry.strip()]
+    for entry in entries:
+        match = _ENTRY.fullmatch(entry)
+        if match is None or not 0 < int(match.group(1)) <= 65535:
+            raise SettingError(f"{key}={text}: '{entry}' is not HOST:PORT; give HOST:PORT;HOST:PORT")
+    return ";".join(entries)
+
+
+def unit_lists(text: str) -> dict[str, str]:
+    """Unit to address list, from ``unit=host:port;host:port,unit=…``. Raises SettingError."""
+    lists: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        unit, equals, addresses = part.partition("=")
+        if not equals or not unit.strip():
+            raise SettingError(f"unitNameServerAddresses={text}: '{part}' is not UNIT=HOST:PORT;HOST:PORT")
+        lists[unit.strip()] = checked_list("unitNameServerAddresses", addresses)
+    return lists

@@ -1,0 +1,138 @@
+"""AdminServer: the HTTP side of a node.
+
+The life of it: the address is bound first of all and let go last, so that liveness, readiness and the reason why a node does
+not serve can be asked for while it starts, while it is fenced and while it stops. Everything has a limit: connections, the
+time until a request has arrived, its size, the rows of a page. Answers are JSON unless their reader wants something else
+(health: text; metrics: Prometheus; nsaddr: text). An error is ``{"error", "remedy", "outcome"}``; ``outcome`` says whether a
+change was surely not done or whether that is unknown.
+"""
+
+import asyncio
+import errno
+import logging
+
+from aiohttp import web
+
+from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
+from replicated_namesrv.admin.address_list import checked_list, unit_lists
+from replicated_namesrv.admin.context import CONTEXT, AdminContext
+from replicated_namesrv.admin.metrics import EXPOSITION, Exposition
+from replicated_namesrv.admin.paths import ROUTES
+from replicated_namesrv.admin.responses import json_error
+from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 256
+"""HTTP connections held at once; one more is closed at once."""
+KEEPALIVE_TIMEOUT_S = 15.0
+"""A connection that has not sent a whole request head for so long is closed, a new one too."""
+BODY_BYTES_MAX = 1 << 20
+STOP_TIMEOUT_S = 2.0
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Whatever goes wrong gets a JSON answer that tells its reader what to do."""
+    try:
+        return await handler(request)
+    except AccessError as denied:
+        response = json_error(denied.status, denied.error, denied.remedy)
+        if denied.status == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="replicated-namesrv"'
+        return response
+    except (BodyError, SettingError) as error:
+        return json_error(400, str(error), "correct the request")
+    except UnavailableError as error:
+        return json_error(503, str(error), "ask another node, or this one later")
+    except StorageError as error:
+        return json_error(507, str(error), "make room or correct the rights, then repeat")
+    except NamesrvError as error:
+        if error.definite:
+            return json_error(500, str(error), "see the log of the node")
+        return json_error(504, str(error), "read back whether it was done before you repeat it", "unknown")
+    except web.HTTPNotFound:
+        return json_error(404, f"there is nothing at {request.path}", "docs/admin-http.md lists the paths")
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        response = json_error(405, f"{request.path} does not take {request.method}", f"use {allowed}")
+        response.headers["Allow"] = allowed
+        return response
+    except web.HTTPRequestEntityTooLarge:
+        return json_error(413, f"the body is larger than {BODY_BYTES_MAX} bytes", "send less at once")
+    except web.HTTPException:
+        raise
+    except Exception:
+        log.exception("unexpected error", extra={"method": request.method, "path": request.path})
+        return json_error(500, "an unexpected error, it is in the node's log", "report it", "unknown")
+
+
+async def _set_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["X-Frame-Options"] = "DENY"
+    response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
+
+
+class _Refusal(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+class AdminServer:
+    """The admin HTTP of one node."""
+
+    def __init__(
+        self, context: AdminContext, connections_max: int = CONNECTIONS_MAX, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+    ) -> None:
+        """Raises SettingError: the token file cannot be used, or an address list is none."""
+        settings = context.settings
+        checked_list("nameServerAddresses", settings.name_server_addresses)
+        unit_lists(settings.unit_name_server_addresses)
+        if settings.admin_token_file:
+            read_token(settings.admin_token_file)
+        self._connections_max = connections_max
+        self._exposition = Exposition(context)
+        self._app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
+        self._app[CONTEXT] = context
+        self._app[ACCESS] = Access(settings.admin_token_file)
+        self._app[EXPOSITION] = self._exposition
+        self._app.on_response_prepare.append(_set_headers)
+        self._app.add_routes(ROUTES)
+        self._runner = web.AppRunner(
+            self._app, access_log=None, keepalive_timeout=keepalive_timeout_s, shutdown_timeout=STOP_TIMEOUT_S
+        )
+        self._server: asyncio.Server | None = None
+        self.address: tuple[str, int] | None = None
+        """Bound address, None while not listening."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and serve. Raises SettingError naming the address if it cannot be bound."""
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._accept, host, port, backlog=128, reuse_address=True)
+        except OSError as cause:
+            reason = "is in use" if cause.errno == errno.EADDRINUSE else f"cannot be bound ({cause.strerror or cause})"
+            await self._runner.cleanup()
+            raise SettingError(
+                f"admin address {host}:{port} {reason}; choose another with --admin HOST:PORT (adminListen), or --admin off"
+            ) from cause
+        name = self._server.sockets[0].getsockname()
+        self.address = (name[0], name[1])
+        log.info("admin HTTP listens", extra={"address": f"{name[0]}:{name[1]}"})
+
+    async def stop(self) -> None:
+        """Stop listening, give requests under way a moment, close every connection."""
+        if self._server is not None:
+            self._server.close()
+            self.address = None
+        await self._runner.cleanup()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        if len(server.connections) >= self._connections_max:
+            self._exposition.collector.admin_connections_refused += 1
+            return _Refusal()
+        return server()

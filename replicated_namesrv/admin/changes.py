@@ -1,0 +1,85 @@
+"""Changes over HTTP. Each is the command that the same change over remoting would be, proposed to the same service.
+
+An answer of 200 means done. Everything else is ``{"error", "remedy", "outcome"}``: "not done", or "unknown" where the
+service itself does not know.
+"""
+
+import asyncio
+from asyncio import Future
+
+import orjson
+from aiohttp import web
+
+from replicated_namesrv.admin.context import CONTEXT, AdminContext
+from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.errors import BodyError
+from replicated_namesrv.routes.commands import Command, DeleteKVConfig, DeleteTopic, PutKVConfig
+from replicated_namesrv.routes.results import Result
+
+BODY_TIMEOUT_S = 10.0
+NAME_CHARACTERS_MAX = 1024
+_STATUS_OF_CODE = {2: 503, 16: 403, 17: 404, 22: 404}
+
+
+async def put_kv(request: web.Request) -> web.Response:
+    """``PUT /v1/kv/{namespace}/{key}``: the body, UTF-8 text, becomes the value."""
+    namespace, key = _name(request, "namespace"), _name(request, "key")
+    try:
+        value = (await _body(request)).decode()
+    except UnicodeDecodeError as cause:
+        raise BodyError(f"the value is not UTF-8: {cause.reason} at byte {cause.start}") from cause
+    return await _propose(request, PutKVConfig(namespace, key, value))
+
+
+async def delete_kv(request: web.Request) -> web.Response:
+    """``DELETE /v1/kv/{namespace}/{key}``; that it was not there is no error."""
+    return await _propose(request, DeleteKVConfig(_name(request, "namespace"), _name(request, "key")))
+
+
+async def delete_topic(request: web.Request) -> web.Response:
+    """``DELETE /v1/topics/{topic}``: forget its route (code 216); ``?clusterName=`` only in one cluster.
+
+    Brokers keep the topic: one that announces it again brings the route back.
+    """
+    return await _propose(request, DeleteTopic(_name(request, "topic"), request.query.get("clusterName") or None))
+
+
+async def update_config(request: web.Request) -> web.Response:
+    """``POST /v1/config`` with ``{"name": value, …}``: change settings at run time, as code 318 does."""
+    try:
+        given = orjson.loads(await _body(request))
+    except orjson.JSONDecodeError as cause:
+        raise BodyError(f"the body is no JSON: {cause}") from cause
+    if not isinstance(given, dict) or not all(isinstance(value, str | bool | int) for value in given.values()):
+        raise BodyError('the body is not an object of names and plain values, as in {"orderMessageEnable": true}')
+    values = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    context = request.app[CONTEXT]
+    return await _answer(context, context.service.update_config(values))
+
+
+def _name(request: web.Request, field: str) -> str:
+    name = request.match_info[field]
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise BodyError(f"{field} has {len(name)} characters; at most {NAME_CHARACTERS_MAX} are taken")
+    return name
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await request.read()
+    except TimeoutError as cause:
+        raise BodyError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from cause
+
+
+async def _propose(request: web.Request, command: Command) -> web.Response:
+    context = request.app[CONTEXT]
+    return await _answer(context, context.service.propose(command, None))
+
+
+async def _answer(context: AdminContext, outcome: "Result | Future[Result]") -> web.Response:
+    result = await outcome if isinstance(outcome, Future) else outcome
+    if result.code == 0:
+        return json_response({"changed": result.changed, "revision": context.service.state.revision})
+    remark = result.remark or f"refused with code {result.code}"
+    return json_error(_STATUS_OF_CODE.get(result.code, 500), remark, "correct the request; code " + str(result.code))

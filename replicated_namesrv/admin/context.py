@@ -1,0 +1,55 @@
+"""What the admin side needs of the rest of a node, said as small interfaces that it owns."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from aiohttp import web
+
+from replicated_namesrv.admin.health import Layer
+from replicated_namesrv.admin.loop_lag import LoopLag
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.service import NameService
+from replicated_namesrv.settings import Settings
+
+
+class ObservedService(NameService, Protocol):
+    """A NameService that also tells what it noticed."""
+
+    expired_count: int
+    """Brokers dropped because they were not heard, since the start."""
+    lost_count: int
+    """Brokers dropped because their connection ended, since the start."""
+
+    def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
+        """Milliseconds since the broker's last sign of life on this node; None: not heard here."""
+
+
+class ObservedServer(Protocol):
+    """The remoting server as the admin side sees it."""
+
+    metrics: ServerMetrics
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether peers can connect."""
+
+    @property
+    def port(self) -> int:
+        """Port that is listened on."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminContext:
+    """Everything a handler may look at."""
+
+    settings: Settings
+    service: ObservedService
+    remoting: ObservedServer
+    layers: Sequence[Layer]
+    """What readiness consists of, from the ground up."""
+    loop_lag: LoopLag
+    started_monotonic_s: float
+
+
+CONTEXT = web.AppKey("context", AdminContext)

@@ -1,0 +1,131 @@
+"""Logs: structured records, written beside the event loop.
+
+A record is a sentence and, through ``extra=``, named facts. On a terminal it is one readable line, anywhere else one JSON
+object a line (``time``, ``level``, ``logger``, ``message``, then the facts), so that nobody has to parse sentences.
+
+Writing happens in a thread of its own behind a bounded queue: a terminal that was stopped with Ctrl-S or a pipe whose reader
+hangs must not stop the name server. When the queue is full, records are dropped and counted; the count is written as soon
+as the output moves again.
+"""
+
+import atexit
+import json
+import logging
+import queue
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import TextIO
+
+from replicated_namesrv.errors import SettingError
+
+QUEUED_LINES_MAX = 10_000
+"""Lines that may wait for a slow output before further ones are dropped."""
+LEVELS = ("debug", "info", "warning", "error")
+
+_STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, object]:
+    """What was given as ``extra=`` to the logging call, in the order given."""
+    return {name: value for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES}
+
+
+def short_name(logger_name: str) -> str:
+    """Logger name without this package's own name in front."""
+    return logger_name.removeprefix("replicated_namesrv.")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; facts that JSON does not know are written as their ``str``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, object] = {
+            "time": time,
+            "level": record.levelname.lower(),
+            "logger": short_name(record.name),
+            "message": record.getMessage(),
+        }
+        line.update(facts_of(record))
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class HumanFormatter(logging.Formatter):
+    """Local time, level, where from, the sentence, then the facts as ``name=value``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
+        facts = "".join(f"  {name}={value}" for name, value in facts_of(record).items())
+        line = f"{time} {record.levelname:<7} {short_name(record.name)}: {record.getMessage()}{facts}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class BackgroundHandler(logging.Handler):
+    """Writes formatted records to ``stream`` in a thread; ``dropped`` counts those that found the queue full."""
+
+    def __init__(self, stream: TextIO, queued_lines_max: int = QUEUED_LINES_MAX) -> None:
+        super().__init__()
+        self.dropped = 0
+        self._reported = 0
+        self._stream = stream
+        self._lines: queue.Queue[str | None] = queue.Queue(queued_lines_max)
+        self._thread = threading.Thread(target=self._write_lines, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self.dropped += 1
+
+    def _write_lines(self) -> None:
+        while (line := self._lines.get()) is not None:
+            if self.dropped != self._reported:
+                lost, self._reported = self.dropped - self._reported, self.dropped
+                line += "\n" + self.format(_dropped_record(lost))
+            try:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):
+                return  # nobody reads any more: emit counts what is lost from here on
+
+    def close(self) -> None:
+        """Write what is queued, waiting at most a second for an output that does not move."""
+        if self._thread.is_alive():
+            try:
+                self._lines.put(None, timeout=1)
+                self._thread.join(timeout=1)
+            except queue.Full:
+                pass
+        super().close()
+
+
+def _dropped_record(count: int) -> logging.LogRecord:
+    facts = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING", "dropped": count}
+    return logging.makeLogRecord({**facts, "msg": "the log's output was too slow, records were dropped"})
+
+
+def configure_logging(level: str, stream: TextIO | None = None, *, as_json: bool | None = None) -> BackgroundHandler:
+    """Send all records of at least ``level`` to ``stream`` (default stderr), replacing earlier handlers of the root logger.
+
+    ``as_json`` None: JSON unless the stream is a terminal. SettingError: ``level`` is none of ``LEVELS``.
+    """
+    if level.lower() not in LEVELS:
+        raise SettingError(f"logLevel={level}: no such level; choose one of {', '.join(LEVELS)}")
+    stream = stream or sys.stderr
+    handler = BackgroundHandler(stream)
+    json_wanted = not stream.isatty() if as_json is None else as_json
+    handler.setFormatter(JsonFormatter() if json_wanted else HumanFormatter())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    atexit.register(handler.close)
+    return handler

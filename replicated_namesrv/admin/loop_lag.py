@@ -1,0 +1,65 @@
+"""How late the event loop runs: what every connection of the process has waited for at least.
+
+A timer asks to be called every ``INTERVAL_S`` and notes how much later it was. Whatever held the loop (a large
+registration, a garbage collection, a starved machine) shows up here, whoever caused it.
+"""
+
+import asyncio
+import logging
+import time
+
+from replicated_namesrv.server.metrics import Histogram
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 0.05
+WARN_LAG_S = 0.5
+WINDOW_S = 10.0
+"""Span over which ``recent_max_s`` looks back at least; at most twice as long."""
+
+
+class LoopLag:
+    """Samples the running loop between ``start`` and ``stop``."""
+
+    def __init__(self) -> None:
+        self.histogram = Histogram()
+        """All samples, nanoseconds."""
+        self._window_began = time.monotonic()
+        self._window_max_s = 0.0
+        self._previous_window_max_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+
+    @property
+    def recent_max_s(self) -> float:
+        """Largest lag of the last ``WINDOW_S`` or a little longer, seconds."""
+        return max(self._window_max_s, self._previous_window_max_s)
+
+    def start(self) -> None:
+        """Begin to sample; called on the loop to be watched."""
+        self._expect(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        """End sampling."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expect(self, loop: asyncio.AbstractEventLoop) -> None:
+        # the loop caches its time for one turn, the system's clock does not
+        self._due = time.monotonic() + INTERVAL_S
+        self._timer = loop.call_later(INTERVAL_S, self._sample, loop)
+
+    def _sample(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        self.note(max(0.0, now - self._due), now)
+        self._expect(loop)
+
+    def note(self, lag_s: float, now: float) -> None:
+        """Count one sample."""
+        if now - self._window_began >= WINDOW_S:
+            self._previous_window_max_s, self._window_max_s, self._window_began = self._window_max_s, 0.0, now
+        self._window_max_s = max(self._window_max_s, lag_s)
+        self.histogram.observe(int(lag_s * 1e9))
+        if lag_s >= WARN_LAG_S:
+            log.warning("the event loop was held up", extra={"lag_ms": int(lag_s * 1000)})

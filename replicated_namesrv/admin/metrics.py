@@ -1,0 +1,211 @@
+"""Prometheus metrics: made at scrape time from the counters that the node keeps anyway.
+
+A request costs the server an addition; everything that Prometheus wants besides (names, labels, families) is put together
+here when somebody asks, from a few hundred numbers at most. ``METRICS`` is the catalogue: name, type, labels, meaning.
+"""
+
+from collections.abc import Iterator
+from time import monotonic
+from typing import NamedTuple
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+
+from replicated_namesrv import __version__
+from replicated_namesrv.admin.context import AdminContext
+from replicated_namesrv.server.metrics import LATENCY_BOUNDS_NS, Histogram
+from replicated_namesrv.wire.codes import RequestCode, ResponseCode
+
+PREFIX = "namesrv_"
+
+
+class Declared(NamedTuple):
+    """One line of the catalogue; counters get ``_total`` appended."""
+
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+METRICS: dict[str, Declared] = {
+    "info": Declared(GAUGE, "Always 1; the labels say what runs.", ("version", "mode", "node_id")),
+    "uptime_seconds": Declared(GAUGE, "Since the node was started."),
+    "ready": Declared(GAUGE, "1 while the remoting server listens."),
+    "requests": Declared(COUNTER, "Requests answered, by request and by what they were answered.", ("request", "outcome")),
+    "request_duration_seconds": Declared(HISTOGRAM, "From a whole request read to its answer handed to the connection."),
+    "requests_pending": Declared(GAUGE, "Requests accepted and not yet answered."),
+    "fast_path_requests": Declared(COUNTER, "Route queries answered from a prepared answer."),
+    "connections": Declared(GAUGE, "Remoting connections that are open."),
+    "connections_accepted": Declared(COUNTER, "Remoting connections accepted."),
+    "connections_closed": Declared(COUNTER, "Remoting connections that ended, by reason.", ("reason",)),
+    "received_bytes": Declared(COUNTER, "Bytes read from remoting connections, without TLS."),
+    "sent_bytes": Declared(COUNTER, "Bytes written to remoting connections, without TLS."),
+    "held_bytes": Declared(GAUGE, "Bytes held for incomplete requests and for peers that do not read."),
+    "limits_hit": Declared(COUNTER, "Refusals and closes, by the limit that asked for them.", ("limit",)),
+    "tls_handshakes": Declared(COUNTER, "TLS handshakes, by outcome.", ("outcome",)),
+    "tls_reloads": Declared(COUNTER, "Reloads of key and certificates, by outcome.", ("outcome",)),
+    "route_cache_bytes": Declared(GAUGE, "Encoded route answers in memory; bounded by routeCacheBytes."),
+    "route_cache_evictions": Declared(COUNTER, "Encoded route answers dropped to make room."),
+    "registrations_unchanged": Declared(COUNTER, "Registrations recognised as unchanged without decoding them."),
+    "registrations_decoded": Declared(COUNTER, "Registrations that had to be decoded."),
+    "pushes": Declared(COUNTER, "Pushes of code 905, by outcome.", ("outcome",)),
+    "unexpected_errors": Declared(COUNTER, "Errors that nobody expected, by class; each is in the log.", ("error",)),
+    "brokers": Declared(GAUGE, "Registered brokers."),
+    "broker_groups": Declared(GAUGE, "Broker names."),
+    "clusters": Declared(GAUGE, "Broker clusters."),
+    "topics": Declared(GAUGE, "Topics with a route."),
+    "kv_entries": Declared(GAUGE, "Entries of the KV config, over all namespaces."),
+    "revision": Declared(GAUGE, "Revision of the state; moves with every change."),
+    "brokers_expired": Declared(COUNTER, "Brokers dropped because they were not heard within their time-out."),
+    "brokers_lost": Declared(COUNTER, "Brokers dropped because their connection ended."),
+    "loop_lag_seconds": Declared(HISTOGRAM, "How late the event loop ran."),
+    "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest lag of the event loop within the last seconds."),
+    "admin_connections_refused": Declared(COUNTER, "HTTP connections closed because there were too many."),
+}
+"""Every metric of this module. Process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
+prometheus_client."""
+
+
+def family(name: str) -> Metric:
+    """An empty family as the catalogue declares it."""
+    declared = METRICS[name]
+    return declared.kind(PREFIX + name, declared.meaning, labels=declared.labels)
+
+
+def _single(name: str, value: float) -> Metric:
+    metric = family(name)
+    metric.add_metric((), value)  # type: ignore[attr-defined]
+    return metric
+
+
+def _by_label(name: str, values: dict[str, int]) -> Metric:
+    metric = family(name)
+    for label, value in values.items():
+        metric.add_metric((label,), value)  # type: ignore[attr-defined]
+    return metric
+
+
+def _histogram(name: str, histogram: Histogram) -> Metric:
+    metric = family(name)
+    below = 0
+    buckets = []
+    for bound_ns, count in zip((*LATENCY_BOUNDS_NS, None), histogram.counts, strict=True):
+        below += count
+        buckets.append(("+Inf" if bound_ns is None else f"{bound_ns / 1e9:g}", below))
+    metric.add_metric((), buckets, histogram.sum_ns / 1e9)  # type: ignore[attr-defined]
+    return metric
+
+
+def request_name(code: int) -> str:
+    """RocketMQ's name of a request code; all codes that it does not have are one, or a peer could invent label values."""
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return "UNKNOWN"
+
+
+def outcome_name(code: int | None) -> str:
+    """RocketMQ's name of a response code; NONE: there was nothing to answer."""
+    if code is None:
+        return "NONE"
+    try:
+        return ResponseCode(code).name
+    except ValueError:
+        return "OTHER"
+
+
+class NodeCollector:
+    """Turns a node's counters into metric families; ``refused`` gives the admin server's refused connections."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self._context = context
+        self.admin_connections_refused = 0
+
+    def describe(self) -> Iterator[Metric]:
+        """Names only, so that registering does not collect."""
+        return (family(name) for name in METRICS)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families of the catalogue."""
+        yield from self._node()
+        yield from self._requests()
+        yield from self._connections()
+        yield from self._state()
+
+    def _node(self) -> Iterator[Metric]:
+        context = self._context
+        info = family("info")
+        info.add_metric((__version__, context.service.mode, context.settings.node_id), 1)  # type: ignore[attr-defined]
+        yield info
+        yield _single("uptime_seconds", monotonic() - context.started_monotonic_s)
+        yield _single("ready", int(context.remoting.is_listening))
+        yield _histogram("loop_lag_seconds", context.loop_lag.histogram)
+        yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
+        yield _single("admin_connections_refused", self.admin_connections_refused)
+
+    def _requests(self) -> Iterator[Metric]:
+        metrics = self._context.remoting.metrics
+        by_name: dict[tuple[str, str], int] = {}
+        for (code, response_code), count in metrics.request_counts().items():
+            key = request_name(code), outcome_name(response_code)
+            by_name[key] = by_name.get(key, 0) + count
+        requests = family("requests")
+        for key, count in by_name.items():
+            requests.add_metric(key, count)  # type: ignore[attr-defined]
+        yield requests
+        yield _histogram("request_duration_seconds", metrics.latency)
+        yield _single("requests_pending", metrics.pending_requests)
+        yield _single("fast_path_requests", metrics.fast_path_hits)
+        yield _single("registrations_unchanged", metrics.registration_memo_hits)
+        yield _single("registrations_decoded", metrics.registration_memo_misses)
+        yield _single("route_cache_bytes", metrics.answer_cache_bytes)
+        yield _single("route_cache_evictions", metrics.answer_cache_evictions)
+        yield _by_label("pushes", metrics.pushes)
+        yield _by_label("unexpected_errors", metrics.unexpected_errors)
+        yield _by_label("limits_hit", metrics.limits_hit)
+
+    def _connections(self) -> Iterator[Metric]:
+        metrics = self._context.remoting.metrics
+        yield _single("connections", metrics.connections_open)
+        yield _single("connections_accepted", metrics.connections_accepted)
+        yield _by_label("connections_closed", metrics.connections_closed)
+        yield _single("received_bytes", metrics.bytes_in)
+        yield _single("sent_bytes", metrics.bytes_out)
+        yield _single("held_bytes", metrics.held_bytes)
+        yield _by_label("tls_handshakes", {"done": metrics.tls_handshakes, "failed": metrics.tls_failures})
+        yield _by_label("tls_reloads", {"done": metrics.tls_reloads, "failed": metrics.tls_reload_failures})
+
+    def _state(self) -> Iterator[Metric]:
+        service = self._context.service
+        state = service.state
+        registrations = state.registrations()
+        yield _single("brokers", len(registrations))
+        yield _single("broker_groups", len({registration.broker_name for registration in registrations}))
+        yield _single("clusters", len({registration.cluster_name for registration in registrations}))
+        yield _single("topics", len(state.topic_revisions))
+        yield _single("kv_entries", sum(map(len, state.kv_table().values())))
+        yield _single("revision", state.revision)
+        yield _single("brokers_expired", service.expired_count)
+        yield _single("brokers_lost", service.lost_count)
+
+
+class Exposition:
+    """Renders all metrics in the format that the scraper asks for."""
+
+    def __init__(self, context: AdminContext) -> None:
+        self.collector = NodeCollector(context)
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self.collector)
+        ProcessCollector(registry=self._registry)
+
+    def render(self, accept: str) -> tuple[bytes, str]:
+        """(body, content type) for an Accept header."""
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self._registry), content_type
+
+
+EXPOSITION = web.AppKey("exposition", Exposition)

@@ -1,0 +1,66 @@
+"""What anybody may ask for: health, metrics, address lists and the console's files."""
+
+from importlib.resources import files
+
+from aiohttp import web
+
+from replicated_namesrv.admin.address_list import checked_list, unit_lists
+from replicated_namesrv.admin.context import CONTEXT
+from replicated_namesrv.admin.health import as_json, as_text, readiness
+from replicated_namesrv.admin.metrics import EXPOSITION
+from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.admin.views import advertised_address
+
+CONSOLE_FILES = {
+    "index.html": "text/html",
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+}
+
+
+async def livez(request: web.Request) -> web.Response:
+    """``GET /livez``: the event loop turns."""
+    return web.Response(text="ok\n")
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """``GET /readyz``: 200 if a peer sent here would be served, else 503 naming the first layer that fails.
+
+    ``?verbose``: a line a layer; ``?format=json`` or ``Accept: application/json``: the same for programs.
+    """
+    found = await readiness(request.app[CONTEXT].layers)
+    status = 200 if all(health.problem is None for health in found) else 503
+    if request.query.get("format") == "json" or "application/json" in request.headers.get("Accept", ""):
+        return json_response(as_json(found), status)
+    return web.Response(text=as_text(found, verbose="verbose" in request.query), status=status)
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """``GET /metrics``: Prometheus or OpenMetrics text."""
+    body, content_type = request.app[EXPOSITION].render(request.headers.get("Accept", ""))
+    return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def nsaddr(request: web.Request) -> web.Response:
+    """``GET /rocketmq/nsaddr``: the address list that brokers and clients fetch (``DefaultTopAddressing``)."""
+    context = request.app[CONTEXT]
+    configured = checked_list("nameServerAddresses", context.settings.name_server_addresses)
+    return web.Response(text=(configured or advertised_address(context)) + "\n")
+
+
+async def unit_nsaddr(request: web.Request) -> web.Response:
+    """``GET /rocketmq/nsaddr-UNIT``: the list of one unit; 404 for a unit that unitNameServerAddresses does not name."""
+    unit = request.match_info["unit"]
+    addresses = unit_lists(request.app[CONTEXT].settings.unit_name_server_addresses).get(unit)
+    if addresses is None:
+        return json_error(404, f"no address list for unit '{unit}'", "add UNIT=HOST:PORT;HOST:PORT to unitNameServerAddresses")
+    return web.Response(text=addresses + "\n")
+
+
+async def console(request: web.Request) -> web.Response:
+    """``GET /`` and ``GET /console/FILE``."""
+    name = request.match_info.get("file", "index.html")
+    if name not in CONSOLE_FILES:
+        raise web.HTTPNotFound
+    content = files("replicated_namesrv.admin").joinpath("console", name).read_bytes()
+    return web.Response(body=content, content_type=CONSOLE_FILES[name], charset="utf-8")

@@ -1,0 +1,218 @@
+"""Views: what this node knows, as JSON. Field names are RocketMQ's where RocketMQ has the thing.
+
+Every view of the state first passes the service's read barrier, so that it is as fresh as an answer over remoting.
+"""
+
+import asyncio
+import os
+from asyncio import Future
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+
+from replicated_namesrv import __version__
+from replicated_namesrv.admin.address_list import advertised_host
+from replicated_namesrv.admin.context import CONTEXT, AdminContext
+from replicated_namesrv.admin.health import as_json, readiness
+from replicated_namesrv.admin.paging import build_rows, cut, page_request
+from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.routes.queries import BrokerData, TopicRoute
+from replicated_namesrv.routes.state import Registration, RouteInfoManager
+
+DIGEST_ENTRIES_PER_TURN = 5_000
+"""About two milliseconds of work."""
+_SEPARATOR = "|"
+
+
+async def fresh_state(context: AdminContext) -> RouteInfoManager:
+    """The state once the read barrier is passed; to be read before the next await. Raises UnavailableError."""
+    freshness = context.service.barrier(None, None)
+    if isinstance(freshness, Future):
+        await freshness
+    return context.service.state
+
+
+def advertised_address(context: AdminContext) -> str:
+    """host:port under which peers reach this node's remoting server."""
+    port = context.remoting.port if context.remoting.is_listening else context.settings.listen_port
+    host = advertised_host(context.settings.bind_address)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def status(request: web.Request) -> web.Response:
+    """``GET /v1/status``: the node at a glance. It answers even while the node cannot serve, so it passes no barrier."""
+    context = request.app[CONTEXT]
+    settings, state, metrics = context.settings, context.service.state, context.remoting.metrics
+    registrations = state.registrations()
+    health = as_json(await readiness(context.layers))
+    addresses = settings.name_server_addresses or advertised_address(context)
+    return json_response(
+        {
+            "nodeId": settings.node_id,
+            "mode": context.service.mode,
+            "version": __version__,
+            "pid": os.getpid(),
+            "uptimeSeconds": round(monotonic() - context.started_monotonic_s, 3),
+            "ready": health["ready"],
+            "failedLayer": health["failedLayer"],
+            "listen": f"{settings.bind_address}:{context.remoting.port}" if context.remoting.is_listening else None,
+            "advertisedAddress": advertised_address(context),
+            "nameServerAddresses": [address.strip() for address in addresses.split(";") if address.strip()],
+            "dataDir": str(settings.data_path),
+            "revision": state.revision,
+            "counts": {
+                "clusters": len({registration.cluster_name for registration in registrations}),
+                "brokerNames": len({registration.broker_name for registration in registrations}),
+                "brokers": len(registrations),
+                "topics": len(state.topic_revisions),
+                "kvEntries": sum(map(len, state.kv_table().values())),
+            },
+            "connections": metrics.connections_open,
+            "requests": sum(metrics.request_counts().values()),
+            "brokersExpired": context.service.expired_count,
+            "brokersLost": context.service.lost_count,
+            "loopLagRecentMaxMs": round(context.loop_lag.recent_max_s * 1000, 3),
+        }
+    )
+
+
+async def topics(request: web.Request) -> web.Response:
+    """``GET /v1/topics``: topics by name, a row each with how many broker names serve it and their queues in all."""
+    wanted = page_request(request)
+    state = await fresh_state(request.app[CONTEXT])
+
+    def row(topic: str) -> dict[str, Any] | None:
+        by_name = state.topic_queues(topic)
+        if by_name is None:
+            return None
+        queues = by_name.values()
+        return {
+            "topic": topic,
+            "brokerNameCount": len(by_name),
+            "readQueueNums": sum(queue_data.read_queue_nums for queue_data in queues),
+            "writeQueueNums": sum(queue_data.write_queue_nums for queue_data in queues),
+            "revision": state.topic_revisions[topic],
+        }
+
+    page = cut(sorted(state.topic_revisions), wanted)
+    rows = await build_rows(page.keys, row)
+    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": state.revision})
+
+
+async def brokers(request: web.Request) -> web.Response:
+    """``GET /v1/brokers``: registered brokers by cluster, name and id."""
+    context = request.app[CONTEXT]
+    wanted = page_request(request)
+    state = await fresh_state(context)
+    by_key = {_broker_key(registration): registration for registration in state.registrations()}
+    page = cut(sorted(by_key), wanted)
+    rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key]))
+    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": state.revision})
+
+
+def _broker_key(registration: Registration) -> str:
+    parts = (registration.cluster_name, registration.broker_name, f"{registration.broker_id:019d}", registration.broker_addr)
+    return _SEPARATOR.join(parts)
+
+
+def _broker_row(context: AdminContext, registration: Registration) -> dict[str, Any]:
+    age_ms = context.service.heartbeat_age_ms(registration.cluster_name, registration.broker_addr)
+    version = registration.data_version
+    return {
+        "clusterName": registration.cluster_name,
+        "brokerName": registration.broker_name,
+        "brokerId": registration.broker_id,
+        "brokerAddr": registration.broker_addr,
+        "haServerAddr": registration.ha_server_addr,
+        "topicCount": context.service.state.topic_count(registration.broker_name),
+        "dataVersion": {"counter": version.counter, "stateVersion": version.state_version, "timestamp": version.timestamp},
+        "epoch": registration.epoch,
+        "registeredSinceMs": registration.since_ms,
+        "heartbeatTimeoutMillis": registration.heartbeat_timeout_ms,
+        "heartbeatAgeMs": None if age_ms is None else int(age_ms),
+        "filterServers": registration.filter_servers,
+    }
+
+
+async def route(request: web.Request) -> web.Response:
+    """``GET /v1/routes/{topic}``: what code 105 answers, as strict JSON."""
+    topic = request.match_info["topic"]
+    state = await fresh_state(request.app[CONTEXT])
+    found = state.route(topic)
+    if found is None:
+        return json_error(404, f"no broker serves topic '{topic}'", "create it (mqadmin updateTopic) or see /v1/topics")
+    return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)})
+
+
+def _route_fields(found: TopicRoute) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "orderTopicConf": found.order_topic_conf,
+        "brokerDatas": [_broker_data(broker) for broker in found.broker_datas],
+        "queueDatas": [
+            {
+                "brokerName": broker_name,
+                "perm": queue_data.perm,
+                "readQueueNums": queue_data.read_queue_nums,
+                "writeQueueNums": queue_data.write_queue_nums,
+                "topicSysFlag": queue_data.topic_sys_flag,
+            }
+            for broker_name, queue_data in found.queue_datas
+        ],
+        "filterServerTable": dict(found.filter_server_table),
+    }
+    if found.topic_queue_mapping_by_broker is not None:
+        fields["topicQueueMappingByBroker"] = {
+            broker_name: {
+                "bname": info.bname,
+                "currIdMap": {str(global_id): local_id for global_id, local_id in info.curr_id_map},
+                "dirty": info.dirty,
+                "epoch": info.epoch,
+                "scope": info.scope,
+                "topic": info.topic,
+                "totalQueues": info.total_queues,
+            }
+            for broker_name, info in found.topic_queue_mapping_by_broker
+        }
+    return fields
+
+
+def _broker_data(broker: BrokerData) -> dict[str, Any]:
+    return {
+        "cluster": broker.cluster,
+        "brokerName": broker.broker_name,
+        "brokerAddrs": {str(broker_id): address for broker_id, address in broker.broker_addrs},
+        "zoneName": broker.zone_name,
+        "enableActingMaster": broker.enable_acting_master,
+    }
+
+
+async def kv(request: web.Request) -> web.Response:
+    """``GET /v1/kv``: the KV config by namespace and key; ``?namespace=`` shows one."""
+    wanted = page_request(request)
+    state = await fresh_state(request.app[CONTEXT])
+    only = request.query.get("namespace")
+    entries = {
+        _SEPARATOR.join((namespace, key)): {"namespace": namespace, "key": key, "value": value}
+        for namespace, table in state.kv_table().items()
+        for key, value in table.items()
+        if only is None or namespace == only
+    }
+    page = cut(sorted(entries), wanted)
+    rows = await build_rows(page.keys, entries.__getitem__)
+    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision})
+
+
+async def digest(request: web.Request) -> web.Response:
+    """``GET /v1/digest``: digest of the state at its revision; nodes with equal states have equal digests."""
+    context = request.app[CONTEXT]
+    state = await fresh_state(context)
+    while not state.advance_digest(DIGEST_ENTRIES_PER_TURN):
+        await asyncio.sleep(0)
+    return json_response({"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()})
+
+
+async def config(request: web.Request) -> web.Response:
+    """``GET /v1/config``: settings in force, as code 319 tells them."""
+    lines = request.app[CONTEXT].service.config_text().splitlines()
+    return json_response(dict(line.split("=", 1) for line in lines if "=" in line))

@@ -1,0 +1,250 @@
+"""``namesrv cluster``: several name servers on one machine, looked after until Ctrl-C.
+
+The life of the command: check that every port is free, start the nodes, wait until each is ready and has answered a real
+remoting request, print their addresses, then watch. A node that ends is reported and started again, with a growing pause
+so that one that cannot start does not spin. ``--once`` stops after the check and its exit code is the verdict.
+"""
+
+import argparse
+import asyncio
+import errno
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from replicated_namesrv.admin.address_list import advertised_host
+from replicated_namesrv.cli.children import ChildError, NodePlan, NodeProcess, described_exit, host_port
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.settings import parse_address
+
+HELP = "run a cluster of name servers on this machine and look after it until Ctrl-C"
+
+NODES_MAX = 10
+"""Ports are consecutive from a base each ten apart, so more nodes would run into the next base."""
+ADMIN_PORT_OFFSET = 10
+PEER_PORT_OFFSET = 20
+SERVING_TIMEOUT_S = 60.0
+RESTART_PAUSE_S = 0.5
+RESTART_PAUSE_MAX_S = 30.0
+STEADY_S = 10.0
+"""A node that served this long has proved itself: its next restart waits only the first pause again."""
+
+_EXAMPLES = """\
+Node i (from 0) listens on PORT+i for RocketMQ, on PORT+10+i for HTTP and on PORT+20+i for its peers.
+
+examples:
+  namesrv cluster                                   three nodes on 127.0.0.1:9876 to 9878
+  namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
+  namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
+  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0 or 1
+
+A broker uses the cluster with the namesrvAddr line that is printed, in its broker.conf.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("--nodes", type=int, default=3, metavar="N", help=f"how many, 1 to {NODES_MAX} (default 3)")
+    parser.add_argument("--mode", choices=("ap", "cp"), default="ap", help="ap: independent nodes; cp: nodes that agree")
+    parser.add_argument("--listen", default="127.0.0.1:9876", metavar="HOST:PORT", help="first node's RocketMQ address")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder of logs and data, one folder a node inside it")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node; repeatable")
+    parser.add_argument("--once", action="store_true", help="start, check that every node serves, print, stop")
+    parser.add_argument("--json", action="store_true", help="print one JSON document, then events as JSON lines")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    host, port = parse_address("--listen", arguments.listen)
+    data_dir = Path(arguments.data_dir).expanduser().absolute() if arguments.data_dir else default_data_dir()
+    plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
+    check_ports(plans)
+    return asyncio.run(Cluster(plans, arguments.mode, data_dir, as_json=arguments.json).run(once=arguments.once))
+
+
+def default_data_dir() -> Path:
+    """``cluster`` in the user's state folder (XDG base directory specification)."""
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state_home) if state_home.startswith("/") else Path.home() / ".local" / "state"
+    return base / "replicated-namesrv" / "cluster"
+
+
+def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, settings: Sequence[str]) -> list[NodePlan]:
+    """Names, addresses and folders of all nodes. Raises SettingError."""
+    if not 1 <= nodes <= NODES_MAX:
+        raise SettingError(f"--nodes {nodes}: give 1 to {NODES_MAX}")
+    if not 1 <= port <= 65535 - PEER_PORT_OFFSET - nodes:
+        raise SettingError(f"--listen {host}:{port}: give a port from 1 to {65535 - PEER_PORT_OFFSET - nodes}")
+    shared = ["--mode", mode, "--set", f"nameServerAddresses={_address_list(host, port, nodes)}"]
+    for setting in settings:
+        shared += ["--set", setting]
+    return [
+        NodePlan(
+            node_id=f"n{i + 1}",
+            listen=(host, port + i),
+            admin=(host, port + ADMIN_PORT_OFFSET + i),
+            data_dir=data_dir / f"n{i + 1}",
+            arguments=tuple(shared),
+        )
+        for i in range(nodes)
+    ]
+
+
+def _address_list(host: str, port: int, nodes: int) -> str:
+    return ";".join(host_port((advertised_host(host), port + i)) for i in range(nodes))
+
+
+def check_ports(plans: Iterable[NodePlan]) -> None:
+    """Bind every address once. Raises ChildError that names each one in use and what can be done."""
+    taken = []
+    for plan in plans:
+        for purpose, (host, port) in (("RocketMQ", plan.listen), ("admin", plan.admin)):
+            try:
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                with socket.socket(family, socket.SOCK_STREAM) as attempt:
+                    attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    attempt.bind((host, port))
+            except OSError as cause:
+                if cause.errno != errno.EADDRINUSE:
+                    raise ChildError(f"cannot listen on {host_port((host, port))}: {cause.strerror}; check --listen") from None
+                taken.append(f"{host_port((host, port))} ({purpose} address of {plan.node_id})")
+    if taken:
+        raise ChildError(
+            f"in use: {', '.join(taken)}; stop what listens there (perhaps another cluster or a RocketMQ name server)"
+            " or choose other ports with --listen HOST:PORT"
+        )
+
+
+class Cluster:
+    """Starts, checks and watches the nodes."""
+
+    def __init__(self, plans: Sequence[NodePlan], mode: str, data_dir: Path, *, as_json: bool) -> None:
+        self.nodes = [NodeProcess(plan) for plan in plans]
+        self._mode = mode
+        self._data_dir = data_dir
+        self._as_json = as_json
+        self._stopping = asyncio.Event()
+
+    async def run(self, *, once: bool) -> int:
+        """The whole life; the exit code: 0, or 1 where a node did not come up."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stopping.set)
+        try:
+            if not await self._unless_stopped(self._start_all()):
+                return 0
+            self._print_cluster()
+            if not once:
+                await self._watch()
+            return 0
+        except ChildError as error:
+            self._event("failed", error=str(error))
+            raise
+        finally:
+            await self._stop_all()
+
+    async def _unless_stopped(self, work: "asyncio.Future[None] | asyncio.Task[None] | object") -> bool:
+        """Await ``work`` unless the command is told to stop first; whether the work was done."""
+        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return False
+        await task
+        return True
+
+    async def _start_all(self) -> None:
+        self._progress(f"starting {len(self.nodes)} nodes, data in {self._data_dir}")
+        for node in self.nodes:
+            await node.start()
+        starting = {asyncio.create_task(self._wait_first(node)) for node in self.nodes}
+        try:
+            await asyncio.gather(*starting)
+        finally:
+            for task in starting:
+                task.cancel()
+
+    async def _wait_first(self, node: NodeProcess) -> None:
+        began = time.monotonic()
+        try:
+            await node.wait_serving(SERVING_TIMEOUT_S)
+        except ChildError as error:
+            end = "".join(f"\n  {line}" for line in node.last_log_lines())
+            raise ChildError(f"{error}; the end of {node.plan.log_file}:{end}") from None
+        self._progress(f"{node.plan.node_id} serves on {host_port(node.plan.listen)} ({time.monotonic() - began:.1f} s)")
+
+    async def _watch(self) -> None:
+        keepers = [asyncio.create_task(self._keep(node)) for node in self.nodes]
+        try:
+            await self._unless_stopped(asyncio.gather(*keepers))
+        finally:
+            for keeper in keepers:
+                keeper.cancel()
+
+    async def _keep(self, node: NodeProcess) -> None:
+        """Report the end of a node's process and start it again, for ever."""
+        pause_s = RESTART_PAUSE_S
+        while True:
+            served_from = time.monotonic()
+            exit_code = await node.wait()
+            if time.monotonic() - served_from > STEADY_S:
+                pause_s = RESTART_PAUSE_S
+            facts = {"node": node.plan.node_id, "exit": described_exit(exit_code), "restartInSeconds": pause_s}
+            self._event("node-ended", **facts, log=str(node.plan.log_file))
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RESTART_PAUSE_MAX_S)
+            try:
+                await node.start()
+                node.restarts += 1
+                await node.wait_serving(SERVING_TIMEOUT_S)
+                self._event("node-serves", node=node.plan.node_id, pid=node.pid, restarts=node.restarts)
+            except ChildError as error:
+                self._event("node-failed", node=node.plan.node_id, error=str(error), log=str(node.plan.log_file))
+                await node.stop()
+
+    async def _stop_all(self) -> None:
+        self._progress("stopping")
+        stopped = await asyncio.gather(*(node.stop() for node in self.nodes))
+        for node, by_itself in zip(self.nodes, stopped, strict=True):
+            if not by_itself:
+                self._progress(f"{node.plan.node_id} did not stop in time and was killed")
+
+    def _print_cluster(self) -> None:
+        addresses = ";".join(host_port((advertised_host(node.plan.listen[0]), node.plan.listen[1])) for node in self.nodes)
+        if self._as_json:
+            rows = [
+                {
+                    "nodeId": node.plan.node_id,
+                    "listen": host_port(node.plan.listen),
+                    "admin": host_port(node.plan.admin),
+                    "pid": node.pid,
+                    "dataDir": str(node.plan.data_dir),
+                    "log": str(node.plan.log_file),
+                }
+                for node in self.nodes
+            ]
+            print(json.dumps({"mode": self._mode, "namesrvAddr": addresses, "nodes": rows}), flush=True)
+            return
+        lines = [f"{'node':<5} {'RocketMQ':<22} {'admin':<29} {'pid':<8} log"]
+        for node in self.nodes:
+            admin = f"http://{host_port(node.plan.admin)}"
+            lines.append(
+                f"{node.plan.node_id:<5} {host_port(node.plan.listen):<22} {admin:<29} {node.pid or '':<8} {node.plan.log_file}"
+            )
+        print("\n".join([*lines, "", f"namesrvAddr={addresses}", ""]), flush=True)
+
+    def _event(self, event: str, **facts: object) -> None:
+        if self._as_json:
+            print(json.dumps({"event": event, **facts}), flush=True)
+        else:
+            self._progress(f"{event}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+
+    def _progress(self, line: str) -> None:
+        print(f"namesrv cluster: {line}", file=sys.stderr, flush=True)

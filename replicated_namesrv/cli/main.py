@@ -1,0 +1,137 @@
+"""``namesrv SUBCOMMAND``: a table of commands, of which only the one asked for is imported.
+
+Each command is a module with ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments) -> exit code``; it may bring
+a ``PARSER_CLASS`` where the outside fixes how its options fail. The overview takes the ``HELP`` lines from the modules' source
+text, so that listing twenty commands imports none of them. Exit codes: 0 good, 1 bad or violated, 2 usage or unknown; an
+error the user can mend is one line on stderr, never a stack trace.
+"""
+
+import argparse
+import ast
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from replicated_namesrv import __version__
+from replicated_namesrv.errors import NamesrvError
+
+EXIT_BAD = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Run name servers": ("cluster", "serve", "mqnamesrv"),
+    "Look into running ones, ours or RocketMQ's own": ("route", "topics", "brokers", "clusters", "kv", "config", "diff"),
+    "Operate": ("status", "leader", "backup", "restore", "log"),
+    "Try out, load, break, check": ("broker", "simulate", "chaos", "trace", "analyze"),
+}
+"""Commands by what they are for, in the order of the overview; those without a module are not offered."""
+
+_INTRODUCTION = """\
+usage: namesrv COMMAND [options]
+
+A name service for Apache RocketMQ: brokers, clients and mqadmin use it in place of RocketMQ's own name server.
+"""
+
+_FIRST_STEPS = """\
+First steps:
+  namesrv cluster                                three name servers on this machine; prints the address list for brokers
+  namesrv topics -n 127.0.0.1:9876               what one of them knows
+  namesrv COMMAND --help                         options and examples of a command
+"""
+
+
+def available_commands() -> tuple[str, ...]:
+    """Names of all commands whose module is there."""
+    return tuple(name for names in GROUPS.values() for name in names if _module_file(name).exists())
+
+
+def _module_file(name: str) -> Path:
+    return Path(__file__).with_name(f"{name}.py")
+
+
+def summary(name: str) -> str:
+    """The ``HELP`` line of a command, read from its source without importing it."""
+    with _module_file(name).open(encoding="utf-8") as source:
+        for line in source:
+            if line.startswith(("HELP = ", "HELP: str = ")):
+                return str(ast.literal_eval(line.partition(" = ")[2]))
+    return ""
+
+
+def overview() -> str:
+    """Text of ``namesrv --help``."""
+    available = available_commands()
+    parts = [_INTRODUCTION]
+    for title, names in GROUPS.items():
+        lines = [f"  {name:<11} {summary(name)}" for name in names if name in available]
+        if lines:
+            parts.append("\n".join([f"{title}:", *lines, ""]))
+    return "\n".join([*parts, _FIRST_STEPS])
+
+
+def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
+    """The parser of one command and its module."""
+    module = importlib.import_module(f"replicated_namesrv.cli.{name}")
+    parser_class: type[argparse.ArgumentParser] = getattr(module, "PARSER_CLASS", argparse.ArgumentParser)
+    parser = parser_class(
+        prog="mqnamesrv" if name == "mqnamesrv" else f"namesrv {name}",
+        description=module.HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    return parser, module
+
+
+def run_command(name: str, arguments: Sequence[str]) -> int:
+    """Run one command; its exit code. Errors of ``errors`` and Ctrl-C end here."""
+    parser, module = parser_of(name)
+    try:
+        code: int = module.run(parser.parse_args(arguments))  # type: ignore[attr-defined]
+        sys.stdout.flush()
+        return code
+    except NamesrvError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return EXIT_BAD
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # `namesrv topics | head`: whoever read has enough. Python would complain once more while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BAD
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script ``namesrv``."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        print(overview(), file=sys.stderr)
+        return EXIT_USAGE
+    name, *rest = arguments
+    if name == "help" and rest:
+        name, rest = rest[0], ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(overview())
+        return 0
+    if name in ("-V", "--version"):
+        print(f"namesrv {__version__}")
+        return 0
+    if name not in available_commands():
+        print(f"namesrv: {_unknown(name)}", file=sys.stderr)
+        return EXIT_USAGE
+    return run_command(name, rest)
+
+
+def _unknown(name: str) -> str:
+    nearest = difflib.get_close_matches(name, available_commands(), n=1, cutoff=0.5)
+    advice = f"did you mean 'namesrv {nearest[0]}'? " if nearest else ""
+    kind = "option" if name.startswith("-") else "command"
+    return f"unknown {kind} '{name}': {advice}'namesrv --help' lists all commands"
+
+
+def mqnamesrv() -> int:
+    """Entry point of the console script ``mqnamesrv``, which takes the place of RocketMQ's."""
+    return run_command("mqnamesrv", sys.argv[1:])

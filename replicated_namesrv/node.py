@@ -1,0 +1,162 @@
+"""A node: settings, service, remoting server and admin HTTP, put together, and its life from start to stop.
+
+Order of the start, and in reverse of the stop:
+
+1. loop lag sampler and admin HTTP: from here on a node says why it does not serve yet;
+2. the service: the state is loaded, in CP a majority found;
+3. the remoting server: whoever can connect is served.
+
+A start that fails takes down what was up and tells why in one line. A stop is bounded: whatever hangs, the process ends.
+"""
+
+import asyncio
+import gc
+import logging
+import signal
+from asyncio import Future
+from collections.abc import Callable
+from time import monotonic
+
+from replicated_namesrv.admin.app import AdminServer
+from replicated_namesrv.admin.context import AdminContext, ObservedService
+from replicated_namesrv.admin.health import Layer
+from replicated_namesrv.admin.loop_lag import LoopLag
+from replicated_namesrv.compat import IndependentNode
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.server.server import RemotingServer
+from replicated_namesrv.settings import Settings
+
+log = logging.getLogger(__name__)
+
+STOP_MARGIN_S = 10.0
+"""What a stop may take beyond shutdownWaitTimeSeconds."""
+GC_THRESHOLDS = (50_000, 20, 100)
+"""Collections of young objects are rarer than Python's own thresholds ask for, and those of all objects rarer still: the
+state holds millions of objects that live long and refer to nothing in a circle."""
+
+
+class StartError(NamesrvError):
+    """The node could not start; the text says why and what to do."""
+
+
+def service_of(settings: Settings) -> ObservedService:
+    """The NameService that ``mode`` asks for. Raises SettingError."""
+    if settings.mode == "cp":
+        raise SettingError(
+            f"mode=cp ({settings.origins.get('mode', 'default')}): this version has independent nodes only; give mode=ap"
+        )
+    return IndependentNode(settings)
+
+
+class Node:
+    """One name server. ``start`` and ``stop`` once each."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises SettingError."""
+        self.settings = settings
+        self.service = service_of(settings)
+        self.remoting = RemotingServer(settings, self.service)
+        self.loop_lag = LoopLag()
+        self._service_started = False
+        self.admin: AdminServer | None = None
+        if settings.admin_address is not None:
+            layers = (Layer("service", self._service_problem), Layer("remoting", self._remoting_problem))
+            self.admin = AdminServer(
+                AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic())
+            )
+        self._undo: list[Callable[[], object]] = []
+
+    @property
+    def listen_address(self) -> str:
+        """host:port of the remoting server."""
+        host = self.settings.bind_address
+        return f"[{host}]:{self.remoting.port}" if ":" in host else f"{host}:{self.remoting.port}"
+
+    async def start(self) -> None:
+        """Start everything, or raise StartError with nothing left running."""
+        try:
+            self.loop_lag.start()
+            self._undo.append(self.loop_lag.stop)
+            address = self.settings.admin_address
+            if self.admin is not None and address is not None:
+                await self.admin.start(*address)
+                self._undo.append(self.admin.stop)
+            await self.service.start()
+            self._undo.append(self.service.stop)
+            self._service_started = True
+            await self.remoting.start()
+            self._undo.append(self.remoting.stop)
+        except NamesrvError as error:
+            await self.stop()
+            raise StartError(str(error)) from error
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop what was started, last first; at most ``shutdownWaitTimeSeconds`` and ``STOP_MARGIN_S``."""
+        try:
+            async with asyncio.timeout(self.settings.shutdown_wait_time_seconds + STOP_MARGIN_S):
+                while self._undo:
+                    stopped = self._undo.pop()()
+                    if stopped is not None:
+                        await stopped  # type: ignore[misc]
+        except TimeoutError:
+            log.error("the stop took too long and was cut short")
+
+    async def _service_problem(self) -> str | None:
+        if not self._service_started:
+            return "starting"
+        freshness = self.service.barrier(None, None)
+        if isinstance(freshness, Future):
+            await freshness
+        return None
+
+    def _remoting_problem(self) -> str | None:
+        return None if self.remoting.is_listening else "not listening"
+
+
+async def live(settings: Settings, report_started: Callable[[Node], None]) -> None:
+    """The whole life of a node: start, ``report_started``, until SIGTERM or SIGINT, stop. A second signal ends it at once.
+
+    Raises SettingError or StartError.
+    """
+    node = Node(settings)
+    loop = asyncio.get_running_loop()
+    told_to_stop = asyncio.Event()
+
+    def stop(number: signal.Signals) -> None:
+        log.info("stopping", extra={"signal": number.name})
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(each)
+        told_to_stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    for warning in settings.warnings:
+        log.warning(warning)
+    await node.start()
+    tune_garbage_collection()
+    report_started(node)
+    log.info("serving", extra={"address": node.listen_address, "mode": node.service.mode, "node": settings.node_id})
+    await told_to_stop.wait()
+    await node.stop()
+    log.info("stopped")
+
+
+def tune_garbage_collection() -> None:
+    """Take what the start left (modules, code) out of every collection to come and make collections rarer."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def run(settings: Settings, report_started: Callable[[Node], None]) -> None:
+    """``live`` on the fastest event loop there is."""
+    import uvloop  # here, so that a command line error does not wait for it
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(live(settings, report_started))
+
+
+__all__ = ["Node", "StartError", "live", "run", "service_of"]
