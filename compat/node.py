@@ -71,6 +71,10 @@ class IndependentNode:
         self._last_scan_ms: float | None = None
         self._stopping = False
 
+    def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
+        """Milliseconds since the broker was last heard, None for one that is not registered here."""
+        return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
+
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
         """See NameService."""
         self._perform = perform

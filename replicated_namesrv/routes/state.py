@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from replicated_namesrv.model import QueueData
 from replicated_namesrv.routes import queries
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
@@ -137,6 +138,16 @@ class RouteInfoManager:
         """Code 901: pairs (brokerId, address), empty for an unknown name."""
         group = self._tables.groups.get(broker_name)
         return () if group is None else queries.broker_data(group).broker_addrs
+
+    def topic_queues(self, topic: str) -> Mapping[str, QueueData] | None:
+        """Queue entries of a topic by brokerName, as a view for reading only; None if no broker serves it."""
+        by_name = self._tables.topic_queues.get(topic)
+        return None if by_name is None else MappingProxyType(by_name)
+
+    def topic_count(self, broker_name: str) -> int:
+        """Topics that have a queue entry of this broker name."""
+        group = self._tables.groups.get(broker_name)
+        return 0 if group is None else len(group.topics)
 
     def all_topics(self) -> list[str]:
         """Code 206."""
