@@ -120,13 +120,10 @@ def _register_broker(*fields: Any) -> RegisterBroker:
     if topics is not None:
         names, table, numbers = topics
         decoded = dict(zip(names, queue_datas_of(table, numbers), strict=False)) if names else {}
-    return RegisterBroker(
-        *plain,
-        DataVersion(*data_version),
-        decoded,
-        {topic: mapping_of(info) for topic, info in mappings.items()},
-        None if filter_servers is None else tuple(filter_servers),
-    )
+    infos = {topic: mapping_of(info) for topic, info in mappings.items()}
+    servers = None if filter_servers is None else tuple(filter_servers)
+    arguments = [*plain, DataVersion(*data_version), decoded, infos, servers]
+    return RegisterBroker(*arguments)
 
 
 _KINDS: dict[type, int] = {

@@ -140,7 +140,7 @@ class SnapshotReader:
     def _head(self, version: int, revision: int, settings_revision: int, settings: dict[str, bool]) -> None:
         if version != SNAPSHOT_FORMAT:
             raise RouteFormatError(
-                f"snapshot format {version} is not known here, only {SNAPSHOT_FORMAT}: run a version of the software that knows it"
+                f"snapshot format {version} is not known here, only {SNAPSHOT_FORMAT}: take a version of this software that does"
             )
         self._tables.settings = RouteSettings(**settings)
         self._tables.revision, self._tables.settings_revision = revision, settings_revision
