@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
-from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
 from replicated_namesrv.routes.results import Result
 
@@ -55,7 +54,7 @@ class KVWriter:
             _change(table, command)
         try:
             await asyncio.to_thread(write_kv_file, self._path, table)
-        except NamesrvError as error:
+        except Exception as error:  # whatever it is belongs to those who wait, and the next batch gets its turn
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error)

@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
@@ -35,6 +33,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
 from replicated_namesrv.settings import ROWS, Settings
 

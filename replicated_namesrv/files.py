@@ -4,6 +4,7 @@ Content is written beside the target, synced, renamed over it, and the folder is
 the old file as it was.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -28,7 +29,8 @@ def write_atomically(path: Path, content: bytes, *, backup: bool = False) -> Non
         _sync_folder(path.parent)
     except OSError as cause:
         for leftover in (aside, path.with_name(path.name + ".bak.new")):
-            leftover.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
         raise StorageError(f"{path}: could not be written ({cause.strerror}); the old content is unchanged") from cause
 
 
