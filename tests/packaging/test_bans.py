@@ -1,0 +1,101 @@
+"""Things that must not stand in the checkout at all, each with the reason in its test's name or message."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.packaging.tree import ROOT, product_sources, sources, tracked_files
+
+MAX_FILE_LINES = 800
+MAX_FUNCTION_LINES = 100
+
+# Put together here so that this file does not contain what it looks for.
+REGISTRY_HOSTS = [
+    ".".join(parts)
+    for parts in (
+        *(("pypi", "org"), ("pythonhosted", "org"), ("proxy", "golang", "org"), ("sum", "golang", "org"), ("registry", "npmjs")),
+        *(("repo", "maven"), ("repo1", "maven"), ("crates", "io"), ("deb", "debian", "org"), ("maven", "org/maven2")),
+    )
+]
+MACHINE_PATHS = [r"/work/[a-z.]", r"/root/", r"/home/(?!dev\b|rocketmq\b|user\b|you\b)[a-z]+/", r"/Users/[a-z]+/"]
+BINARY_SUFFIXES = {".jar", ".class", ".so", ".pyc", ".exe", ".zip", ".gz", ".whl", ".parquet"}
+
+
+def text_files() -> Iterator[tuple[str, str]]:
+    for path in tracked_files():
+        try:
+            yield path.as_posix(), (ROOT / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue  # recorded frames and the like
+
+
+def test_no_file_names_a_package_registry_host() -> None:
+    """Lists and scripts work with whatever index the machine is set up for."""
+    assert not [(name, host) for name, text in text_files() for host in REGISTRY_HOSTS if host in text]
+
+
+def test_no_file_holds_a_path_of_one_machine() -> None:
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in text_files()
+        if name != "tests/packaging/test_bans.py"
+        for pattern in MACHINE_PATHS
+        for match in re.finditer(pattern, text)
+    ]
+    assert not found
+
+
+def test_no_binary_is_committed() -> None:
+    assert not [path for path in tracked_files() if path.suffix in BINARY_SUFFIXES]
+
+
+def calls(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of each call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node.lineno, ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+
+
+def test_nothing_is_unpickled_evaluated_or_run_through_a_shell() -> None:
+    banned = {"eval", "exec", "os.system", "os.popen", "marshal.load", "marshal.loads", "shelve.open", "yaml.load"}
+    wrong = []
+    for name, tree in product_sources().items():
+        wrong += [f"{name}:{line} calls {call}" for line, call in calls(tree) if call in banned]
+        for node in ast.walk(tree):
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            wrong += [f"{name} imports {module}" for module in imported if module.split(".")[0] in ("pickle", "marshal", "dill")]
+            if isinstance(node, ast.keyword) and node.arg == "shell" and getattr(node.value, "value", None) is True:
+                wrong.append(f"{name}: shell=True")
+    assert not wrong
+
+
+def test_tests_wait_for_conditions_and_never_for_time() -> None:
+    """A helper that polls a condition may pause between two looks; a test may not."""
+    wrong = [
+        f"{name}:{line}"
+        for name, tree in sources().items()
+        if name.startswith("tests/") and name.split("/")[-1].startswith("test_")
+        for line, call in calls(tree)
+        if call in ("time.sleep", "sleep")
+    ]
+    assert not wrong
+
+
+def lengths(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+@pytest.mark.parametrize("name", sources())
+def test_files_and_functions_stay_readable(name: str) -> None:
+    tree = sources()[name]
+    assert len((ROOT / name).read_text(encoding="utf-8").splitlines()) <= MAX_FILE_LINES
+    assert not [(function, lines) for function, lines in lengths(tree) if lines > MAX_FUNCTION_LINES]
+
+
+def test_every_public_module_of_the_product_says_what_it_is() -> None:
+    assert not [name for name, tree in product_sources().items() if ast.get_docstring(tree) is None and tree.body]

@@ -1,0 +1,119 @@
+"""Directions of import between the layers, what pure layers may know of the world, and names that mean somebody else's code."""
+
+import pytest
+
+from tests.packaging.tree import LINKED, Import, imports, layer, product_sources, sources
+
+BASE = {"__version__", "errors", "model"}
+"""Values and errors: free to all."""
+
+MAY_IMPORT = {
+    "wire": set(),
+    "routes": set(),
+    "raft": {"files"},
+    "verify": set(),
+    "simulation": {"raft", "verify", "files"},
+    "files": set(),
+    "provision": set(),
+    "settings": {"wire"},
+    "service": {"routes"},
+    "server": {"service", "routes", "wire", "settings", "files"},
+    "admin": {"service", "routes", "wire", "settings", "server", "files"},
+    "compat": {"service", "routes", "settings", "files"},
+    "replication": {"service", "routes", "raft", "settings", "files"},
+    "client": {"wire"},
+    "chaos": {"client", "wire", "verify", "provision", "settings", "files"},
+    "spark": {"verify", "provision", "files"},
+    "cli": None,
+    "__main__": {"cli"},
+}
+"""Layers that each layer may import besides itself and BASE; None: any. A layer that is not here may not exist."""
+
+PURE = ("wire", "routes", "verify")
+PURE_MAY_IMPORT = {
+    *(
+        "__future__",
+        "abc",
+        "array",
+        "ast",
+        "base64",
+        "binascii",
+        "bisect",
+        "collections",
+        "copy",
+        "dataclasses",
+        "decimal",
+        "enum",
+    ),
+    *("functools", "hashlib", "heapq", "io", "ipaddress", "itertools", "json", "math", "operator", "re", "string", "struct"),
+    *("types", "typing", "typing_extensions", "unicodedata", "weakref", "zlib", "orjson", "msgpack", "xxhash"),
+}
+"""Libraries without IO, clock or randomness."""
+PURE_EXCEPTIONS = {"replicated_namesrv/verify/history.py": {"pathlib"}}
+"""The one reader of history files."""
+
+PRODUCT_LIBRARIES = {"aiohttp", "cryptography", "msgpack", "orjson", "prometheus_client", "pysyncobj", "uvloop", "xxhash"}
+
+
+def internal(found: Import) -> str | None:
+    """The layer an import leads to, None if it leads out of the product."""
+    parts = found.target.split(".")
+    return parts[1] if parts[0] == "replicated_namesrv" and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize("file", product_sources())
+def test_layers_import_only_what_they_may(file: str) -> None:
+    own = layer(file)
+    if own == "__init__" or own in BASE:
+        wrong = [str(found) for found in imports(file) if internal(found) not in {None, *BASE}]
+    else:
+        assert own in MAY_IMPORT, f"{own} is a new layer: enter it in MAY_IMPORT with what it may import"
+        allowed = MAY_IMPORT[own]
+        wrong = [
+            str(found) for found in imports(file) if allowed is not None and internal(found) not in {None, own, *BASE, *allowed}
+        ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", [file for file in product_sources() if layer(file) in PURE])
+def test_pure_layers_know_no_io_clock_or_randomness(file: str) -> None:
+    allowed = PURE_MAY_IMPORT | PURE_EXCEPTIONS.get(file, set()) | {"replicated_namesrv"}
+    assert not [str(found) for found in imports(file) if found.target.split(".")[0] not in allowed]
+
+
+def test_bare_names_of_linked_folders_are_never_imported() -> None:
+    """Those names belong to other projects; inside the product the folders are replicated_namesrv.compat and so on."""
+    assert not [str(found) for file in sources() for found in imports(file) if found.target.split(".")[0] in LINKED]
+
+
+def test_product_imports_neither_tests_nor_their_tools() -> None:
+    outside = {
+        "tests",
+        "benchmarks",
+        "deploy",
+        "pytest",
+        "hypothesis",
+        "mypy",
+        "ruff",
+        "packaging",
+        "setuptools",
+        "pkg_resources",
+    }
+    assert not [str(found) for file in product_sources() for found in imports(file) if found.target.split(".")[0] in outside]
+
+
+def test_exactly_one_module_imports_pysyncobj() -> None:
+    importers = {file for file in sources() for found in imports(file) if found.target.split(".")[0] == "pysyncobj"}
+    assert len(importers) == 1, importers
+    assert layer(importers.pop()) == "raft"
+
+
+def test_chaos_and_spark_are_imported_by_the_command_line_alone() -> None:
+    """They use the product from outside; a node never carries them."""
+    wrong = [
+        str(found)
+        for file in product_sources()
+        for found in imports(file)
+        if internal(found) in ("chaos", "spark") and layer(file) not in (internal(found), "cli")
+    ]
+    assert not wrong

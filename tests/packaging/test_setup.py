@@ -1,0 +1,202 @@
+"""``./namesrv`` in a checkout of its own: sets up once, tells what it does, repairs, never takes half a set-up for a whole."""
+
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.packaging.tree import LINKED, ROOT
+
+SYSTEM_PYTHON = os.path.realpath(sys.executable)
+CARRIED = ["namesrv", "pyproject.toml", "LICENSE", "replicated_namesrv", *LINKED]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, without .venv, whose base list is one small package so that a set-up takes seconds."""
+    folder = tmp_path_factory.mktemp("user") / "checkout"
+    folder.mkdir()
+    for name in CARRIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, folder / name)
+    shutil.copytree(ROOT / ".ci" / "requirements", folder / ".ci" / "requirements")
+    write_list(folder, "prometheus-client")
+    return folder
+
+
+def write_list(checkout: Path, *packages: str) -> None:
+    """Let the base list hold only these packages, with the pins and hashes that the real one has."""
+    text = (ROOT / ".ci" / "requirements" / "base.txt").read_text(encoding="utf-8")
+    blocks = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)
+    chosen = [block for block in blocks if block.split("==")[0] in packages]
+    assert len(chosen) == len(packages)
+    (checkout / ".ci" / "requirements" / "base.txt").write_text("".join(chosen), encoding="utf-8")
+
+
+def start(checkout: Path, *arguments: str) -> "subprocess.Popen[str]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    command = [SYSTEM_PYTHON, str(checkout / "namesrv"), *arguments]
+    return subprocess.Popen(
+        command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def call(checkout: Path, *arguments: str) -> tuple[int, str, str]:
+    """(exit status, standard output, standard error) of a call from another folder."""
+    with start(checkout, *arguments) as process:
+        out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def installed(checkout: Path, module: str) -> bool:
+    command = [str(checkout / ".venv" / "bin" / "python"), "-I", "-c", f"import {module}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_set_up_once_then_start_at_once(checkout: Path) -> None:
+    status, out, err = call(checkout, "setup")
+    assert status == 0, err
+    assert out == ""
+    assert "creating .venv" in err
+    assert "installing list base (1 package)" in err
+    assert installed(checkout, "prometheus_client")
+    assert not installed(checkout, "aiohttp")
+
+    began = time.monotonic()
+    status, out, err = call(checkout, "--help")
+    took_s = time.monotonic() - began
+    assert (status, err) == (0, "")
+    assert "namesrv" in out
+    assert took_s < 3
+    for script in ("namesrv", "mqnamesrv"):
+        assert os.access(checkout / ".venv" / "bin" / script, os.X_OK)
+
+
+@pytest.mark.slow
+def test_exit_status_is_the_command_s(checkout: Path) -> None:
+    call(checkout, "setup")
+    assert call(checkout, "no-such-command")[0] == 2
+
+
+@pytest.mark.slow
+def test_a_changed_list_is_installed_from_scratch(checkout: Path) -> None:
+    call(checkout, "setup")
+    write_list(checkout, "msgpack")
+    status, _, err = call(checkout, "setup")
+    assert status == 0, err
+    assert installed(checkout, "msgpack")
+    assert not installed(checkout, "prometheus_client"), "what a list no longer names is gone"
+
+
+@pytest.mark.slow
+def test_a_wrong_hash_installs_nothing_and_is_told(checkout: Path) -> None:
+    base = checkout / ".ci" / "requirements" / "base.txt"
+    write_list(checkout, "msgpack")
+    good = base.read_text(encoding="utf-8")
+    base.write_text(re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", good), encoding="utf-8")
+    try:
+        status, out, err = call(checkout, "setup")
+        assert (status, out) == (2, "")
+        assert "DO NOT MATCH THE HASHES" in err
+        assert "pip could not install list base" in err
+        assert "Traceback" not in err
+        assert call(checkout, "--help")[0] == 2, "the next call tries again instead of running without"
+    finally:
+        base.write_text(good, encoding="utf-8")
+    assert call(checkout, "setup")[0] == 0
+    assert installed(checkout, "msgpack")
+
+
+@pytest.mark.slow
+def test_killed_half_way_the_next_call_starts_over(checkout: Path) -> None:
+    shutil.rmtree(checkout / ".venv", ignore_errors=True)
+    with start(checkout, "setup") as first:
+        assert first.stderr is not None
+        for line in first.stderr:
+            if "installing list base" in line:
+                break
+        first.send_signal(signal.SIGKILL)
+    assert not (checkout / ".venv" / "installed.json").exists()
+    status, _, err = call(checkout, "setup")
+    assert status == 0, err
+    assert "creating .venv" in err
+
+
+@pytest.mark.slow
+def test_two_calls_at_once_set_up_once(checkout: Path) -> None:
+    shutil.rmtree(checkout / ".venv", ignore_errors=True)
+    with start(checkout, "setup") as one, start(checkout, "setup") as other:
+        answers = [process.communicate(timeout=240) for process in (one, other)]
+    assert [one.returncode, other.returncode] == [0, 0], answers
+    assert sum("creating .venv" in err for _, err in answers) == 1
+    assert sum("waiting for it" in err for _, err in answers) == 1
+
+
+@pytest.mark.slow
+def test_a_moved_or_broken_environment_is_repaired(checkout: Path) -> None:
+    call(checkout, "setup")
+    (checkout / ".venv" / "bin" / "python").unlink()
+    assert call(checkout, "--help")[0] == 0
+    moved = checkout.with_name("moved")
+    checkout.rename(moved)
+    try:
+        status, _, err = call(moved, "--help")
+        assert status == 0, err
+        assert "creating .venv" in err
+    finally:
+        moved.rename(checkout)
+
+
+def load_script() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("namesrv_script", str(ROOT / "namesrv"))
+    specification = importlib.util.spec_from_loader("namesrv_script", loader)
+    assert specification is not None
+    module = importlib.util.module_from_spec(specification)
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = written
+    return module
+
+
+def test_a_python_without_ensurepip_is_told_which_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = load_script()
+    monkeypatch.setattr(script, "VENV", str(tmp_path / ".venv"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as stopped:
+        script.create()
+    assert stopped.value.code == 2
+    assert "install the package python3-venv" in capsys.readouterr().err
+
+
+def test_an_older_python_is_refused_or_replaced_before_anything_newer_is_met() -> None:
+    """What stands above the version check, and the check itself, parse and run on old Pythons."""
+    text = (ROOT / "namesrv").read_text(encoding="utf-8")
+    head = text[: text.index("import fcntl")]
+    assert "sys.version_info < MINIMUM" in head
+    compile(head, "namesrv", "exec", flags=0, dont_inherit=True)
+    import ast
+
+    ast.parse(text, feature_version=(3, 7))
+
+
+def test_unknown_list_is_a_usage_error() -> None:
+    done = subprocess.run([str(ROOT / "namesrv"), "setup", "nonsense"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no list named nonsense; there are: base" in done.stderr

@@ -1,0 +1,78 @@
+"""The checkout as data: tracked files, parsed sources, and what each module imports, wherever in it the import stands."""
+
+import ast
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+LINKED = ("compat", "chaos", "spark")
+"""Folders at the top that are packages of the product through links inside it."""
+SOURCES = ("replicated_namesrv", *LINKED, "tests", "benchmarks", "deploy", ".ci")
+
+
+class Import(NamedTuple):
+    """One imported name and where."""
+
+    file: str
+    line: int
+    target: str
+    """Dotted: the module, and for ``from a import b`` also b."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} imports {self.target}"
+
+
+@cache
+def tracked_files() -> tuple[Path, ...]:
+    """Files to look at, relative to ROOT: git's, with those not yet added; every file where there is no git."""
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        if (ROOT / ".git").exists():
+            command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+            listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
+            return tuple(sorted(path for path in map(Path, set(listed) - {""}) if (ROOT / path).is_file()))
+    every = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+    return tuple(sorted(path for path in every if not any(map(_ignored, path.parts))))
+
+
+def _ignored(part: str) -> bool:
+    """Whether a file below a folder of this name is nothing of the checkout's own: what .gitignore says."""
+    return part in ("__pycache__", "build", "dist", "runs") or part.endswith(".egg-info") or (part[0] == "." and part != ".ci")
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """Parsed Python files by path relative to ROOT; linked folders under their own names only."""
+    return {
+        path.as_posix(): ast.parse((ROOT / path).read_bytes(), filename=str(path))
+        for path in tracked_files()
+        if path.suffix == ".py" and path.parts[0] in SOURCES and not (ROOT / path.parts[0] / path.parts[1]).is_symlink()
+    }
+
+
+def product_sources() -> dict[str, ast.Module]:
+    """Those of ``sources`` that are shipped."""
+    return {name: tree for name, tree in sources().items() if name.split("/")[0] in ("replicated_namesrv", *LINKED)}
+
+
+def imports(file: str) -> Iterator[Import]:
+    """Everything that ``file`` imports, at its top or anywhere below."""
+    package = file.removesuffix(".py").split("/")[:-1]
+    for node in ast.walk(sources()[file]):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(file, node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module or "") if part)
+            for alias in node.names:
+                yield Import(file, node.lineno, f"{module}.{alias.name}")
+
+
+def layer(file: str) -> str:
+    """The layer that a product file belongs to: the folder inside the package, or the module itself."""
+    parts = file.removesuffix(".py").split("/")
+    return parts[0] if parts[0] in LINKED else parts[1]
