@@ -107,8 +107,7 @@ def is_local(request: web.Request) -> bool:
     """Whether the request was made on this machine and not merely passed on by it."""
     if any(header in request.headers for header in _FORWARDED):
         return False
-    peer = request.transport.get_extra_info("peername") if request.transport else None
-    return bool(peer) and _is_loopback(str(peer[0]))
+    return request.remote is not None and _is_loopback(request.remote)
 
 
 def _is_loopback(host: str) -> bool:

@@ -59,10 +59,15 @@ class HumanFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
         facts = "".join(f"  {name}={value}" for name, value in facts_of(record).items())
-        line = f"{time} {record.levelname:<7} {short_name(record.name)}: {record.getMessage()}{facts}"
+        line = _printable(f"{time} {record.levelname:<7} {short_name(record.name)}: {record.getMessage()}{facts}")
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+def _printable(line: str) -> str:
+    """``line`` with control characters escaped: what a peer sent must neither forge lines nor drive the terminal."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 class BackgroundHandler(logging.Handler):

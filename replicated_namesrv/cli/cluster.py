@@ -14,8 +14,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from replicated_namesrv.admin.address_list import advertised_host
 from replicated_namesrv.cli.children import ChildError, NodePlan, NodeProcess, described_exit, host_port
@@ -139,7 +140,7 @@ class Cluster:
                 return 0
             self._print_cluster()
             if not once:
-                await self._watch()
+                await self._unless_stopped(self._watch())
             return 0
         except ChildError as error:
             self._event("failed", error=str(error))
@@ -147,9 +148,9 @@ class Cluster:
         finally:
             await self._stop_all()
 
-    async def _unless_stopped(self, work: "asyncio.Future[None] | asyncio.Task[None] | object") -> bool:
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
         """Await ``work`` unless the command is told to stop first; whether the work was done."""
-        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        task = asyncio.create_task(work)
         stop = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
@@ -164,12 +165,12 @@ class Cluster:
         self._progress(f"starting {len(self.nodes)} nodes, data in {self._data_dir}")
         for node in self.nodes:
             await node.start()
-        starting = {asyncio.create_task(self._wait_first(node)) for node in self.nodes}
         try:
-            await asyncio.gather(*starting)
-        finally:
-            for task in starting:
-                task.cancel()
+            async with asyncio.TaskGroup() as starting:
+                for node in self.nodes:
+                    starting.create_task(self._wait_first(node))
+        except* ChildError as errors:
+            raise errors.exceptions[0] from None
 
     async def _wait_first(self, node: NodeProcess) -> None:
         began = time.monotonic()
@@ -181,12 +182,9 @@ class Cluster:
         self._progress(f"{node.plan.node_id} serves on {host_port(node.plan.listen)} ({time.monotonic() - began:.1f} s)")
 
     async def _watch(self) -> None:
-        keepers = [asyncio.create_task(self._keep(node)) for node in self.nodes]
-        try:
-            await self._unless_stopped(asyncio.gather(*keepers))
-        finally:
-            for keeper in keepers:
-                keeper.cancel()
+        async with asyncio.TaskGroup() as keepers:
+            for node in self.nodes:
+                keepers.create_task(self._keep(node))
 
     async def _keep(self, node: NodeProcess) -> None:
         """Report the end of a node's process and start it again, for ever."""

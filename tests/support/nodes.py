@@ -1,0 +1,144 @@
+"""Nodes for tests: one inside the test's own event loop, or the real command in a process of its own."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.node import Node
+from replicated_namesrv.settings import load_settings
+from replicated_namesrv.wire.codes import RequestCode
+
+DEADLINE_S = 20.0
+
+
+@dataclass
+class HttpAnswer:
+    """One HTTP answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return orjson.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+
+async def http(
+    port: int, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+) -> HttpAnswer:
+    """A request over a connection of its own, written by hand so that every header is the test's."""
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        lines = {"Host": f"{host}:{port}", "Connection": "close", "Content-Length": str(len(body)), **(headers or {})}
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
+        raw = await asyncio.wait_for(reader.read(), DEADLINE_S)
+    finally:
+        writer.close()
+    first, _, rest = raw.partition(b"\r\n")
+    head_bytes, _, content = rest.partition(b"\r\n\r\n")
+    fields = dict(line.split(": ", 1) for line in head_bytes.decode().split("\r\n") if line)
+    if fields.get("Transfer-Encoding") == "chunked":
+        raise AssertionError("the test client reads no chunks")
+    return HttpAnswer(int(first.split()[1]), fields, content)
+
+
+@asynccontextmanager
+async def running_node(data_dir: Path, **flags: str) -> AsyncIterator[tuple[Node, int]]:
+    """A started node on ports of the kernel's choice and its admin port; ``flags`` by outside name."""
+    defaults = {"bindAddress": "127.0.0.1", "listenPort": "0", "adminListen": "127.0.0.1:0", "dataDir": str(data_dir)}
+    node = Node(load_settings(flags={**defaults, **flags}, environment={}))
+    await node.start()
+    try:
+        assert node.admin is not None
+        assert node.admin.address is not None
+        yield node, node.admin.address[1]
+    finally:
+        await node.stop()
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """This process's environment without settings of a node."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NAMESRV_", "ROCKETMQ_"))}
+    return {**kept, **more}
+
+
+def command(*arguments: str) -> list[str]:
+    """Command line of ``namesrv``."""
+    return [sys.executable, "-m", "replicated_namesrv", *arguments]
+
+
+def run_command(*arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ``namesrv`` to its end."""
+    return subprocess.run(
+        command(*arguments),
+        env=clean_environment(**(environment or {})),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S * 3,
+        check=False,
+    )
+
+
+@dataclass
+class RunningCommand:
+    """``namesrv`` in a process of its own; lines of its stdout are read as they come."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    def wait_line(self, part: str) -> str:
+        """The first further line of stdout that contains ``part``; fails with everything read if the output ends before."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if part in line:
+                return self.lines[-1]
+        raise AssertionError(f"no line with {part!r} before the process ended: {self.lines}, code {self.process.wait()}")
+
+
+@contextmanager
+def running_command(*arguments: str, stderr: Path, environment: Mapping[str, str] | None = None) -> Iterator[RunningCommand]:
+    """Start ``namesrv``; it is killed at the end if it still runs."""
+    with stderr.open("w") as errors:
+        process = subprocess.Popen(
+            command(*arguments),
+            env=clean_environment(**(environment or {})),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            process_group=0,
+        )
+    try:
+        yield RunningCommand(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+async def ask_cluster_info(port: int) -> int:
+    """Response code of a real remoting request."""
+    client = RemotingClient()
+    try:
+        return (await client.request(f"127.0.0.1:{port}", RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))).code
+    finally:
+        await client.close()
