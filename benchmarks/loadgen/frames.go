@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+)
+
+const version = 479
+
+func frame(header string, body []byte) []byte {
+	out := make([]byte, 8, 8+len(header)+len(body))
+	binary.BigEndian.PutUint32(out, uint32(4+len(header)+len(body)))
+	binary.BigEndian.PutUint32(out[4:], uint32(len(header)))
+	out = append(out, header...)
+	return append(out, body...)
+}
+
+func topicName(i int) string { return fmt.Sprintf("bench_topic_%05d", i) }
+
+// routeRequest is code 105 as a Java client writes it; the opaque is spliced in by the caller for speed.
+func routeRequest(topic int, opaque int) []byte {
+	header := `{"code":105,"extFields":{"topic":"` + topicName(topic) + `"},"flag":0,"language":"JAVA","opaque":` +
+		strconv.Itoa(opaque) + `,"serializeTypeCurrentRPC":"JSON","version":479}`
+	return frame(header, nil)
+}
+
+// registerBody is what a 5.3 master sends: `changed` topics get another queue count and the data version moves with `counter`.
+func registerBody(topics, counter, changed int) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, `{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":%d,"stateVersion":0,"timestamp":1700000000000},`, counter)
+	b.WriteString(`"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":1700000000000},"topicConfigTable":{`)
+	for i := 0; i < topics; i++ {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		queues := 8
+		if i < changed {
+			queues = 8 + counter%7
+		}
+		name := topicName(i)
+		fmt.Fprintf(&b, `"%s":{"attributes":{},"order":false,"perm":6,"readQueueNums":%d,"topicFilterType":"SINGLE_TAG","topicName":"%s","topicSysFlag":0,"writeQueueNums":%d}`, name, queues, name, queues)
+	}
+	b.WriteString(`},"topicQueueMappingDetailMap":{},"topicQueueMappingInfoMap":{}}}`)
+	return b.Bytes()
+}
+
+func registerRequest(broker string, id, port, opaque int, body []byte) []byte {
+	crc := crc32.ChecksumIEEE(body) & 0x7FFFFFFF
+	header := fmt.Sprintf(`{"code":103,"extFields":{"brokerId":"%d","bodyCrc32":"%d","clusterName":"bench","brokerAddr":"127.0.0.1:%d",`+
+		`"enableActingMaster":"false","haServerAddr":"127.0.0.1:%d","compressed":"false","brokerName":"%s"},"flag":0,"language":"JAVA",`+
+		`"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}`, id, crc, port, port+1, broker, opaque, version)
+	return frame(header, body)
+}
