@@ -32,7 +32,7 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None
         "-n",
         "--namesrv-addr",
         metavar="ADDRS",
-        type=_addresses,
+        type=addresses_argument,
         default=None,
         help=f"name servers as host:port;host:port (default: environment {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
     )
@@ -48,7 +48,8 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None
     parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS and accept only certificates signed by these CAs (PEM)")
 
 
-def _addresses(text: str) -> tuple[str, ...]:
+def addresses_argument(text: str) -> tuple[str, ...]:
+    """A name server list, for argparse."""
     try:
         return parse_addresses(text)
     except SettingError as error:

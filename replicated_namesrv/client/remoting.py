@@ -180,6 +180,16 @@ class RemotingClient:
             connection.close("client closed")
         await asyncio.gather(*(connection.closed for connection in connections))
 
+    async def abort(self) -> None:
+        """Drop everything at once, as the operating system does for a process that was killed."""
+        self._closed = True
+        for task in self._connecting.values():
+            task.cancel()
+        connections = list(self._connections.values())
+        for connection in connections:
+            connection.abort("client aborted")
+        await asyncio.gather(*(connection.closed for connection in connections))
+
     async def _writable(self, address: str, timeout_ms: int) -> "_Connection":
         """The connection, once what was written before has mostly left: a peer that reads nothing must not fill our memory."""
         connection = await self._connected(address, timeout_ms)

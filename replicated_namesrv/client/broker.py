@@ -1,0 +1,482 @@
+"""Agents that behave towards name servers as RocketMQ's brokers do, without storing a message.
+
+What is copied (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``; 4.9.8 and 5.3.3):
+
+- A round registers with all servers in parallel and waits for every one of them, so a silent server delays the next round by
+  the time-out (6 s; 24 s in 5.3). Rounds come at a fixed rate; the second at most 10 s after the first, which is at start.
+- 4.9 registers with every configured server and connects when it does. 5.3 registers with those that its scan, every 3 s, could
+  connect to: a server that comes back is connected within 3 s, but learns of the broker only in the next round.
+- Without ``force_register`` a round first asks every server for its data version (322) and registers only if one differs or
+  fails.
+- With ``heartbeat`` 322 or 904 a 5.3 broker runs in acting-master mode: a oneway heartbeat every second, a time-out of 10 s in
+  its registration, and its member group asked for every second (code 105 for the SYNC topic, or 901).
+- The first answer of a round counts: master and HA address for a slave, which then takes its master's topics and version;
+  topics of the order configuration become ordered, which makes a new data version.
+- A new topic is registered at once: alone and two-way, or, in 4.9 when the broker created it by itself, oneway with all others.
+- A clean stop unregisters from every server, one after the other.
+
+Each agent has its own connections, as brokers do: name servers tell brokers apart by them. All agents of a process share one
+event loop and, while their topics are the same, one encoded table.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from replicated_namesrv.client.answers import decode_data_version, decode_kv_table, decode_member_group, decode_route
+from replicated_namesrv.client.broker_requests import (
+    BrokerIdentity,
+    BrokerVersion,
+    heartbeat_request,
+    member_group_request,
+    query_data_version_request,
+    register_request,
+    sync_topic,
+    unregister_request,
+)
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.pushes import PushListener
+from replicated_namesrv.client.queries import RefusedError, route_request
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.client.topics import BrokerTopics, TopicConfig
+from replicated_namesrv.errors import BodyError, NamesrvError
+from replicated_namesrv.model import DataVersion
+from replicated_namesrv.wire.codes import RequestCode, ResponseCode
+
+FIRST_ROUND_DELAY_MS = 10_000
+"""Between the registration at start and the first periodic one, at most."""
+SCAN_INTERVAL_MS = 3_000
+"""Between two looks of a 5.3 broker for servers it can connect to (``connectTimeoutMillis``)."""
+MEMBER_GROUP_TIMEOUT_MS = 3_000
+UNREGISTER_TIMEOUT_MS = 3_000
+ACTING_MASTER_TIMEOUT_MS = 10_000
+"""``brokerNotActiveTimeoutMillis``."""
+PUSHES_KEPT = 1_000
+
+
+class Heartbeat(StrEnum):
+    """How a broker shows that it lives between two registrations."""
+
+    REGISTER = "register"
+    """Not at all: only registrations count."""
+    QUERY_DATA_VERSION = "322"
+    """5.3: acting-master mode, compatible with old name servers. 4.9: the two-way question before each registration."""
+    BROKER_HEARTBEAT = "904"
+    """5.3: acting-master mode with the code made for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions:
+    """What in RocketMQ is configuration of the broker; times in milliseconds."""
+
+    version: BrokerVersion = BrokerVersion.V5_3
+    heartbeat: Heartbeat = Heartbeat.REGISTER
+    register_period_ms: int = 30_000
+    """``registerNameServerPeriod``; not clamped to 10 to 60 s as a broker would."""
+    heartbeat_interval_ms: int = 1_000
+    heartbeat_timeout_ms: int | None = None
+    """Sent as heartbeatTimeoutMillis. None: 10,000 in acting-master mode, else nothing, which means 120,000."""
+    force_register: bool = True
+    compressed: bool = False
+    """Deflate registrations. 5.3 then sends ``compressed=false`` all the same, as the real one does."""
+    zone_name: str | None = None
+    listen: bool = False
+    """Accept connections at the broker's address and record the pushes (905) that come."""
+
+    @property
+    def acting_master(self) -> bool:
+        """``enableSlaveActingMaster``."""
+        return self.version is BrokerVersion.V5_3 and self.heartbeat is not Heartbeat.REGISTER
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether rounds ask for data versions before they register."""
+        return not self.force_register or (self.version is BrokerVersion.V4_9 and self.heartbeat is Heartbeat.QUERY_DATA_VERSION)
+
+    @property
+    def sent_timeout_ms(self) -> int | None:
+        """heartbeatTimeoutMillis as it is sent."""
+        if self.heartbeat_timeout_ms is not None:
+            return self.heartbeat_timeout_ms
+        return ACTING_MASTER_TIMEOUT_MS if self.acting_master else None
+
+
+class EventKind(StrEnum):
+    """What a ``BrokerEvent`` reports."""
+
+    INVOKED = "invoked"
+    """A request is about to be sent."""
+    DONE = "done"
+    """Answered with code 0; for a oneway request: handed to the connection."""
+    REFUSED = "refused"
+    """Answered with another code."""
+    NOT_SENT = "not sent"
+    """Surely not received."""
+    UNKNOWN = "unknown"
+    """Sent, no answer: it may have been applied."""
+    DISCONNECTED = "disconnected"
+    """A connection ended; ``code`` is 0."""
+    PUSHED = "pushed"
+    """A push arrived; ``detail`` has its fields."""
+
+
+class BrokerEvent(NamedTuple):
+    """One observation of an agent. ``INVOKED`` and the event that ends it share ``sequence``."""
+
+    kind: EventKind
+    sequence: int
+    """Unique for this agent, ascending."""
+    identity: BrokerIdentity
+    """As it was when the request was made."""
+    address: str
+    """The name server; for a push the peer's address."""
+    code: int
+    oneway: bool
+    data_version: DataVersion | None
+    topics: int
+    """Topics in a registration."""
+    detail: str
+
+
+class BrokerAgent:
+    """One broker. Create, ``await start()``, and end with ``stop`` or ``kill``; it can be started again."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        topics: BrokerTopics,
+        name_servers: Sequence[str],
+        *,
+        options: BrokerOptions,
+        rng: random.Random,
+        now_ms: Callable[[], int],
+        observe: Callable[[BrokerEvent], None] | None = None,
+        brokers: MutableMapping[str, "BrokerAgent"] | None = None,
+    ) -> None:
+        """``now_ms`` is the wall clock that data versions are stamped with; waiting uses the event loop's clock.
+
+        ``brokers``: running agents by address, kept by the agents themselves; where a slave finds its master.
+        """
+        self.identity = identity
+        self.options = options
+        self.topics = topics
+        self.name_servers = tuple(name_servers)
+        self.data_version = DataVersion(counter=0, state_version=0, timestamp=now_ms())
+        self.master_addr: str | None = None
+        """For a slave: its master's address, as the name servers say."""
+        self.ha_server_addr: str | None = None
+        self.registered: set[str] = set()
+        """Servers whose last answer to a registration was success and whose connection has not ended since."""
+        self.member_group: dict[int, str] = {}
+        self.pushes: deque[dict[str, str]] = deque(maxlen=PUSHES_KEPT)
+        self.counts: Counter[tuple[int, EventKind]] = Counter()
+        """Events by (request code, kind), since creation."""
+        self._rng = rng
+        self._now_ms = now_ms
+        self._observe = observe
+        self._brokers = brokers if brokers is not None else {}
+        self._sequence = 0
+        self._registering = asyncio.Lock()
+        self._available: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._client = RemotingClient(on_disconnect=self._disconnected)
+        self._abandoned: list[RemotingClient] = []
+        self._group_servers = self._choose_servers()
+        self._listener: PushListener | None = None
+
+    def _choose_servers(self) -> NameServers:
+        attempts = 1 if self.options.version is BrokerVersion.V5_3 else None
+        return NameServers(self.name_servers, self._client, rng=self._rng, timeout_ms=MEMBER_GROUP_TIMEOUT_MS, attempts=attempts)
+
+    @property
+    def running(self) -> bool:
+        """Between ``start`` and ``stop`` or ``kill``."""
+        return bool(self._tasks)
+
+    async def start(self) -> None:
+        """Come up: listen if asked to, register everywhere, then live in the background. Returns after the first round.
+
+        Raises OSError if the broker's address cannot be listened on.
+        """
+        assert not self.running, "the agent runs already"
+        if self.options.listen:
+            self._listener = PushListener(self._pushed)
+            await self._listener.start(self.identity.broker_addr)
+        self._brokers[self.identity.broker_addr] = self
+        if self.options.version is BrokerVersion.V5_3:
+            await self._scan()
+            self._spawn(self._every(SCAN_INTERVAL_MS, SCAN_INTERVAL_MS, self._scan))
+        period_ms = self.options.register_period_ms
+        self._spawn(self._every(min(FIRST_ROUND_DELAY_MS, period_ms), period_ms, self.register_round))
+        if self.options.acting_master:
+            interval_ms = self.options.heartbeat_interval_ms
+            self._spawn(self._every(interval_ms, interval_ms, self.send_heartbeats))
+            self._spawn(self._every(interval_ms, interval_ms, self._sync_member_group))
+        await self.register()
+
+    async def stop(self) -> None:
+        """Leave as a broker that is shut down: unregister from each server in turn, then close the connections."""
+        await self._end_tasks()
+        for address in self.name_servers:
+            request = unregister_request(self.identity, self.options.version)
+            await self._send(address, request, UNREGISTER_TIMEOUT_MS)
+        await self._go()
+        await self._client.close()
+        self._renew_client()
+
+    async def kill(self, *, silent: bool = False) -> None:
+        """Die without a word. The operating system closes the connections; ``silent``: nobody does, as when a machine loses
+        power or the network, and they stay open, unused, until ``release``."""
+        await self._end_tasks()
+        await self._go()
+        if silent:
+            self._abandoned.append(self._client)
+        else:
+            await self._client.abort()
+        self._renew_client()
+
+    async def release(self) -> None:
+        """Close the connections that silent deaths left behind."""
+        abandoned, self._abandoned = self._abandoned, []
+        for client in abandoned:
+            await client.abort()
+
+    def _renew_client(self) -> None:
+        self._client = RemotingClient(on_disconnect=self._disconnected)
+        self._group_servers = self._choose_servers()
+        self._available = set()
+        self.registered = set()
+
+    async def _go(self) -> None:
+        if self._brokers.get(self.identity.broker_addr) is self:
+            del self._brokers[self.identity.broker_addr]
+        if self._listener is not None:
+            await self._listener.stop()
+            self._listener = None
+
+    async def register(self, *, oneway: bool = False) -> None:
+        """Register all topics with every server, whatever they know (``registerBrokerAll`` with forceRegister)."""
+        async with self._registering:
+            await self._register(self.topics, oneway=oneway)
+
+    async def register_round(self) -> None:
+        """What happens every period: take the master's topics if this is a slave, then register unless nobody needs it."""
+        self._follow_master()
+        async with self._registering:
+            if not self.options.asks_first or await self._registration_needed():
+                await self._register(self.topics, oneway=False)
+
+    async def add_topic(self, config: TopicConfig, *, auto_created: bool = False) -> None:
+        """Create or change one topic and register it at once.
+
+        ``auto_created``: by the broker itself when a message for an unknown topic arrives; 4.9 then registers oneway with all.
+        """
+        self._change(self.topics.put([config]))
+        async with self._registering:
+            if auto_created and self.options.version is BrokerVersion.V4_9:
+                await self._register(self.topics, oneway=True)
+            else:
+                await self._register(self.topics.only(config.topic_name), oneway=False)
+
+    async def change_topics(self, put: Iterable[TopicConfig] = (), delete: Iterable[str] = ()) -> None:
+        """Change several topics under one new data version. Deletions alone register nothing before the next round."""
+        added = list(put)
+        self._change(self.topics.delete(delete).put(added))
+        if added:
+            await self.register()
+
+    async def switch_role(self, broker_id: int, state_version: int | None = None) -> None:
+        """Become master (0) or slave under another id, keeping the address, and register at once: oneway in 4.9, as DLedger does.
+
+        ``state_version``: the controller's epoch in 5.x; None leaves it.
+        """
+        self.identity = self.identity._replace(broker_id=broker_id)
+        if state_version is not None:
+            self.data_version = self.data_version._replace(state_version=state_version)
+        await self.register(oneway=self.options.version is BrokerVersion.V4_9)
+
+    def _change(self, topics: BrokerTopics) -> None:
+        """Every change of the table is a new version (``DataVersion.nextVersion``)."""
+        self.topics = topics
+        version = self.data_version
+        self.data_version = DataVersion(version.counter + 1, version.state_version, self._now_ms())
+
+    def _follow_master(self) -> None:
+        """``SlaveSynchronize.syncTopicConfig``: from the master that the name servers named, if it runs here."""
+        master = self._brokers.get(self.master_addr) if self.master_addr else None
+        if self.identity.broker_id != 0 and master is not None and master is not self:
+            self.topics, self.data_version = master.topics, master.data_version
+
+    def _targets(self) -> list[str]:
+        if self.options.version is BrokerVersion.V4_9:
+            return list(self.name_servers)
+        return [address for address in self.name_servers if address in self._available]
+
+    async def _register(self, topics: BrokerTopics, *, oneway: bool) -> None:
+        options = self.options
+        now_ms = self._now_ms()
+        request = register_request(
+            self.identity,
+            options.version,
+            topics.encode(options.version, self.data_version, now_ms, compressed=options.compressed),
+            compressed=options.compressed,
+            oneway=oneway,
+            enable_acting_master=options.acting_master,
+            heartbeat_timeout_ms=options.sent_timeout_ms,
+            zone_name=options.zone_name,
+        )
+        answers: list[RemotingCommand] = []
+
+        async def one(address: str) -> None:
+            response = await self._send(address, request, options.version.register_timeout_ms, len(topics))
+            if response is not None:
+                answers.append(response)
+                self.registered.add(address)
+            elif not oneway:
+                self.registered.discard(address)
+
+        await asyncio.gather(*(one(address) for address in self._targets()))
+        if answers:
+            self._take_answer(answers[0])
+
+    def _take_answer(self, answer: RemotingCommand) -> None:
+        """``handleRegisterBrokerResult`` with the answer that came first."""
+        fields = answer.ext_fields or {}
+        self.ha_server_addr = fields.get("haServerAddr", self.ha_server_addr)
+        self.master_addr = fields.get("masterAddr")
+        try:
+            ordered = decode_kv_table(answer.body) if answer.body else None
+        except BodyError:
+            return
+        if ordered is not None:
+            topics = self.topics.with_order(ordered, reset_others=self.options.version is BrokerVersion.V4_9)
+            if topics is not self.topics:
+                self._change(topics)
+
+    async def _registration_needed(self) -> bool:
+        """``needRegister``: any server that fails or holds another version."""
+
+        async def changed(address: str) -> bool:
+            request = query_data_version_request(self.identity, self.options.version, self.data_version)
+            response = await self._send(address, request, self.options.version.register_timeout_ms)
+            if response is None:
+                return True
+            if (response.ext_fields or {}).get("changed", "true") != "false":
+                return True
+            try:
+                return bool(response.body) and not self._same_version(decode_data_version(response.body))
+            except BodyError:
+                return True
+
+        return any(await asyncio.gather(*(changed(address) for address in self.name_servers)))
+
+    def _same_version(self, stored: DataVersion) -> bool:
+        mine = self.data_version
+        if self.options.version is BrokerVersion.V4_9:
+            return (mine.counter, mine.timestamp) == (stored.counter, stored.timestamp)
+        return mine == stored
+
+    async def send_heartbeats(self) -> None:
+        """One oneway heartbeat (322 or 904) to every server that can be reached."""
+        with_version = self.options.heartbeat is Heartbeat.QUERY_DATA_VERSION
+        request = heartbeat_request(self.identity, self.options.version, self.data_version if with_version else None)
+        await asyncio.gather(*(self._send(address, request, self.options.heartbeat_interval_ms) for address in self._targets()))
+
+    async def _sync_member_group(self) -> None:
+        compatible = self.options.heartbeat is Heartbeat.QUERY_DATA_VERSION
+        topic = sync_topic(self.identity.broker_name)
+        request = route_request(topic) if compatible else member_group_request(self.identity)
+        with contextlib.suppress(NamesrvError):
+            _, response = await self._group_servers.query(self.options.version.as_java(request))
+            if response.code != ResponseCode.SUCCESS:
+                return
+            if compatible:
+                groups = {data.broker_name: data for data in decode_route(response.body).broker_datas}
+                group = groups.get(self.identity.broker_name)
+                self.member_group = dict(group.broker_addrs) if group is not None else {}
+            else:
+                self.member_group = decode_member_group(response.body)
+
+    async def _scan(self) -> None:
+        """``scanAvailableNameSrv``."""
+
+        async def connectable(address: str) -> bool:
+            try:
+                await self._client.connect(address)
+            except NamesrvError:
+                return False
+            return True
+
+        found = await asyncio.gather(*(connectable(address) for address in self.name_servers))
+        self._available = {address for address, there in zip(self.name_servers, found, strict=True) if there}
+
+    async def _send(self, address: str, request: RemotingCommand, timeout_ms: int, topics: int = 0) -> RemotingCommand | None:
+        """Send, observe, and give back the answer if it was success. A oneway request has none."""
+        self._sequence += 1
+        sequence, identity, version = self._sequence, self.identity, self.data_version
+        oneway = bool(request.flag & 2)
+
+        def report(kind: EventKind, detail: str = "") -> None:
+            self._report(BrokerEvent(kind, sequence, identity, address, request.code, oneway, version, topics, detail))
+
+        report(EventKind.INVOKED)
+        try:
+            if oneway:
+                await self._client.send_oneway(address, request, timeout_ms)
+                report(EventKind.DONE)
+                return None
+            response = await self._client.request(address, request, timeout_ms)
+        except NamesrvError as error:
+            report(EventKind.NOT_SENT if error.definite else EventKind.UNKNOWN, str(error))
+            return None
+        except asyncio.CancelledError:
+            report(EventKind.UNKNOWN, "the broker ended while it waited")
+            raise
+        if response.code != ResponseCode.SUCCESS:
+            report(EventKind.REFUSED, str(RefusedError(response.code, response.remark)))
+            return None
+        report(EventKind.DONE)
+        return response
+
+    def _report(self, event: BrokerEvent) -> None:
+        self.counts[event.code, event.kind] += 1
+        if self._observe is not None:
+            self._observe(event)
+
+    def _disconnected(self, address: str) -> None:
+        self.registered.discard(address)
+        self._sequence += 1
+        self._report(BrokerEvent(EventKind.DISCONNECTED, self._sequence, self.identity, address, 0, False, None, 0, ""))
+
+    def _pushed(self, peer: str, command: RemotingCommand) -> None:
+        fields = dict(command.ext_fields or {})
+        if command.code == RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE:
+            self.pushes.append(fields)
+        self._sequence += 1
+        detail = " ".join(f"{name}={value}" for name, value in sorted(fields.items()))
+        self._report(BrokerEvent(EventKind.PUSHED, self._sequence, self.identity, peer, command.code, True, None, 0, detail))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.add(asyncio.create_task(work))
+
+    async def _every(self, first_ms: int, period_ms: int, action: Callable[[], Awaitable[None]]) -> None:
+        """At a fixed rate (``scheduleAtFixedRate``): what is late is caught up with at once, but never twice at a time."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + first_ms / 1000
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            await action()
+            due += period_ms / 1000
+
+    async def _end_tasks(self) -> None:
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome

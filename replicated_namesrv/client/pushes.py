@@ -1,0 +1,83 @@
+"""A broker's door: accepts connections at the address that the broker announces and hands over what name servers push there."""
+
+import asyncio
+from collections.abc import Callable
+
+from replicated_namesrv.client.remoting import RemotingCommand, cut_commands, encode_command, parse_address
+from replicated_namesrv.errors import FrameError
+from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, ResponseCode
+
+
+class PushListener:
+    """Listens on one address. Oneway requests are handed over; a two-way request is answered that nothing is supported here."""
+
+    def __init__(self, received: Callable[[str, RemotingCommand], None]) -> None:
+        """``received`` is given the peer's address and the request."""
+        self._received = received
+        self._server: asyncio.Server | None = None
+        self._peers: set[_Peer] = set()
+
+    async def start(self, address: str) -> None:
+        """Listen on ``address`` (host:port). Raises OSError."""
+        host, port = parse_address(address)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Peer(self._received, self._peers), host, port)
+
+    async def stop(self) -> None:
+        """Stop listening and drop all connections."""
+        if self._server is not None:
+            self._server.close()
+            for peer in list(self._peers):
+                peer.drop()
+            await self._server.wait_closed()
+            self._server = None
+
+
+class _Peer(asyncio.Protocol):
+    def __init__(self, received: Callable[[str, RemotingCommand], None], peers: "set[_Peer]") -> None:
+        self._received = received
+        self._peers = peers
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._name = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._name = "{}:{}".format(*transport.get_extra_info("peername")[:2])
+        self._peers.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._peers.discard(self)
+
+    def drop(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            commands = cut_commands(self._buffer)
+        except FrameError:
+            self.drop()
+            return
+        for command in commands:
+            if command.flag & RESPONSE_FLAG:
+                continue
+            if command.flag & ONEWAY_FLAG:
+                self._received(self._name, command)
+            elif self._transport is not None:
+                self._transport.write(encode_command(_unsupported(command)))
+
+
+def _unsupported(command: RemotingCommand) -> RemotingCommand:
+    """As the Java broker answers codes it does not know (``NettyRemotingAbstract.processRequestCommand``)."""
+    return RemotingCommand(
+        code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED.value,
+        remark=f" request type {command.code} not supported",
+        flag=RESPONSE_FLAG,
+        language=LanguageCode.JAVA.value,
+        version=V5_3_3,
+        serialize_type=command.serialize_type,
+        opaque=command.opaque,
+    )
