@@ -22,7 +22,7 @@ MAX_BYTES_AT_ONCE: Final = 1 << 20
 MAX_MEMBERS_AT_ONCE: Final = 20_000
 MAX_DEPTH: Final = 1000
 """Objects and arrays within each other; more is an error (Java's stack would end at a few thousand)."""
-SLICE_STEPS: Final = 4000
+SLICE_STEPS: Final = 3000
 """Members read between two yields of ``parse_steps``: about 3 ms."""
 
 Result = TypeVar("Result")
