@@ -1,0 +1,211 @@
+"""``namesrv simulate``: the Raft core in a seeded world of faults; see ``replicated_namesrv.simulation``."""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.raft.config import Defences
+from replicated_namesrv.simulation.campaign import Shrinker, cores, explain, run_all
+from replicated_namesrv.simulation.simulation import Result, Scenario
+
+HELP = "run the Raft core through seeded faults in virtual time and check that nothing is lost"
+
+_EXAMPLES = """\
+  namesrv simulate --seeds 0:500                 500 runs of three nodes, each half a minute of faults
+  namesrv simulate --seeds 0:5000 --nodes 5      a night's worth
+  namesrv simulate --seeds 0:20 --off pre_vote   is this defence needed? expect violations
+  namesrv simulate --seeds 0:20 --plain          PySyncObj as it comes, in the same world
+  namesrv simulate --seeds 17:18                 one run again; the same seed gives the same trace digest anywhere
+
+A seed decides everything: settings, clients, faults, delays, what a power loss leaves of a file. After every event the
+invariants of Raft are checked; at the end the nodes must be equal and the clients' histories linearizable. A failing run is
+made smaller and told, with the command that repeats it.
+
+Exit 0: no violation. 1: an invariant was broken. 2: wrong usage.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = "examples:\n" + _EXAMPLES
+    parser.add_argument("--seeds", default="0:20", metavar="FROM:TO", help="seeds to run, TO excluded (default 0:20)")
+    parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3, help="nodes of the cluster (default 3)")
+    parser.add_argument("--duration-s", type=float, default=30.0, metavar="S", help="virtual seconds of faults (default 30)")
+    parser.add_argument("--off", metavar="DEFENCE", help="switch off one defence; a wrong name lists them")
+    parser.add_argument("--plain", action="store_true", help="plain PySyncObj instead of our core")
+    parser.add_argument("--clients", type=int, metavar="N", help="clients (default: drawn from the seed)")
+    parser.add_argument("--faults", metavar="N,N", help="only these faults of the schedule, by number; 'none' for none")
+    parser.add_argument("--processes", type=int, default=0, metavar="N", help="processes (default: one for each core)")
+    parser.add_argument("--stop-after", type=int, default=0, metavar="N", help="stop at the N-th failing seed (default: never)")
+    parser.add_argument("--no-shrink", action="store_true", help="do not make the first failing run smaller")
+    parser.add_argument("--trace", action="store_true", help="tell each run in full, messages included")
+    parser.add_argument("--json", action="store_true", help="one JSON object a run, then a summary object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the campaign; exit code as in the examples."""
+    try:
+        scenarios = _scenarios(arguments)
+    except SettingError as error:
+        print(f"namesrv simulate: {error}", file=sys.stderr)
+        return 2
+    if arguments.trace:
+        return _told(scenarios)
+    report = _Report(arguments, len(scenarios))
+    for result in run_all(scenarios, min(arguments.processes or cores(), len(scenarios))):
+        report.add(result)
+        if arguments.stop_after and len(report.failures) >= arguments.stop_after:
+            break
+    return report.finish()
+
+
+def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
+    first, _, last = arguments.seeds.partition(":")
+    if not (first.isdecimal() and last.isdecimal()) or int(first) >= int(last):
+        raise SettingError(f"--seeds {arguments.seeds!r}: expected FROM:TO with FROM < TO, for example 0:20")
+    if not 0 < arguments.duration_s <= 3600:
+        raise SettingError(f"--duration-s {arguments.duration_s:g}: expected more than 0 and at most 3600")
+    if arguments.clients is not None and not 0 < arguments.clients <= 64:
+        raise SettingError(f"--clients {arguments.clients}: expected 1 to 64")
+    if arguments.off is not None:
+        if arguments.plain:
+            raise SettingError("--off and --plain exclude each other: plain PySyncObj has none of the defences")
+        try:
+            Defences.without(arguments.off)
+        except ValueError as error:
+            raise SettingError(f"--off: {error}") from None
+    faults = None
+    if arguments.faults is not None:
+        numbers = [] if arguments.faults == "none" else arguments.faults.split(",")
+        if not all(number.isdecimal() for number in numbers):
+            raise SettingError(f"--faults {arguments.faults!r}: expected numbers separated by commas, or none")
+        faults = tuple(int(number) for number in numbers)
+    subject = "plain" if arguments.plain else "raft"
+    return [
+        Scenario(seed, arguments.nodes, arguments.duration_s, subject, arguments.off, arguments.clients, faults)
+        for seed in range(int(first), int(last))
+    ]
+
+
+def _told(scenarios: list[Scenario]) -> int:
+    """Tell each run in full."""
+    from replicated_namesrv.simulation.subjects import run as run_one
+
+    worst = 0
+    for scenario in scenarios:
+        result = run_one(scenario, readable=True)
+        print("\n".join(result.lines))
+        print(f"seed {scenario.seed}: {result.violation or 'no violation'}, trace digest {result.digest}")
+        worst = max(worst, 1 if result.violation else 0)
+    return worst
+
+
+class _Report:
+    """Progress while runs end, and the summary."""
+
+    def __init__(self, arguments: argparse.Namespace, total: int) -> None:
+        self._json, self._shrink, self._total = arguments.json, not arguments.no_shrink, total
+        self._started = time.monotonic()
+        self._told_at = 0.0
+        self._done = 0
+        self._virtual_s = 0.0
+        self._catch_ups: list[float] = []
+        self._counts: Counter[str] = Counter()
+        self.failures: list[Result] = []
+
+    def add(self, result: Result) -> None:
+        """One more run has ended."""
+        self._done += 1
+        self._virtual_s += result.virtual_s
+        self._counts.update(result.counts)
+        if result.violation is None:
+            self._catch_ups.append(result.catch_up_s)
+        else:
+            self.failures.append(result)
+        if self._json:
+            print(json.dumps(_as_json(result)), flush=True)
+        elif result.violation is not None:
+            self._clear()
+            first = result.text.split("\n")[0]
+            print(f"seed {result.scenario.seed}: {result.violation} at {result.violated_at_s:.3f} s: {first}", flush=True)
+        self._progress()
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        if now - self._told_at > 0.5 and sys.stderr.isatty():
+            self._told_at = now
+            rate = self._virtual_s / (now - self._started)
+            text = f"{self._done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
+            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _clear(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def finish(self) -> int:
+        """Print the summary; the exit code."""
+        self._clear()
+        self.failures.sort(key=lambda result: result.scenario.seed)
+        wall_s = time.monotonic() - self._started
+        names = Counter(str(result.violation) for result in self.failures)
+        if self._json:
+            print(json.dumps(self._summary(names, wall_s)))
+        else:
+            print(
+                f"{self._done} seeds, {self._virtual_s:.0f} virtual seconds in {wall_s:.1f} s: "
+                + (f"{len(self.failures)} failed ({_listed(names)})" if self.failures else "no violation")
+            )
+            if self._catch_ups:
+                print(f"catch-up after the last heal: median {statistics.median(self._catch_ups):.2f} s, "
+                      f"longest {max(self._catch_ups):.2f} s")  # fmt: skip
+            print(f"seen: {_listed(self._counts)}")
+            if self.failures and self._shrink:
+                self._explain_first()
+        return 1 if self.failures else 0
+
+    def _summary(self, names: Counter[str], wall_s: float) -> dict[str, object]:
+        return {
+            "summary": True,
+            "seeds": self._done,
+            "failed_seeds": [result.scenario.seed for result in self.failures],
+            "violations": dict(names),
+            "virtual_s": round(self._virtual_s, 3),
+            "wall_s": round(wall_s, 3),
+            "catch_up_s_max": max(self._catch_ups, default=None),
+            "counts": dict(self._counts),
+        }
+
+    def _explain_first(self) -> None:
+        def tell(text: str) -> None:
+            if sys.stderr.isatty():
+                print(f"\rmaking seed {first.scenario.seed} smaller: {text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+        first = min(self.failures, key=lambda result: (result.virtual_s, result.scenario.seed))
+        smallest = Shrinker(first, 90.0, tell).shrink()
+        self._clear()
+        print(f"\n{explain(smallest)}")
+        print(f"in full: {first.scenario.command()}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+
+
+def _as_json(result: Result) -> dict[str, object]:
+    return {
+        "seed": result.scenario.seed,
+        "nodes": result.scenario.nodes,
+        "violation": result.violation,
+        "text": result.text,
+        "at_s": round(result.violated_at_s, 6) if result.violation else None,
+        "trace_digest": result.digest,
+        "catch_up_s": round(result.catch_up_s, 3),
+        "virtual_s": round(result.virtual_s, 3),
+        "wall_s": round(result.wall_s, 3),
+        "repeat": result.scenario.command(),
+        "counts": result.counts,
+    }

@@ -1,0 +1,380 @@
+"""What runs on the simulated cluster: the process of each machine, its clients, and what their histories must satisfy.
+
+The simulator knows applications by ``Application`` alone. ``RegisterApplication`` is the one it ships for the Raft core: a few
+registers, clients that write, delete and read them on every node, linearizably, by read index or lease.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Protocol
+
+from replicated_namesrv.raft.interfaces import (
+    Committed,
+    Indeterminate,
+    Outcome,
+    ReadOutcome,
+    ReadReady,
+    Rejected,
+    Restoration,
+)
+from replicated_namesrv.simulation.invariants import Invariants
+from replicated_namesrv.simulation.machine import Life, Machine, Process, RaftView
+from replicated_namesrv.simulation.world import MS, SECOND, World
+from replicated_namesrv.verify import Operation, Verdict, check_history
+from replicated_namesrv.verify import Outcome as Known
+
+
+class Application(Protocol):
+    """What the simulator runs on the machines and asks of them."""
+
+    catch_up_ns: int
+    """After the last heal, every node must have caught up within this time."""
+    drain_ns: int
+    """So long after the clients have stopped, everything asked for must have ended."""
+
+    def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
+        """Boot ``machine``; what is raised leaves it down."""
+
+    def start_clients(self) -> None:
+        """Begin the load."""
+
+    def stop_clients(self) -> None:
+        """Ask for nothing more."""
+
+    def read_finally(self) -> None:
+        """Begin the reads that find out whether everything acknowledged is there, on every node."""
+
+    def check(self) -> None:
+        """Everything has ended: judge it, telling violations to the ``Invariants``."""
+
+
+class Ledger:
+    """Everything that was asked of the nodes, so that each thing is seen to end exactly once."""
+
+    def __init__(self, invariants: Invariants) -> None:
+        self._invariants = invariants
+        self._pending: dict[int, tuple[str, Life]] = {}
+        self._number = 0
+        self.outcomes: dict[str, int] = {}
+
+    def begin(self, what: str, machine: Machine) -> Callable[[object], bool]:
+        """Something begins; call the result with its outcome. It answers False if that must not have happened."""
+        assert machine.life is not None
+        self._number += 1
+        number = self._number
+        self._pending[number] = (f"{what} on {machine.name}", machine.life)
+
+        def end(outcome: object) -> bool:
+            if self._pending.pop(number, None) is None:
+                self._invariants.violated("exactly once", f"{what} on {machine.name} ended again, as {type(outcome).__name__}")
+                return False
+            kind = f"{what.split()[0]} {type(outcome).__name__}"
+            self.outcomes[kind] = self.outcomes.get(kind, 0) + 1
+            return True
+
+        return end
+
+    def check(self) -> None:
+        """Whatever began in a process that still runs has ended."""
+        for what, life in self._pending.values():
+            if not life.over:
+                self._invariants.violated("every proposal ends", f"{what} has never ended")
+                return
+
+
+class RegisterCommand:
+    """One write or delete, encoded for the log."""
+
+    @staticmethod
+    def encode(identity: str, key: str, value: str | None) -> bytes:
+        """``value`` None deletes."""
+        return "\0".join((identity, key, "" if value is None else value)).encode()
+
+    @staticmethod
+    def decode(command: bytes) -> tuple[str, str, str | None]:
+        """(identity, key, value)."""
+        identity, key, value = command.decode().split("\0")
+        return identity, key, value or None
+
+
+class RegisterHistory:
+    """What all registers of a run have applied, over all nodes: no command twice, no two histories."""
+
+    def __init__(self, invariants: Invariants) -> None:
+        self._invariants = invariants
+        self.positions: dict[str, int] = {}
+        self._digests: dict[int, int] = {}
+
+    def applied(self, node: str, identity: str, position: int, digest: int) -> None:
+        """``node`` has applied the command as its ``position``-th; ``digest`` covers all it has applied so far."""
+        if self.positions.setdefault(identity, position) != position:
+            self._invariants.violated("at most once", f"{node} applies command {identity} a second time")
+        if self._digests.setdefault(position, digest) != digest:
+            self._invariants.violated("state-machine safety", f"{node} has applied another sequence of {position} commands")
+
+
+class RegisterStateMachine:
+    """A map of registers (``StateMachine``). ``ballast`` makes its snapshots long."""
+
+    def __init__(self, node: str, history: RegisterHistory, ballast: int, slice_bytes: int) -> None:
+        self._node, self._history, self._ballast, self._slice_bytes = node, history, ballast, slice_bytes
+        self.registers: dict[str, str] = {}
+        self.position = 0
+        self._digest = 0
+
+    def apply(self, command: bytes) -> object:
+        identity, key, value = RegisterCommand.decode(command)
+        self.position += 1
+        self._digest = zlib.crc32(command, self._digest)
+        self._history.applied(self._node, identity, self.position, self._digest)
+        if value is None:
+            self.registers.pop(key, None)
+        else:
+            self.registers[key] = value
+        return self.position
+
+    def snapshot(self) -> Iterator[bytes]:
+        lines = [f"{self.position} {self._digest}", *(f"{key} {value}" for key, value in sorted(self.registers.items()))]
+        raw = "\n".join(lines).encode() + b"\n" + b"." * self._ballast
+        return iter([raw[at : at + self._slice_bytes] for at in range(0, len(raw), self._slice_bytes)])
+
+    def restore(self) -> Restoration:
+        return _RegisterRestoration(self)
+
+    def replace(self, raw: bytes) -> None:
+        """Become what ``raw``, a whole snapshot, says."""
+        text, _, ballast = raw.decode().rpartition("\n")
+        assert len(ballast) == self._ballast, "a snapshot arrived in part"
+        head, *lines = text.split("\n")
+        position, digest = head.split()
+        self.position, self._digest = int(position), int(digest)
+        self.registers = dict(line.split(" ") for line in lines)
+
+    def digest(self) -> bytes:
+        return self._digest.to_bytes(4, "big") + self.position.to_bytes(8, "big")
+
+
+class _RegisterRestoration:
+    def __init__(self, target: RegisterStateMachine) -> None:
+        self._target, self._chunks = target, list[bytes]()
+
+    def feed(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+
+    def finish(self) -> None:
+        self._target.replace(b"".join(self._chunks))
+
+
+class Submitter(Protocol):
+    """How the clients reach the process of a machine: the calls of ``RaftNode``."""
+
+    def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None) -> None: ...
+
+    def read_index(self, done: Callable[[ReadOutcome], None], timeout_ms: int | None = None) -> None: ...
+
+    def lease_read(self, done: Callable[[ReadOutcome], None], timeout_ms: int | None = None) -> None: ...
+
+
+class RegisterApplication:
+    """Registers on the given machines. ``boot`` makes the process around a state machine."""
+
+    def __init__(
+        self,
+        world: World,
+        invariants: Invariants,
+        ledger: Ledger,
+        boot: "Callable[[Machine, RegisterStateMachine], tuple[Submitter, Process, RaftView]]",
+        *,
+        clients: int,
+        catch_up_ns: int,
+        drain_ns: int,
+        lease_share: float,
+        ballast: int,
+        slice_bytes: int,
+    ) -> None:
+        self.world, self.invariants, self.ledger, self._boot = world, invariants, ledger, boot
+        self.catch_up_ns, self.drain_ns, self.lease_share = catch_up_ns, drain_ns, lease_share
+        self._ballast, self._slice_bytes = ballast, slice_bytes
+        self.machines: list[Machine] = []
+        self.operations: list[Operation] = []
+        self.history = RegisterHistory(invariants)
+        self.states: dict[str, RegisterStateMachine] = {}
+        self.submitters: dict[str, Submitter] = {}
+        self.rejected: list[str] = []
+        self.acknowledged: list[tuple[str, Committed]] = []
+        self.keys = [f"k{number}" for number in range(world.random("keys").choice((1, 2, 4)))]
+        self._clients = [RegisterClient(self, f"c{number}") for number in range(clients)]
+
+    def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
+        state = RegisterStateMachine(machine.name, self.history, self._ballast, self._slice_bytes)
+        submitter, process, raft = self._boot(machine, state)
+        self.states[machine.name], self.submitters[machine.name] = state, submitter
+        return process, raft
+
+    def start_clients(self) -> None:
+        for client in self._clients:
+            client.start()
+
+    def stop_clients(self) -> None:
+        for client in self._clients:
+            client.stopped = True
+
+    def read_finally(self) -> None:
+        for machine in self.machines:
+            reader = RegisterClient(self, f"final-{machine.name}")
+            for key in self.keys:
+                reader.read(machine, key)
+
+    def check(self) -> None:
+        self.ledger.check()
+        for identity in self.rejected:
+            if identity in self.history.positions:
+                self.invariants.violated("rejected means never", f"command {identity} was rejected and yet applied")
+        for identity, committed in self.acknowledged:
+            entry = self.invariants.committed.get(committed.log_index)
+            if entry is None or entry.term != committed.term or committed.result != self.history.positions.get(identity):
+                self.invariants.violated(
+                    "acknowledged means committed",
+                    f"command {identity} was acknowledged at {committed.log_index} of term {committed.term}, "
+                    "but that is not what was committed there",
+                )
+        self._check_equal()
+        if self.invariants.violation is None:
+            verdict = check_history(self.operations)
+            if verdict.verdict is not Verdict.VALID:
+                self.invariants.violated("linearizability", verdict.describe())
+
+    def _check_equal(self) -> None:
+        digests = {machine.name: self.states[machine.name].digest().hex() for machine in self.machines}
+        if len(set(digests.values())) > 1:
+            self.invariants.violated("all nodes equal", f"digests differ at the end: {digests}")
+        read = self._final_reads()
+        missing = [f"{m.name}/{key}" for m in self.machines for key in self.keys if (m.name, key) not in read]
+        if missing:
+            self.invariants.violated("readable at the end", f"no linearizable read at the end: {', '.join(missing)}")
+
+    def _final_reads(self) -> set[tuple[str, str]]:
+        return {
+            (operation.client.removeprefix("final-"), operation.key)
+            for operation in self.operations
+            if operation.outcome is Known.OK and operation.client.startswith("final-")
+        }
+
+
+class RegisterClient:
+    """One client: one operation at a time, mostly on one node."""
+
+    def __init__(self, application: RegisterApplication, name: str) -> None:
+        self._application, self._name = application, name
+        self._world = application.world
+        self._rng: Random = self._world.random(f"client/{name}")
+        self._number = 0
+        self._home = self._rng.random()
+        self._pause_ms = self._rng.choice((20, 100, 300))
+        self.stopped = False
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._world.after(int(self._rng.random() * SECOND), self._step)
+
+    def _again(self) -> None:
+        self._world.after(int(self._rng.expovariate(1.0) * self._pause_ms * MS) + 1, self._step)
+
+    def _step(self) -> None:
+        if self.stopped:
+            return
+        rng, application = self._rng, self._application
+        place = self._home if rng.random() < 0.7 else rng.random()
+        machine = application.machines[int(place * len(application.machines))]
+        key = rng.choice(application.keys)
+        if rng.random() < 0.5:
+            self.read(machine, key, self._again)
+        else:
+            self._number += 1
+            self._write(machine, key, None if rng.random() < 0.1 else f"{self._name}.{self._number}")
+
+    def read(self, machine: Machine, key: str, then: Callable[[], None] | None = None) -> None:
+        """Read ``key`` on ``machine``."""
+        application = self._application
+        by_lease = self._rng.random() < application.lease_share
+        call = _Call(self, machine, "read", key, None, then)
+
+        def ask(process: Process) -> None:
+            end = application.ledger.begin("read", machine)
+
+            def done(outcome: ReadOutcome) -> None:
+                if end(outcome):
+                    ready = isinstance(outcome, ReadReady)
+                    call.finish(Known.OK if ready else Known.FAIL, application.states[machine.name].registers.get(key))
+
+            submitter = application.submitters[machine.name]
+            (submitter.lease_read if by_lease else submitter.read_index)(done)
+
+        call.make(ask)
+
+    def _write(self, machine: Machine, key: str, value: str | None) -> None:
+        application = self._application
+        identity = f"{self._name}.{self._number}"
+        call = _Call(self, machine, "delete" if value is None else "write", key, value, self._again)
+
+        def ask(process: Process) -> None:
+            end = application.ledger.begin(f"proposal {identity}", machine)
+            application.submitters[machine.name].propose(RegisterCommand.encode(identity, key, value), done=ended(end))
+
+        def ended(end: Callable[[object], bool]) -> Callable[[Outcome], None]:
+            def done(outcome: Outcome) -> None:
+                if end(outcome):
+                    application.world.note(f"{machine.name}: {identity} {key}={value} ends: {outcome}")
+                    call.finish(self._known(identity, outcome), value)
+
+            return done
+
+        call.make(ask)
+
+    def _known(self, identity: str, outcome: Outcome) -> Known:
+        match outcome:
+            case Committed():
+                self._application.acknowledged.append((identity, outcome))
+                return Known.OK
+            case Rejected():
+                self._application.rejected.append(identity)
+                return Known.FAIL
+            case Indeterminate():
+                return Known.INDETERMINATE
+
+    def timeout_ns(self) -> int:
+        """How long this client waits before it gives up."""
+        return int((0.5 + 2 * self._rng.random()) * SECOND)
+
+
+class _Call:
+    """One operation between a client and a machine, until it is known or the client gives up."""
+
+    def __init__(
+        self, client: RegisterClient, machine: Machine, op: str, key: str, value: str | None, then: Callable[[], None] | None
+    ) -> None:
+        self._machine, self._then = machine, then
+        self._application, self._world = client._application, client._world
+        now = self._world.now_ns
+        self._operation: Operation | None = Operation(client._name, op, key, value, now, None, Known.INDETERMINATE)
+        self._timeout_ns = client.timeout_ns() if then is not None else 10 * SECOND
+
+    def make(self, ask: Callable[[Process], None]) -> None:
+        """Ask the machine; one that is down is known not to have done it."""
+        if not self._machine.is_up():
+            self.finish(Known.FAIL, None)
+            return
+        self._world.after(self._timeout_ns, self.finish, Known.INDETERMINATE, None)
+        self._machine.enqueue(ask)
+
+    def finish(self, known: Known, value: str | None) -> None:
+        """The outcome; what comes after the first is ignored, as a client that gave up ignores it."""
+        if self._operation is None:
+            return
+        operation, self._operation = self._operation, None
+        if operation.op == "read":
+            operation = operation._replace(value=value if known is Known.OK else None)
+        self._application.operations.append(operation._replace(end_ns=self._world.now_ns, outcome=known))
+        if self._then is not None:
+            self._then()

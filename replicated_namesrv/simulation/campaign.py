@@ -1,0 +1,111 @@
+"""Many runs, on all cores; and of a run that failed, the least that still fails, told so that a reader can follow it."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
+from itertools import islice
+
+from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.subjects import run
+
+_SHRINK_RUNS = 60
+_TOLD_BEFORE = 45
+"""Lines of the readable trace without messages."""
+_TOLD_MESSAGES_S = 0.05
+"""Messages are told for so long before the violation."""
+_TOLD_MESSAGES = 40
+
+
+def cores() -> int:
+    """Processes that can run at the same time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[Result]:
+    """Results as they come; few scenarios are in flight, so an early end costs little."""
+    if processes <= 1:
+        for scenario in scenarios:
+            yield run(scenario)
+        return
+    left = iter(scenarios)
+    with ProcessPoolExecutor(processes) as pool:
+        flying: set[Future[Result]] = set()
+        try:
+            while True:
+                flying |= {pool.submit(run, scenario) for scenario in islice(left, 2 * processes - len(flying))}
+                if not flying:
+                    return
+                done, flying = wait(flying, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Shrinker:
+    """Makes a failing run smaller while the same invariant breaks: shorter, with fewer faults, with fewer clients."""
+
+    def __init__(self, failing: Result, seconds: float, tell: Callable[[str], None]) -> None:
+        self._best, self._tell = failing, tell
+        self._runs, self._until = _SHRINK_RUNS, time.monotonic() + seconds
+
+    def shrink(self) -> Result:
+        """The smallest failing run found."""
+        self._shorter()
+        self._fewer_faults()
+        for clients in (1, 2, 3):
+            if self._try(replace(self._best.scenario, clients=clients)):
+                break
+        self._shorter()
+        return self._best
+
+    def _try(self, scenario: Scenario) -> bool:
+        if self._runs <= 0 or time.monotonic() > self._until:
+            return False
+        self._runs -= 1
+        result = run(scenario)
+        if result.violation != self._best.violation:
+            return False
+        self._best = result
+        self._tell(f"still fails with {len(result.faults)} faults in {scenario.duration_s:g} s")
+        return True
+
+    def _shorter(self) -> None:
+        scenario = self._best.scenario
+        end = min(scenario.duration_s, round(self._best.violated_at_s + 0.05, 2))
+        for share in (0.25, 0.5, 1.0):
+            if end * share < scenario.duration_s and self._try(replace(scenario, duration_s=round(end * share, 2))):
+                return
+
+    def _fewer_faults(self) -> None:
+        kept = [fault.number for fault in self._best.faults]
+        size = len(kept)
+        while size >= 1:
+            at = 0
+            while at < len(kept):
+                rest = kept[:at] + kept[at + size :]
+                if self._try(replace(self._best.scenario, faults=tuple(rest))):
+                    kept = rest
+                else:
+                    at += size
+            size //= 2
+
+
+def explain(result: Result) -> str:
+    """The readable account of a failing run: its faults, what led to the violation, how to repeat it."""
+    scenario = result.scenario
+    told = run(scenario, readable=True)
+    lines = [line for line in told.lines if " > " not in line]
+    messages = [line for line in told.lines if " > " in line and float(line[:10]) > told.violated_at_s - _TOLD_MESSAGES_S]
+    story = sorted(lines[-_TOLD_BEFORE:] + messages[-_TOLD_MESSAGES:])
+    parts = [
+        f"seed {scenario.seed}, {scenario.nodes} nodes: {told.violation} at {told.violated_at_s:.3f} s",
+        f"  {told.text.replace(chr(10), chr(10) + '  ')}",
+        f"faults: {'; '.join(fault.describe() for fault in told.faults) or 'none'}",
+        "what led there (virtual seconds; a > b is a message that arrived):",
+        *(f"  {line}" for line in story),
+        f"repeat: {scenario.command()}",
+    ]
+    return "\n".join(parts)

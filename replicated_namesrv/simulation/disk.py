@@ -1,0 +1,199 @@
+"""A disk that keeps what was synced, and of the rest whatever it likes.
+
+What is visible (the page cache) and what is durable are two things. A killed process loses nothing visible; a power loss keeps
+of each file its durable bytes and a random part of what was written later, the tail perhaps torn into zeros or noise, and of the
+directory the names as of its last sync plus some of the later changes. A disk can also be full, slow, or fail to sync.
+"""
+
+import errno
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+from replicated_namesrv.simulation.world import MS
+
+
+class _File:
+    """One file's bytes, apart from its name."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = 0
+        """So many leading bytes of ``data`` are on the disk."""
+        self.cut_at = -1
+        self.cut = b""
+        """What a truncation since the last sync removed at ``cut_at``: it may come back."""
+        self.cuts = 0
+
+    def truncate(self, size: int) -> None:
+        if size >= len(self.data):
+            return
+        if self.cut_at < 0:
+            self.cut_at, self.cut = size, bytes(self.data[size:])
+        elif size < self.cut_at:
+            self.cut = bytes(self.data[size : self.cut_at]) + self.cut
+            self.cut_at = size
+        self.cuts += 1
+        del self.data[size:]
+        self.durable = min(self.durable, size)
+
+    def lose_power(self, rng: Random) -> None:
+        """Keep what was durable and a random part of the rest."""
+        if self.cut_at >= 0 and rng.random() < 0.5:
+            self.data[self.cut_at :] = self.cut
+        loose = len(self.data) - self.durable
+        if loose > 0:
+            kept = rng.choice((0, loose, rng.randint(0, loose)))
+            del self.data[self.durable + kept :]
+            if kept and rng.random() < 0.5:
+                torn = rng.randint(1, min(kept, 512))
+                self.data[len(self.data) - torn :] = rng.choice((bytes(torn), rng.randbytes(torn)))
+        self.durable, self.cut_at, self.cut = len(self.data), -1, b""
+
+
+class _Renamed(NamedTuple):
+    """A change of the directory: ``name`` now is ``file`` (None: gone), and ``old`` is gone."""
+
+    name: str
+    file: _File | None
+    old: str | None
+
+
+class SyncRequest(NamedTuple):
+    """What a sync has to cover: the state at the time it was asked for."""
+
+    files: tuple[tuple[_File, int, int], ...]
+    """File, length, number of truncations."""
+    changes: int
+    """Changes of the directory covered."""
+
+
+class SimulatedDisk:
+    """``Storage`` of one machine; outlives its processes."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._names: dict[str, _File] = {}
+        self._durable_names: dict[str, _File] = {}
+        self._changes: list[_Renamed] = []
+        self._changes_gone = 0
+        self.full = False
+        self.failing = False
+        self.slow_ms = 0
+        """Added to each sync, up to this."""
+        self.written = 0
+        """Bytes appended since the disk was made."""
+
+    # Storage
+
+    def list_names(self) -> list[str]:
+        return sorted(self._names)
+
+    def _file(self, name: str) -> _File:
+        try:
+            return self._names[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name) from None
+
+    def size(self, name: str) -> int:
+        return len(self._file(name).data)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        data = self._file(name).data
+        return bytes(data[offset:] if size is None else data[offset : offset + size])
+
+    def append(self, name: str, data: bytes) -> None:
+        if self.full:
+            written = self._rng.randint(0, len(data) // 2)
+            if name in self._names:
+                self._names[name].data += data[:written]
+            raise OSError(errno.ENOSPC, "no space left on device", name)
+        if name not in self._names:
+            self._change(_Renamed(name, _File(), None))
+        self._names[name].data += data
+        self.written += len(data)
+
+    def truncate(self, name: str, size: int) -> None:
+        self._file(name).truncate(size)
+
+    def rename(self, old: str, new: str) -> None:
+        self._change(_Renamed(new, self._file(old), old))
+
+    def remove(self, name: str) -> None:
+        if name in self._names:
+            self._change(_Renamed(name, None, None))
+
+    def sync(self, names: Sequence[str], directory: bool) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "input/output error")
+        self.complete_sync(self.begin_sync(names, directory))
+
+    def close(self) -> None:
+        pass
+
+    # Durability
+
+    def begin_sync(self, names: Sequence[str], directory: bool) -> SyncRequest:
+        """Note what a sync that starts now must cover."""
+        files = tuple((file, len(file.data), file.cuts) for name in names if (file := self._names.get(name)) is not None)
+        return SyncRequest(files, self._changes_gone + len(self._changes) if directory else 0)
+
+    def complete_sync(self, request: SyncRequest) -> None:
+        """Make durable exactly what ``request`` covers."""
+        for file, length, cuts in request.files:
+            if file.cuts == cuts:
+                file.durable = max(file.durable, length)
+                file.cut_at, file.cut = -1, b""
+        count = request.changes - self._changes_gone
+        if count > 0:
+            for change in self._changes[:count]:
+                _apply(self._durable_names, change)
+            del self._changes[:count]
+            self._changes_gone += count
+
+    def sync_delay_ns(self) -> int:
+        """How long the next sync takes."""
+        delay = 0.1 + self._rng.expovariate(1.0)
+        if self.slow_ms:
+            delay += self._rng.random() * self.slow_ms
+        return int(min(delay, 5.0 + self.slow_ms) * MS)
+
+    def _change(self, change: _Renamed) -> None:
+        _apply(self._names, change)
+        self._changes.append(change)
+
+    def lose_power(self) -> None:
+        """Forget what was not durable, or only some of it."""
+        rng = self._rng
+        names = dict(self._durable_names)
+        share, in_order = rng.choice((0.0, 0.5, 1.0)), rng.random() < 0.5
+        for change in self._changes:
+            if rng.random() < share:
+                _apply(names, change)
+            elif in_order:
+                break
+        self._names = names
+        self._durable_names = dict(names)
+        self._changes_gone += len(self._changes)
+        self._changes.clear()
+        seen: set[int] = set()
+        for name in sorted(names):
+            file = names[name]
+            if id(file) not in seen:
+                seen.add(id(file))
+                file.lose_power(rng)
+
+    def wipe(self) -> None:
+        """A new, empty disk."""
+        self._names, self._durable_names = {}, {}
+        self._changes_gone += len(self._changes)
+        self._changes.clear()
+
+
+def _apply(names: dict[str, _File], change: _Renamed) -> None:
+    if change.old is not None and names.get(change.old) is change.file:
+        del names[change.old]
+    if change.file is None:
+        names.pop(change.name, None)
+    else:
+        names[change.name] = change.file

@@ -1,0 +1,282 @@
+"""Faults: a schedule drawn from the seed, and the hand that carries it out.
+
+A run draws which kinds of faults it knows (swarm testing: runs that know few kinds reach states that runs with all kinds never
+do), how dense they are, and then every fault's time, length and kind. Whom a fault strikes is decided when it strikes, by a
+stream of its own, so that a schedule with faults taken out strikes the same way.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import permutations
+from random import Random
+
+from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.network import Link, Network
+from replicated_namesrv.simulation.world import MS, SECOND, World
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of a schedule."""
+
+    number: int
+    at_ns: int
+    duration_ns: int
+    kind: str
+
+    def describe(self) -> str:
+        """For people."""
+        return f"#{self.number} {self.kind} at {self.at_ns / SECOND:.3f} s for {self.duration_ns / SECOND:.3f} s"
+
+
+def plan_faults(world: World, end_ns: int, kinds: Iterable[str]) -> list[Fault]:
+    """The schedule of a run that ends its faults at ``end_ns``."""
+    rng = world.random("faults")
+    known = sorted(kinds)
+    chosen = [kind for kind in known if rng.random() < 0.4] or known
+    gap_ms = rng.choice((150, 500, 1_200, 3_000))
+    faults: list[Fault] = []
+    at_ns = rng.choice((0, SECOND, 2 * SECOND))
+    while True:
+        at_ns += int(rng.expovariate(1.0) * gap_ms * MS) + 1
+        if at_ns >= end_ns:
+            return faults
+        longest_ms = rng.choice((100, 700, 2_000, 6_000))
+        duration_ns = min(int(rng.random() * longest_ms * MS) + MS, end_ns - at_ns)
+        faults.append(Fault(len(faults), at_ns, duration_ns, rng.choice(chosen)))
+
+
+class Nemesis:
+    """Carries out faults on machines and network."""
+
+    def __init__(self, world: World, machines: list[Machine], network: Network, clock_drift_max: float) -> None:
+        self._world, self._machines, self._network, self._drift = world, machines, network, clock_drift_max
+        self._by_name = {machine.name: machine for machine in machines}
+        self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
+        """Ask the leader on a machine to hand over; given by the simulation."""
+        self.struck: dict[str, int] = {}
+
+    @staticmethod
+    def kinds() -> list[str]:
+        """Names of all faults."""
+        return sorted(name.removeprefix("_do_") for name in vars(Nemesis) if name.startswith("_do_"))
+
+    def schedule(self, faults: Iterable[Fault]) -> None:
+        """Put ``faults`` into the world's future."""
+        for fault in faults:
+            self._world.after(fault.at_ns - self._world.now_ns, self._strike, fault)
+
+    def _strike(self, fault: Fault) -> None:
+        rng = self._world.random(f"fault/{fault.number}")
+        self._world.note(f"FAULT {fault.describe()}")
+        self._world.trace.event(self._world.now_ns, "fault", fault.number)
+        self.struck[fault.kind] = self.struck.get(fault.kind, 0) + 1
+        undo: Callable[[], None] | None = getattr(self, f"_do_{fault.kind}")(rng, fault)
+        if undo is not None:
+            self._world.after(fault.duration_ns, self._undo, fault, undo)
+
+    def _undo(self, fault: Fault, undo: Callable[[], None]) -> None:
+        self._world.note(f"fault #{fault.number} {fault.kind} ends")
+        undo()
+
+    def draw_clock_rates(self) -> None:
+        """Give each machine a rate that the declared drift allows."""
+        rng = self._world.random("clock")
+        for machine in self._machines:
+            machine.set_clock_rate(self._rate(rng))
+
+    def _rate(self, rng: Random) -> float:
+        """Two rates differ by at most the declared share of the slower one; extremes are likely."""
+        return 1.0 + self._drift * 0.49 * rng.choice((-1.0, 0.0, 1.0, 2 * rng.random() - 1))
+
+    def heal(self) -> None:
+        """End everything that may still be wrong."""
+        self._world.note("everything is healed")
+        self._network.heal()
+        for machine in self._machines:
+            machine.disk.full = machine.disk.failing = False
+            machine.disk.slow_ms = 0
+            machine.pauses = 0
+            machine.start()
+            machine.resume()
+
+    # Whom
+
+    def _leader(self) -> Machine | None:
+        leaders = [machine for machine in self._machines if machine.raft is not None and machine.raft.role == "leader"]
+        return max(leaders, key=lambda machine: machine.raft.term if machine.raft else 0, default=None)
+
+    def _victim(self, rng: Random) -> Machine:
+        """The leader as often as anybody."""
+        somebody = rng.choice(self._machines)
+        return (self._leader() or somebody) if rng.random() < 0.5 else somebody
+
+    # Network
+
+    def _cut(self, rng: Random, links: list[Link]) -> Callable[[], None]:
+        self._world.note(f"  cut: {', '.join(f'{source}>{target}' for source, target in links)}")
+        self._network.cut(links, hold=rng.random() < 0.5)
+        if rng.random() < 0.3:
+            for link in links:
+                self._network.reset(link)
+        return lambda: self._network.mend(links)
+
+    def _between(self, one: set[str], other: set[str]) -> list[Link]:
+        return [
+            link for link in self._network.links if (link[0] in one and link[1] in other) or (link[0] in other and link[1] in one)
+        ]
+
+    def _do_halves(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        names = [machine.name for machine in self._machines]
+        rng.shuffle(names)
+        size = rng.randint(1, len(names) - 1)
+        return self._cut(rng, self._between(set(names[:size]), set(names[size:])))
+
+    def _do_isolate(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        name = self._victim(rng).name
+        return self._cut(rng, [link for link in self._network.links if name in link])
+
+    def _do_one_way(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        name, side = self._victim(rng).name, rng.randrange(2)
+        links = [link for link in self._network.links if link[side] == name]
+        return self._cut(rng, links if rng.random() < 0.5 else [rng.choice(links)])
+
+    def _do_bridge(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        names = [machine.name for machine in self._machines]
+        rng.shuffle(names)
+        middle = len(names) // 2
+        return self._cut(rng, self._between(set(names[:middle]), set(names[middle + 1 :])))
+
+    def _do_ring(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """Each node hears only its two neighbours on a random ring, or fewer."""
+        names = [machine.name for machine in self._machines]
+        rng.shuffle(names)
+        ring = {frozenset(pair) for pair in zip(names, names[1:] + names[:1], strict=True)}
+        lost = [link for link in permutations(names, 2) if frozenset(link) not in ring]
+        return self._cut(rng, lost or [rng.choice(self._network.links)])
+
+    def _do_flapping(self, rng: Random, fault: Fault) -> None:
+        links = [link for link in self._network.links if self._victim(rng).name in link] or self._network.links
+        period_ns = rng.choice((50, 200, 400)) * MS
+        for start_ns in range(0, fault.duration_ns, period_ns):
+            self._world.after(start_ns, self._network.cut, links, False)
+            self._world.after(start_ns + period_ns // 2, self._network.mend, links)
+
+    def _do_resets(self, rng: Random, fault: Fault) -> None:
+        for _ in range(rng.randint(1, 8)):
+            self._world.after(rng.randrange(fault.duration_ns), self._network.reset, rng.choice(self._network.links))
+
+    def _some_links(self, rng: Random) -> list[Link]:
+        if rng.random() < 0.3:
+            return list(self._network.links)
+        name = self._victim(rng).name
+        return [link for link in self._network.links if name in link]
+
+    def _do_slow_link(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        links, delay_ms = self._some_links(rng), rng.choice((5, 50, 200, 600))
+        self._network.slow_ms.update(dict.fromkeys(links, delay_ms))
+        return lambda: _forget(self._network.slow_ms, links)
+
+    def _do_loss(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        links, share = self._some_links(rng), rng.choice((0.02, 0.1, 0.4))
+        self._network.loss.update(dict.fromkeys(links, share))
+        return lambda: _forget(self._network.loss, links)
+
+    def _do_repeats(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        links, share = self._some_links(rng), rng.choice((0.05, 0.3, 1.0))
+        self._network.repeats.update(dict.fromkeys(links, share))
+        return lambda: _forget(self._network.repeats, links)
+
+    # Processes
+
+    def _do_pause(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        machine = self._victim(rng)
+        self._world.note(f"  {machine.name} is paused")
+        machine.pause()
+        return machine.resume
+
+    def _do_crash(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        machine = self._victim(rng)
+        machine.crash(power_loss=False)
+        return machine.start
+
+    def _do_power_loss(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        machine = self._victim(rng)
+        machine.crash(power_loss=True)
+        return machine.start
+
+    def _do_restart(self, rng: Random, fault: Fault) -> None:
+        machine = self._victim(rng)
+        machine.crash(power_loss=rng.random() < 0.5)
+        machine.start()
+
+    def _all(self, rng: Random, fault: Fault, power_loss: bool) -> None:
+        for machine in self._machines:
+            machine.crash(power_loss)
+            self._world.after(rng.randrange(fault.duration_ns), machine.start)
+
+    def _do_crash_all(self, rng: Random, fault: Fault) -> None:
+        self._all(rng, fault, power_loss=False)
+
+    def _do_power_loss_all(self, rng: Random, fault: Fault) -> None:
+        self._all(rng, fault, power_loss=True)
+
+    def _do_transfer(self, rng: Random, fault: Fault) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self.transfer(leader, rng.choice([None, *(name for name in self._by_name if name != leader.name)]))
+
+    # Disks and clocks
+
+    def _do_slow_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        disk = self._victim(rng).disk
+        disk.slow_ms = rng.choice((20, 100, 800))
+
+        def undo() -> None:
+            disk.slow_ms = 0
+
+        return undo
+
+    def _do_full_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        machine = self._victim(rng)
+        self._world.note(f"  the disk of {machine.name} is full")
+        machine.disk.full = machine.disk_faulted = True
+
+        def undo() -> None:
+            machine.disk.full = False
+            machine.start()
+
+        return undo
+
+    def _do_failing_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        machine = self._victim(rng)
+        self._world.note(f"  syncs of {machine.name} fail")
+        machine.disk.failing = machine.disk_faulted = True
+
+        def undo() -> None:
+            machine.disk.failing = False
+            machine.start()
+
+        return undo
+
+    def _do_lost_disk(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+        """Only while every node counts every other in its present incarnation: Raft survives one lost disk at a time."""
+        rafts = [machine.raft for machine in self._machines]
+        if any(raft is None for raft in rafts):
+            return None
+        incarnations = {machine.name: machine.raft.incarnation for machine in self._machines if machine.raft is not None}
+        if any(dict(getattr(raft, "voters", {})) != incarnations for raft in rafts):
+            return None
+        machine = self._victim(rng)
+        self._world.note(f"  {machine.name} loses its disk")
+        machine.crash(power_loss=True)
+        machine.disk.wipe()
+        return machine.start
+
+    def _do_clock(self, rng: Random, fault: Fault) -> None:
+        self._victim(rng).set_clock_rate(self._rate(rng))
+
+
+def _forget(table: dict[Link, object] | dict[Link, int] | dict[Link, float], links: list[Link]) -> None:
+    for link in links:
+        table.pop(link, None)

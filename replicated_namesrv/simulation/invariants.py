@@ -1,0 +1,214 @@
+"""What must hold after every event, whatever befell the cluster. Each check looks only at what has changed since the last.
+
+- Election safety: at most one leader in a term.
+- Log matching: two entries of equal index and term have equal payload and follow entries of equal term (by induction, equal
+  logs up to there).
+- State-machine safety: what one node commits at an index, all nodes commit.
+- Leader completeness: who becomes leader has every entry that was committed in an earlier term.
+- No node cuts an entry from its log that was committed.
+- No node goes back: the commit index and the term of a running process never fall.
+- Every proposal ends exactly once; ``Proposals`` counts.
+
+The first violation ends the run.
+"""
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.simulation.world import World
+
+if TYPE_CHECKING:
+    from replicated_namesrv.simulation.machine import Machine, RaftView
+
+
+class Violation(NamedTuple):
+    """An invariant was broken."""
+
+    name: str
+    text: str
+    """By whom and where."""
+
+
+class _Watched:
+    """What was seen of one running process."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        """Index of ``terms[0]``."""
+        self.terms: list[int] = []
+        self.term = 0
+        self.commit_index = 0
+        self.role = ""
+
+    def last(self) -> int:
+        return self.base + len(self.terms) - 1
+
+
+class _Committed:
+    __slots__ = ("checksum", "in_term", "term")
+
+    def __init__(self, term: int, checksum: int, in_term: int) -> None:
+        self.term, self.checksum, self.in_term = term, checksum, in_term
+
+
+class Invariants:
+    """Watches all machines of a world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._watched: dict[str, _Watched] = {}
+        self._leaders: dict[int, str] = {}
+        self._entries: dict[tuple[int, int], tuple[int, int]] = {}
+        """(index, term) -> (checksum of the payload, term of the entry before)."""
+        self.committed: dict[int, _Committed] = {}
+        self.highest_committed = 0
+        self.elections = 0
+        self.truncations = 0
+        self.restores = 0
+        self.violation: Violation | None = None
+
+    def violated(self, name: str, text: str) -> None:
+        """Record the violation; only the first counts."""
+        if self.violation is None:
+            self.violation = Violation(name, text)
+            self._world.note(f"VIOLATION of {name}: {text}")
+            self._world.trace.event(self._world.now_ns, "violation", name)
+
+    def observer(self, machine: "Machine") -> Observer:
+        """What a new process on ``machine`` reports to."""
+        return _MachineObserver(self, machine)
+
+    def started(self, machine: "Machine") -> None:
+        """A process has recovered; its log is whatever it is now."""
+        raft = machine.raft
+        assert raft is not None
+        watched = self._watched[machine.name] = _Watched(raft.first_index)
+        watched.term, watched.commit_index = raft.term, 0
+        self.check(machine)
+
+    def ended(self, machine: "Machine") -> None:
+        """The process is gone."""
+        self._watched.pop(machine.name, None)
+
+    def check(self, machine: "Machine") -> None:
+        """Look at what the last turn of ``machine`` has changed."""
+        raft, watched = machine.raft, self._watched.get(machine.name)
+        if raft is None or watched is None or raft.failed is not None:
+            return
+        if raft.last_index != watched.last() or raft.term != watched.term:
+            self._check_log(machine.name, raft, watched)
+        if raft.term < watched.term:
+            self.violated("term", f"{machine.name} went from term {watched.term} back to {raft.term}")
+        watched.term = raft.term
+        if raft.commit_index != watched.commit_index:
+            self._check_commit(machine.name, raft, watched)
+        if raft.role != watched.role:
+            self._check_role(machine.name, raft, watched)
+        if raft.applied_index > raft.commit_index:
+            self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {raft.commit_index}")
+        self._world.trace.event(self._world.now_ns, machine.name, raft.term, raft.commit_index, raft.last_index)
+
+    def _check_log(self, name: str, raft: "RaftView", watched: _Watched) -> None:
+        if raft.first_index > watched.last() + 1 or raft.last_index < watched.last():
+            # Replaced by a snapshot, or cut: look at all of it again.
+            watched.base, watched.terms = raft.first_index, []
+        if raft.first_index > watched.base:
+            del watched.terms[: raft.first_index - watched.base]
+            watched.base = raft.first_index
+        while watched.terms and raft.term_at(watched.last()) != watched.terms[-1]:
+            watched.terms.pop()
+        for index in range(watched.last() + 1, raft.last_index + 1):
+            term, payload = raft.term_at(index), raft.entry_at(index)
+            if term is None:
+                self.violated("log", f"{name} has no entry {index} though its log goes on to {raft.last_index}")
+                return
+            if payload is not None and index > watched.base:
+                self._check_entry(name, index, term, zlib.crc32(payload), watched.terms[-1])
+            watched.terms.append(term)
+
+    def _check_entry(self, name: str, index: int, term: int, checksum: int, previous_term: int) -> None:
+        known = self._entries.setdefault((index, term), (checksum, previous_term))
+        if known != (checksum, previous_term):
+            self.violated("log matching", f"{name} has another entry {index} of term {term} than a node had before")
+
+    def _check_commit(self, name: str, raft: "RaftView", watched: _Watched) -> None:
+        if raft.commit_index < watched.commit_index:
+            self.violated("commit index", f"{name} went from commit index {watched.commit_index} back to {raft.commit_index}")
+        if raft.commit_index > raft.last_index:
+            self.violated("commit index", f"{name} has commit index {raft.commit_index} beyond its last {raft.last_index}")
+            return
+        for index in range(max(watched.commit_index, raft.first_index) + 1, raft.commit_index + 1):
+            term, payload = raft.term_at(index), raft.entry_at(index)
+            if term is None or payload is None:
+                continue
+            self._commit(name, index, term, zlib.crc32(payload), raft.term)
+        watched.commit_index = raft.commit_index
+
+    def _commit(self, name: str, index: int, term: int, checksum: int, in_term: int) -> None:
+        known = self.committed.get(index)
+        if known is None:
+            self.committed[index] = _Committed(term, checksum, in_term)
+            self.highest_committed = max(self.highest_committed, index)
+        elif (known.term, known.checksum) != (term, checksum):
+            self.violated(
+                "state-machine safety",
+                f"{name} commits at {index} an entry of term {term}, but the entry committed there is of term {known.term}"
+                + (" with another payload" if known.term == term else ""),
+            )
+
+    def _check_role(self, name: str, raft: "RaftView", watched: _Watched) -> None:
+        if raft.role == "leader":
+            self.elections += 1
+            self._world.note(f"{name} leads term {raft.term} (log to {raft.last_index}, committed to {raft.commit_index})")
+            other = self._leaders.setdefault(raft.term, name)
+            if other != name:
+                self.violated("election safety", f"{name} leads term {raft.term}, which {other} led already")
+            self._check_complete(name, raft)
+        elif watched.role == "leader":
+            self._world.note(f"{name} leads no longer (term {raft.term})")
+        watched.role = raft.role
+
+    def _check_complete(self, name: str, raft: "RaftView") -> None:
+        for index in range(self.highest_committed, raft.first_index, -1):
+            committed = self.committed.get(index)
+            if committed is not None and committed.in_term < raft.term and raft.term_at(index) != committed.term:
+                self.violated(
+                    "leader completeness",
+                    f"{name} leads term {raft.term} without entry {index} of term {committed.term}, committed by term "
+                    f"{committed.in_term} (it has {raft.term_at(index) or 'nothing'} there)",
+                )
+                return
+
+    def truncated(self, name: str, index: int) -> None:
+        """``name`` has cut its log before ``index``."""
+        self.truncations += 1
+        self._world.note(f"{name} cuts its log before {index}")
+        watched = self._watched.get(name)
+        if watched is None:
+            return
+        for cut in range(max(index, watched.base), watched.last() + 1):
+            committed = self.committed.get(cut)
+            if committed is not None and committed.term == watched.terms[cut - watched.base]:
+                self.violated("no truncation", f"{name} cut entry {cut} of term {committed.term}, which was committed")
+                return
+        del watched.terms[max(0, index - watched.base) :]
+
+
+class _MachineObserver(Observer):
+    """Reports of one process."""
+
+    def __init__(self, invariants: Invariants, machine: "Machine") -> None:
+        self._invariants, self._machine, self._life = invariants, machine, machine.life
+
+    def _alive(self) -> bool:
+        return self._machine.life is self._life
+
+    def truncated(self, index: int, commit_index: int) -> None:
+        if self._alive():
+            self._invariants.truncated(self._machine.name, index)
+
+    def restored(self, index: int) -> None:
+        if self._alive():
+            self._invariants.restores += 1
+            self._machine.world.note(f"{self._machine.name} takes a snapshot that ends at {index}")

@@ -1,0 +1,255 @@
+"""One machine of the simulated world: a disk, a clock that drifts, and the life of the process that runs on it.
+
+The process sees what the shipped driver would show it: arrivals collect while it is busy or paused and are handled as one batch,
+then it ticks; it is woken when it asked to be. A crash drops the process and keeps the page cache, a power loss asks the disk.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Protocol
+
+from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
+from replicated_namesrv.simulation.network import Endpoint, Network
+from replicated_namesrv.simulation.world import MS, SECOND, World
+
+if TYPE_CHECKING:
+    from replicated_namesrv.simulation.invariants import Invariants
+
+_WAKE_MAX_NS = 10 * SECOND
+
+
+class RaftView(Protocol):
+    """What the invariants look at; ``RaftNode`` has it, and so has plain PySyncObj through an adapter."""
+
+    role: str
+    term: int
+    leader_id: str | None
+    commit_index: int
+    applied_index: int
+    first_index: int
+    last_index: int
+    incarnation: int
+    failed: BaseException | None
+    stopped: bool
+
+    def term_at(self, index: int) -> int | None: ...
+
+    def entry_at(self, index: int) -> bytes | None: ...
+
+
+class Process(Protocol):
+    """What runs on a machine: a ``RaftNode``, or something built around one."""
+
+    def on_connected(self, peer: str) -> None: ...
+
+    def on_disconnected(self, peer: str) -> None: ...
+
+    def on_message(self, peer: str, message: Message) -> None: ...
+
+    def on_synced(self, token: int) -> None: ...
+
+    def on_sync_failed(self, token: int, error: BaseException) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def next_wakeup(self) -> float: ...
+
+    def stop(self) -> None: ...
+
+
+class Life:
+    """``Environment`` of one process, from start to crash. After the crash nothing it asked for happens."""
+
+    def __init__(self, machine: "Machine", rng: Random) -> None:
+        self._machine = machine
+        self.rng = rng
+        self.over = False
+        self.last_sync_ns = 0
+
+    def now(self) -> float:
+        """The machine's own clock, in seconds."""
+        return self._machine.local_now()
+
+    def send(self, peer: str, message: Message) -> None:
+        """Hand to the network."""
+        if not self.over:
+            self._machine.network.send(self._machine.name, peer, message)
+
+    def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
+        """Sync later; requests of one process may complete in any order."""
+        disk, world = self._machine.disk, self._machine.world
+        if not self.over:
+            world.after(disk.sync_delay_ns(), self._synced, token, disk.begin_sync(names, directory))
+
+    def _synced(self, token: int, request: SyncRequest) -> None:
+        if self.over:
+            return
+        if self._machine.disk.failing:
+            error = OSError(5, "input/output error")
+            self._machine.enqueue(lambda process: process.on_sync_failed(token, error))
+            return
+        self._machine.disk.complete_sync(request)
+        self._machine.enqueue(lambda process: process.on_synced(token))
+
+
+class Machine(Endpoint):
+    """A machine by name. ``start_process`` is given by the application."""
+
+    network: Network
+
+    def __init__(
+        self, world: World, name: str, invariants: "Invariants", start_process: "Callable[[Machine], tuple[Process, RaftView]]"
+    ) -> None:
+        self.world, self.name, self.invariants, self._start_process = world, name, invariants, start_process
+        self._rng = world.random(f"machine/{name}")
+        self.disk = SimulatedDisk(world.random(f"disk/{name}"))
+        self.process: Process | None = None
+        self.raft: RaftView | None = None
+        self.life: Life | None = None
+        self.observer: Observer = Observer()
+        self.boots = 0
+        self.pauses = 0
+        self.disk_faulted = False
+        """Some disk fault was on in this life: that the process stops by itself is right."""
+        self._inbox: list[Callable[[Process], None]] = []
+        self._turn_at = -1
+        self._wake_at = -1
+        self._clock_rate = 1.0
+        self._clock_base = 1_000.0 * (1 + self._rng.random())
+        self._clock_since_ns = 0
+
+    # Clock
+
+    def local_now(self) -> float:
+        """Seconds of this machine's clock."""
+        return self._clock_base + (self.world.now_ns - self._clock_since_ns) * self._clock_rate / SECOND
+
+    def set_clock_rate(self, rate: float) -> None:
+        """From now on the clock runs ``rate`` times as fast as the world's."""
+        self._clock_base, self._clock_since_ns = self.local_now(), self.world.now_ns
+        self._clock_rate = rate
+
+    # Life
+
+    def is_up(self) -> bool:
+        return self.process is not None
+
+    def start(self) -> None:
+        """Boot the process; a disk it cannot use leaves the machine down until it is started again."""
+        if self.process is not None:
+            return
+        self.boots += 1
+        self.life = Life(self, self.world.random(f"{self.name}/{self.boots}"))
+        self.disk_faulted = self.disk.full or self.disk.failing
+        self.observer = self.invariants.observer(self)
+        self._inbox.clear()
+        self._turn_at = self._wake_at = -1
+        self.world.note(f"{self.name} starts (boot {self.boots})")
+        try:
+            self.process, self.raft = self._start_process(self)
+        except Exception as error:
+            self.life.over = True
+            self.world.trace.event(self.world.now_ns, self.name, "boot failed", type(error).__name__)
+            self.world.note(f"{self.name} cannot start: {error!r}")
+            if not self.disk_faulted:
+                self.invariants.violated("start", f"{self.name} cannot start: {error!r}")
+            return
+        self.invariants.started(self)
+        self.network.dial_all(self.name)
+        self._turn_soon()
+
+    def crash(self, power_loss: bool) -> None:
+        """Kill the process; with a power loss the disk forgets too."""
+        if self.process is not None:
+            self.world.note(f"{self.name} {'loses power' if power_loss else 'is killed'}")
+            self._end()
+        if power_loss:
+            self.disk.lose_power()
+
+    def _end(self) -> None:
+        assert self.life is not None
+        self.life.over = True
+        self.process = self.raft = None
+        self.network.drop_all(self.name)
+        self.invariants.ended(self)
+
+    def pause(self) -> None:
+        """As SIGSTOP does: nothing runs, time goes on. Pauses add up."""
+        self.pauses += 1
+
+    def resume(self) -> None:
+        """Undo one ``pause``."""
+        self.pauses = max(0, self.pauses - 1)
+        if self.pauses == 0 and self.process is not None:
+            self._turn_soon()
+
+    # Events
+
+    def connected(self, peer: str) -> None:
+        self.enqueue(lambda process: process.on_connected(peer))
+
+    def disconnected(self, peer: str) -> None:
+        self.enqueue(lambda process: process.on_disconnected(peer))
+
+    def receive(self, peer: str, message: object) -> None:
+        self.world.trace.event(self.world.now_ns, peer, self.name, type(message).__name__)
+        self.enqueue(lambda process: process.on_message(peer, message))  # type: ignore[arg-type]
+
+    def enqueue(self, event: Callable[[Process], None]) -> None:
+        """Hand an event to the process at its next turn; lost if there is no process."""
+        if self.process is not None:
+            self._inbox.append(event)
+            self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if self._turn_at < 0:
+            self._turn_at = self.world.now_ns + int((0.01 + 0.1 * self._rng.random()) * MS)
+            self.world.after(self._turn_at - self.world.now_ns, self._turn, self.life)
+
+    def _wake(self, life: Life, wake_at: int) -> None:
+        if self.life is life and wake_at == self._wake_at:
+            self._wake_at = -1
+            self._turn_soon()
+
+    def _turn(self, life: Life) -> None:
+        if self.life is not life or self.process is None:
+            return
+        self._turn_at = -1
+        if self.pauses:
+            return
+        process, inbox = self.process, self._inbox
+        self._inbox = []
+        try:
+            for event in inbox:
+                event(process)
+                if self.life is not life:
+                    return
+            process.tick()
+        except Exception as error:
+            self.world.note(f"{self.name} raises {error!r}")
+            self.invariants.violated("exception", f"{self.name} raised {type(error).__name__}: {error}")
+            return
+        self.invariants.check(self)
+        if self.raft is not None and self.raft.stopped:
+            self._stopped()
+        else:
+            self._schedule_wakeup(process, life)
+
+    def _schedule_wakeup(self, process: Process, life: Life) -> None:
+        seconds = process.next_wakeup() - self.local_now()
+        delay = min(max(0, int(seconds / self._clock_rate * SECOND) + 1), _WAKE_MAX_NS)
+        wake_at = self.world.now_ns + delay
+        if self._wake_at < 0 or wake_at < self._wake_at:
+            self._wake_at = wake_at
+            self.world.after(delay, self._wake, life, wake_at)
+
+    def _stopped(self) -> None:
+        """The process has stopped by itself: right after a disk fault, wrong otherwise."""
+        assert self.raft is not None
+        self.world.note(f"{self.name} stops by itself: {self.raft.failed!r}")
+        self.disk_faulted |= self.disk.full or self.disk.failing
+        if not (self.disk_faulted and isinstance(self.raft.failed, OSError)):
+            self.invariants.violated("fail-stop", f"{self.name} stopped by itself: {self.raft.failed}")
+        self._end()

@@ -1,0 +1,188 @@
+"""The network: one connection for each ordered pair of machines, as the shipped transport has, and everything that befalls it.
+
+Messages of a connection arrive in order or are lost. A link (an ordered pair) can be cut: then messages are lost or held back
+until it is mended, and no new connection comes about. It can be slow, lossy, or repeat messages: a repeated message arrives a
+second time at any later moment, also after the connection is gone and its sender or receiver has been restarted. When a
+connection is reset, what it had in flight is lost or arrives late, after messages of the connection that replaces it.
+"""
+
+from collections.abc import Callable, Iterable
+
+from replicated_namesrv.simulation.world import MS, SECOND, World
+
+Link = tuple[str, str]
+"""(sender, receiver)."""
+
+
+class Endpoint:
+    """What the network needs of a machine."""
+
+    name: str
+
+    def is_up(self) -> bool:
+        """Whether a process runs there (it may be paused)."""
+        raise NotImplementedError
+
+    def connected(self, peer: str) -> None:
+        """The connection of this machine to ``peer`` was established."""
+        raise NotImplementedError
+
+    def disconnected(self, peer: str) -> None:
+        """It is gone."""
+        raise NotImplementedError
+
+    def receive(self, peer: str, message: object) -> None:
+        """A message from ``peer`` arrived."""
+        raise NotImplementedError
+
+
+class _Connection:
+    __slots__ = ("closed", "held", "last_arrival_ns", "late")
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.late = False
+        """Closed, but what was in flight still arrives."""
+        self.last_arrival_ns = 0
+        self.held: list[object] = []
+
+
+class Network:
+    """All links between the machines."""
+
+    def __init__(self, world: World, endpoints: Iterable[Endpoint], describe: Callable[[object], str]) -> None:
+        self._world, self._rng, self._describe = world, world.random("network"), describe
+        self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
+        names = list(self._endpoints)
+        self.links: list[Link] = [(source, target) for source in names for target in names if source != target]
+        self._connections: dict[Link, _Connection] = {}
+        self._dialling: set[Link] = set()
+        self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
+        self._holds: set[Link] = set()
+        self.slow_ms: dict[Link, int] = {}
+        self.loss: dict[Link, float] = {}
+        self.repeats: dict[Link, float] = {}
+        self.sent = 0
+
+    # Faults
+
+    def cut(self, links: Iterable[Link], hold: bool) -> None:
+        """Cut ``links``; cuts add up. ``hold``: messages wait for the mending instead of getting lost."""
+        for link in links:
+            self._cuts[link] += 1
+            if hold:
+                self._holds.add(link)
+
+    def mend(self, links: Iterable[Link]) -> None:
+        """Undo one ``cut`` of ``links``."""
+        for link in links:
+            self._cuts[link] = max(0, self._cuts[link] - 1)
+            if self._cuts[link]:
+                continue
+            self._holds.discard(link)
+            connection = self._connections.get(link)
+            if connection is not None and connection.held:
+                held, connection.held = connection.held, []
+                for message in held:
+                    self._schedule(link, connection, message)
+
+    def heal(self) -> None:
+        """Undo every fault."""
+        for link in self.links:
+            self._cuts[link] = min(self._cuts[link], 1)
+        self.mend(self.links)
+        self.slow_ms.clear()
+        self.loss.clear()
+        self.repeats.clear()
+
+    def reset(self, link: Link) -> None:
+        """Break the connection, if there is one."""
+        connection = self._connections.pop(link, None)
+        if connection is None:
+            return
+        connection.closed = True
+        connection.late = self._rng.random() < 0.5
+        source = self._endpoints[link[0]]
+        if source.is_up():
+            source.disconnected(link[1])
+            self.dial(link, int((0.02 + 0.1 * self._rng.random()) * SECOND))
+
+    # Connections
+
+    def dial_all(self, name: str) -> None:
+        """A process has started on ``name``: it connects to everybody."""
+        for link in self.links:
+            if link[0] == name:
+                self.dial(link, int((0.5 + 2.5 * self._rng.random()) * MS))
+
+    def dial(self, link: Link, delay_ns: int) -> None:
+        """Try to connect after ``delay_ns``, and again until it succeeds."""
+        if link not in self._dialling:
+            self._dialling.add(link)
+            self._world.after(delay_ns, self._dial, link)
+
+    def _dial(self, link: Link) -> None:
+        self._dialling.discard(link)
+        source, target = self._endpoints[link[0]], self._endpoints[link[1]]
+        if not source.is_up() or link in self._connections:
+            return
+        if self._cuts[link] or not target.is_up():
+            self.dial(link, int((0.02 + 0.1 * self._rng.random()) * SECOND))
+            return
+        self._connections[link] = _Connection()
+        source.connected(link[1])
+
+    def drop_all(self, name: str) -> None:
+        """The process on ``name`` is gone, and with it its connections, both ways."""
+        for link in self.links:
+            if name in link:
+                self.reset(link)
+
+    # Messages
+
+    def send(self, source: str, target: str, message: object) -> None:
+        """Hand a message to the connection from ``source`` to ``target``; lost if there is none."""
+        link = (source, target)
+        connection = self._connections.get(link)
+        if connection is None:
+            return
+        self.sent += 1
+        repeats = self.repeats.get(link)
+        if repeats is not None and self._rng.random() < repeats:
+            self._world.after(int(self._rng.random() ** 2 * 3 * SECOND), self._arrive_again, link, message)
+        loss = self.loss.get(link)
+        if loss is not None and self._rng.random() < loss:
+            return
+        self._schedule(link, connection, message)
+
+    def _schedule(self, link: Link, connection: _Connection, message: object) -> None:
+        delay = int((0.05 + 0.4 * self._rng.random()) * MS)
+        slow_ms = self.slow_ms.get(link)
+        if slow_ms is not None:
+            delay += int(self._rng.random() * slow_ms * MS)
+        arrival = max(connection.last_arrival_ns, self._world.now_ns + delay)
+        connection.last_arrival_ns = arrival
+        self._world.after(arrival - self._world.now_ns, self._arrive, link, connection, message)
+
+    def _arrive(self, link: Link, connection: _Connection, message: object) -> None:
+        if connection.closed:
+            if connection.late:
+                self._world.after(int(self._rng.random() * 2 * SECOND), self._arrive_again, link, message)
+            return
+        if self._cuts[link]:
+            if link in self._holds:
+                connection.held.append(message)
+            return
+        self._deliver(link, message)
+
+    def _arrive_again(self, link: Link, message: object) -> None:
+        if not self._cuts[link]:
+            self._deliver(link, message)
+
+    def _deliver(self, link: Link, message: object) -> None:
+        target = self._endpoints[link[1]]
+        if not target.is_up():
+            return
+        if self._world.trace.readable:
+            self._world.note(f"{link[0]} > {link[1]}  {self._describe(message)}")
+        target.receive(link[0], message)

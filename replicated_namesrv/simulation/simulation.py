@@ -1,0 +1,190 @@
+"""One run: a cluster, its clients and its faults under one seed, from first boot to the final judgement.
+
+Phases: faults strike until ``duration``; then everything is healed and each node must catch up within the application's
+bound while the clients go on; then the clients stop, everything asked for must end, every node is read once more, and the
+application judges what happened.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from replicated_namesrv.simulation.application import Application, Ledger
+from replicated_namesrv.simulation.faults import Fault, Nemesis, plan_faults
+from replicated_namesrv.simulation.invariants import Invariants
+from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.network import Network
+from replicated_namesrv.simulation.world import MS, SECOND, World
+
+Build = Callable[["Simulation"], Application]
+"""Makes the application of a run; it may draw from the world's randomness and give the nemesis its ``transfer``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything a run depends on, besides the code."""
+
+    seed: int
+    nodes: int = 3
+    duration_s: float = 30.0
+    """Virtual time in which faults strike."""
+    subject: str = "raft"
+    """``raft``, or ``plain`` for PySyncObj as it comes."""
+    off: str | None = None
+    """The defence that is switched off."""
+    clients: int | None = None
+    """None: drawn from the seed."""
+    faults: tuple[int, ...] | None = None
+    """Only these faults of the schedule; None: all."""
+
+    def command(self) -> str:
+        """The command line that repeats this run."""
+        parts = [f"namesrv simulate --seeds {self.seed}:{self.seed + 1} --nodes {self.nodes} --duration-s {self.duration_s:g}"]
+        if self.subject == "plain":
+            parts.append("--plain")
+        if self.off is not None:
+            parts.append(f"--off {self.off}")
+        if self.clients is not None:
+            parts.append(f"--clients {self.clients}")
+        if self.faults is not None:
+            parts.append(f"--faults {','.join(map(str, self.faults)) or 'none'}")
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run came to."""
+
+    scenario: Scenario
+    violation: str | None
+    """Name of the broken invariant."""
+    text: str
+    """What broke it."""
+    violated_at_s: float
+    digest: str
+    """Of the whole trace."""
+    catch_up_s: float
+    """From the last heal until every node had caught up."""
+    virtual_s: float
+    wall_s: float
+    counts: dict[str, int]
+    """Elections, truncations, messages, outcomes, faults …"""
+    faults: tuple[Fault, ...]
+    lines: tuple[str, ...] = field(repr=False, default=())
+    """The readable trace, if asked for."""
+
+
+def describe_message(message: object) -> str:
+    """One short line for the readable trace: long bytes as their length, incarnations left out."""
+    fields = message._asdict() if isinstance(message, tuple) and hasattr(message, "_asdict") else {"": message}
+    shown = []
+    for name, value in fields.items():
+        if name not in ("source", "destination"):
+            shown.append(f"{name} {f'{len(value)} bytes' if isinstance(value, bytes) else value}")
+    return f"{type(message).__name__}({', '.join(shown)})"
+
+
+class Simulation:
+    """A cluster in a world."""
+
+    def __init__(
+        self, scenario: Scenario, build: "Build", clock_drift_max: Callable[[World], float], *, readable: bool = False
+    ) -> None:
+        self.scenario = scenario
+        self.world = World(scenario.seed, readable)
+        self.invariants = Invariants(self.world)
+        self.ledger = Ledger(self.invariants)
+        self.names = [f"n{number}" for number in range(1, scenario.nodes + 1)]
+        self.machines = [
+            Machine(self.world, name, self.invariants, lambda machine: self._application.start_process(machine))
+            for name in self.names
+        ]
+        self.network = Network(self.world, self.machines, describe_message)
+        for machine in self.machines:
+            machine.network = self.network
+        self.nemesis = Nemesis(self.world, self.machines, self.network, clock_drift_max(self.world))
+        self._application = build(self)
+        planned = plan_faults(self.world, int(scenario.duration_s * SECOND), self.nemesis.kinds())
+        self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
+        self.catch_up_s = 0.0
+
+    def _stopped(self) -> bool:
+        return self.invariants.violation is not None
+
+    def _run(self, duration_ns: int) -> None:
+        if not self._stopped():
+            self.world.run_until(self.world.now_ns + duration_ns, self._stopped)
+
+    def run(self) -> Result:
+        """Run to the end or to the first violation."""
+        started = time.perf_counter()
+        self.nemesis.draw_clock_rates()
+        for machine in self.machines:
+            machine.start()
+        self._application.start_clients()
+        self.nemesis.schedule(self.faults)
+        self._run(int(self.scenario.duration_s * SECOND))
+        if not self._stopped():
+            self.nemesis.heal()
+            self._catch_up()
+        self._application.stop_clients()
+        self._run(self._application.drain_ns)
+        if not self._stopped():
+            self._application.read_finally()
+        self._run(5 * SECOND)
+        if not self._stopped():
+            self._application.check()
+        return self._result(time.perf_counter() - started)
+
+    def _catch_up(self) -> None:
+        """Every node has what was committed at the heal, and knows the one leader, within the bound."""
+        healed_ns, target = self.world.now_ns, self.invariants.highest_committed
+        end_ns = healed_ns + self._application.catch_up_ns
+        while self.world.now_ns < end_ns and not self._stopped():
+            if self._lag(target) is None:
+                break
+            self._run(10 * MS)
+        self.catch_up_s = (self.world.now_ns - healed_ns) / SECOND
+        lag = self._lag(target)
+        if lag is not None:
+            self.invariants.violated("catch-up", f"{self.catch_up_s:.1f} s after the last heal {lag}")
+        self._run(end_ns - self.world.now_ns)
+
+    def _lag(self, target: int) -> str | None:
+        leaders = {machine.raft.leader_id if machine.raft else None for machine in self.machines}
+        if len(leaders) > 1 or None in leaders:
+            return "the nodes do not know one leader: " + ", ".join(
+                f"{machine.name} {'is down' if machine.raft is None else f'believes in {machine.raft.leader_id}'}"
+                for machine in self.machines
+            )
+        for machine in self.machines:
+            if machine.raft is not None and machine.raft.applied_index < target:
+                return f"{machine.name} has applied {machine.raft.applied_index} of {target}"
+        return None
+
+    def _result(self, wall_s: float) -> Result:
+        violation = self.invariants.violation
+        counts = {
+            "events": self.world.events,
+            "messages": self.network.sent,
+            "elections": self.invariants.elections,
+            "truncations": self.invariants.truncations,
+            "snapshots installed": self.invariants.restores,
+            "entries committed": len(self.invariants.committed),
+            "boots": sum(machine.boots for machine in self.machines),
+            **{f"fault {kind}": count for kind, count in sorted(self.nemesis.struck.items())},
+            **dict(sorted(self.ledger.outcomes.items())),
+        }
+        return Result(
+            self.scenario,
+            None if violation is None else violation.name,
+            "" if violation is None else violation.text,
+            self.world.now_ns / SECOND,
+            self.world.trace.digest(),
+            self.catch_up_s,
+            self.world.now_ns / SECOND,
+            wall_s,
+            counts,
+            self.faults,
+            tuple(self.world.trace.lines),
+        )

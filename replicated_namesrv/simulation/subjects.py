@@ -1,0 +1,93 @@
+"""What can be put into the world: the Raft core as shipped (perhaps without one defence), or plain PySyncObj.
+
+A run draws its settings from its seed: small limits are drawn often, so that snapshots, chunked messages and full windows are
+daily business and not rare events.
+"""
+
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.raft.config import Defences, RaftConfig
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
+from replicated_namesrv.simulation.machine import Machine, Process
+from replicated_namesrv.simulation.simulation import Result, Scenario, Simulation
+from replicated_namesrv.simulation.world import MS, World
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.interfaces import Observer
+
+_CATCH_UP_ELECTION_TIMES = 5
+
+
+def draw_config(world: World, defences: Defences) -> RaftConfig:
+    """Settings of one run."""
+    rng = world.random("config")
+    compact_entries = rng.choice((20, 60, 300, 2_000))
+    return RaftConfig(
+        clock_drift_max=rng.choice((0.05, 0.05, 0.25)),
+        lease_reads=rng.random() < 0.6,
+        proposal_timeout_ms=2_000,
+        read_timeout_ms=1_000,
+        entry_bytes_max=rng.choice((64, 1_024, 128 << 10)),
+        append_bytes_max=rng.choice((128, 2_048, 256 << 10)),
+        inflight_bytes_max=rng.choice((256, 4 << 20)),
+        inflight_messages_max=rng.choice((1, 3, 64)),
+        apply_entries_max=rng.choice((2, 512)),
+        compact_entries=compact_entries,
+        compact_margin_entries=rng.choice((0, compact_entries // 4)),
+        segment_bytes=rng.choice((512, 4_096, 1 << 20)),
+        snapshot_slice_bytes=rng.choice((64, 512, 4_096)),
+        digest_interval_entries=rng.choice((8, 64)),
+        defences=defences,
+    )
+
+
+def build_raft(simulation: Simulation) -> Application:
+    """The shipped core, with registers on top."""
+    off = simulation.scenario.off
+    config = draw_config(simulation.world, Defences() if off is None else Defences.without(off))
+    rng = simulation.world.random("load")
+
+    def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
+        assert machine.life is not None
+        observer: Observer = machine.observer
+        node = RaftNode(machine.name, simulation.names, "simulated", machine.life, machine.disk, state, config, observer)
+        return node, node, node
+
+    def transfer(machine: Machine, peer: str | None) -> None:
+        def ask(process: Process) -> None:
+            end = simulation.ledger.begin("transfer", machine)
+
+            def done(handed_over: bool) -> None:
+                end(handed_over)
+
+            assert isinstance(process, RaftNode)
+            process.transfer_leadership(peer, done)
+
+        machine.enqueue(ask)
+
+    simulation.nemesis.transfer = transfer
+    application = RegisterApplication(
+        simulation.world,
+        simulation.invariants,
+        simulation.ledger,
+        boot,
+        clients=simulation.scenario.clients or rng.choice((2, 4, 8)),
+        catch_up_ns=_CATCH_UP_ELECTION_TIMES * config.election_max_ms * MS,
+        drain_ns=(config.proposal_timeout_ms + 2_000) * MS,
+        lease_share=0.5 if config.lease_reads else 0.1,
+        ballast=rng.choice((0, 1_000, 20_000)),
+        slice_bytes=config.snapshot_slice_bytes,
+    )
+    application.machines = simulation.machines
+    return application
+
+
+def declared_drift(world: World) -> float:
+    """The drift that the drawn settings declare."""
+    return draw_config(world, Defences()).clock_drift_max
+
+
+def run(scenario: Scenario, *, readable: bool = False) -> Result:
+    """Run one scenario."""
+    return Simulation(scenario, build_raft, declared_drift, readable=readable).run()

@@ -1,0 +1,80 @@
+"""Virtual time, seeded randomness and the trace: what makes a run a function of its seed.
+
+Nothing in a simulation reads a clock, a hash of a string, a set's order or shared randomness. Each consumer of randomness has
+a stream of its own, named; so the clients do not change their minds because a fault was taken out of the schedule.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Callable
+from random import Random
+
+MS = 1_000_000
+"""Nanoseconds in a millisecond."""
+SECOND = 1_000_000_000
+"""Nanoseconds in a second."""
+
+_BATCH = 2_048
+
+
+class Trace:
+    """Digest of everything that happened and, on request, a readable account of it."""
+
+    def __init__(self, readable: bool) -> None:
+        self.readable = readable
+        self.lines: list[str] = []
+        """Only if ``readable``: time in seconds, then what happened."""
+        self._events: list[tuple[int | str, ...]] = []
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def event(self, *facts: int | str) -> None:
+        """Enter an event into the digest."""
+        self._events.append(facts)
+        if len(self._events) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._hash.update(repr(self._events).encode())
+        self._events.clear()
+
+    def digest(self) -> str:
+        """Equal for two runs exactly if the same happened in both."""
+        self._flush()
+        return self._hash.hexdigest()
+
+
+class World:
+    """The event queue. Time is whole nanoseconds since the start; events at equal times run in the order they were made."""
+
+    def __init__(self, seed: int, readable: bool = False) -> None:
+        self.seed = seed
+        self.now_ns = 0
+        self.events = 0
+        self.trace = Trace(readable)
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[object, ...]]] = []
+        self._sequence = 0
+
+    def random(self, stream: str) -> Random:
+        """A stream of randomness that depends on the seed and the name of the stream alone."""
+        return Random(f"{self.seed}/{stream}")
+
+    def after(self, delay_ns: int, call: Callable[..., None], *arguments: object) -> None:
+        """Call in ``delay_ns`` from now."""
+        self._sequence += 1
+        heapq.heappush(self._queue, (self.now_ns + delay_ns, self._sequence, call, arguments))
+
+    def run_until(self, end_ns: int, stop: Callable[[], bool] | None = None) -> None:
+        """Run all events before ``end_ns``, or until ``stop`` says so; then it is ``end_ns``, or the moment it stopped."""
+        queue = self._queue
+        while queue and queue[0][0] < end_ns:
+            self.now_ns, _, call, arguments = heapq.heappop(queue)
+            self.events += 1
+            call(*arguments)
+            if stop is not None and stop():
+                return
+        self.now_ns = end_ns
+
+    def note(self, text: str) -> None:
+        """A line for the readable account."""
+        if self.trace.readable:
+            self.trace.lines.append(f"{self.now_ns / SECOND:10.6f}  {text}")
