@@ -19,6 +19,44 @@ hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, datab
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
+QUICK_LIMIT_S, ALL_LIMIT_S = 240, 2400
+"""How long the quick tests and all of them may take on two cores."""
+
+
+class Totals:
+    """What a whole run took, and which tests were left out for want of RocketMQ's jars."""
+
+    def __init__(self) -> None:
+        self.quick_s = self.slow_s = 0.0
+        self.without_jars: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if "slow" in report.keywords:
+            self.slow_s += report.duration
+        else:
+            self.quick_s += report.duration
+        if report.skipped and isinstance(report.longrepr, tuple) and provision.SKIP_PREFIX in report.longrepr[2]:
+            self.without_jars.append(report.nodeid)
+
+    def jars_could_be_had(self) -> bool:
+        """Whether tests were skipped although Maven is here: a defect of the tests, never to be passed over."""
+        return bool(self.without_jars) and provision.maven() is not None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.jars_could_be_had():
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        spent = f"quick tests: {self.quick_s:.0f} s of at most {QUICK_LIMIT_S}"
+        if self.slow_s:
+            spent += f"; with slow ones: {self.quick_s + self.slow_s:.0f} s of at most {ALL_LIMIT_S}"
+        over = self.quick_s > QUICK_LIMIT_S or self.quick_s + self.slow_s > ALL_LIMIT_S
+        terminalreporter.write_line(spent + (" - OVER THE LIMIT" if over else ""))
+        if self.jars_could_be_had():
+            terminalreporter.write_line("failed: Maven is here, but these were skipped: " + ", ".join(self.without_jars))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="seed of every random choice of this run (default: a new one)")
 
@@ -37,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
             print(f"\n{text}", file=sys.stderr, flush=True)
 
     provision.say_through(print_now)
+    config.pluginmanager.register(Totals(), "totals")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -1,0 +1,36 @@
+"""Waiting for a condition: the only way in which a test lets time pass."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+PAUSE_S = 0.02
+"""Between two looks at a condition."""
+
+
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> T:
+    """The first true value of ``condition``, an OSError being not yet. After ``timeout_s``: AssertionError that names ``what``."""
+    deadline = time.monotonic() + timeout_s
+    last: object = None
+    while time.monotonic() < deadline:
+        try:
+            value = condition()
+            if value:
+                return value
+            last = value
+        except OSError as error:
+            last = error
+        time.sleep(PAUSE_S)
+    raise AssertionError(f"waited {timeout_s} s in vain for {what}; last seen: {last!r}")
+
+
+async def until(condition: Callable[[], T], what: str, timeout_s: float = 30) -> T:
+    """``wait_until`` for a condition of this event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"waited {timeout_s} s in vain for {what}; last seen: {value!r}")
+        await asyncio.sleep(PAUSE_S)
+    return value
