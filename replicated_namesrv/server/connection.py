@@ -1,0 +1,430 @@
+"""One accepted connection: bytes in, frames to the dispatcher, answers out, and back-pressure in both directions.
+
+All connections receive into one shared buffer: the loop fills it and hands it over in one step, so nobody else's bytes can
+be in it in between. A connection owns memory only while a frame is incomplete or its peer does not read. 10,000 silent
+connections therefore cost their sockets and small objects, nothing else.
+
+All complete frames of one read are taken in order and their answers leave in one write. Answers that come later (a Future)
+are written when they come, in whatever order: peers match by opaque.
+
+A connection is read no further while unsent bytes are above the high-water mark, while too many of its requests are
+unanswered, or while one of its registrations is evaluated in slices.
+
+The first 12 bytes decide what the connection speaks, as in the Java server: PROXY protocol v1 or v2, then TLS by its first
+byte, then frames; nothing is decoded before they have arrived.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Protocol, cast
+
+from replicated_namesrv.errors import FrameError
+from replicated_namesrv.server.answers import PIECES_PER_WRITE
+from replicated_namesrv.server.idle import IdleWheel
+from replicated_namesrv.server.limits import HeldBytes, Limits
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.server.tls import TlsContexts, TlsError, TlsSession
+from replicated_namesrv.service import CloseReason
+from replicated_namesrv.wire.frame import FIRST_JUDGED_BYTES, FrameBounds, missing_bytes, next_frame
+from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
+
+RECEIVE_BUFFER_BYTES = 262_144
+TLS_HANDSHAKE_BYTE = 0x16
+
+
+class Dispatcher(Protocol):
+    """Turns request frames into answer frames."""
+
+    def prepared(self, data: bytes, start: int, pieces: list[bytes]) -> int:
+        """Answer frames from ``start`` on as long as each has a prepared answer: append pieces of answer frames, give the
+        position of the first frame that has none. Stops when ``pieces`` has ``PIECES_PER_WRITE`` or more."""
+
+    def request(self, connection: "RemotingConnection", data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
+        """Answer of the frame at ``start``; None: there is none, or it comes later through ``RemotingConnection.finish``,
+        which ``defer`` announces. Raises FrameError."""
+
+
+class Host(Protocol):
+    """What all connections of a server share."""
+
+    dispatcher: Dispatcher
+    limits: Limits
+    metrics: ServerMetrics
+    held: HeldBytes
+    idle: IdleWheel
+    problems: Problems
+    tls: TlsContexts
+    receive_view: memoryview
+    now_s: Callable[[], float]
+
+    def opened(self, connection: "RemotingConnection") -> bool:
+        """Admit ``connection``; False: there are too many."""
+
+    def closed(self, connection: "RemotingConnection", reason: CloseReason) -> None:
+        """``connection`` is gone; called once for each that was admitted."""
+
+
+class RemotingConnection(asyncio.BufferedProtocol):
+    """Server side of one connection; implements ``service.Connection``."""
+
+    __slots__ = (
+        "__weakref__",
+        "_close_reason",
+        "_closing",
+        "_decided",
+        "_ended",
+        "_host",
+        "_needed",
+        "_partial",
+        "_proxied",
+        "_reading",
+        "_running",
+        "_suspended",
+        "_tls",
+        "_transport",
+        "_unwritable",
+        "connection_id",
+        "idle_slot",
+        "last_active_tick",
+        "peer",
+        "pending",
+    )
+
+    def __init__(self, host: Host, connection_id: int) -> None:
+        self._host = host
+        self.connection_id = connection_id
+        self.peer = ""
+        self.pending = 0
+        """Requests received and neither answered nor dropped."""
+        self.last_active_tick = 0
+        self.idle_slot = 0
+        self._transport: asyncio.Transport | None = None
+        self._tls: TlsSession | None = None
+        self._decided = False
+        self._proxied = False
+        self._partial: bytearray | None = None
+        self._needed = FIRST_JUDGED_BYTES
+        self._reading = True
+        self._unwritable = False
+        self._suspended = False
+        self._running = False
+        self._ended: CloseReason | None = None
+        """Why no further frame is taken; the connection closes once all before are answered."""
+        self._closing = False
+        self._close_reason: CloseReason | None = None
+
+    # -- called by the event loop ---------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere as one
+        address = stream.get_extra_info("peername")
+        self.peer = f"{address[0]}:{address[1]}" if address else "?"
+        if not self._host.opened(self):
+            self._transport = None
+            stream.abort()
+            return
+        stream.set_write_buffer_limits(self._host.limits.high_water_bytes, self._host.limits.low_water_bytes)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._host.receive_view
+
+    def buffer_updated(self, count: int) -> None:
+        if self._closing:
+            return
+        host = self._host
+        host.metrics.bytes_in += count
+        self.last_active_tick = host.idle.tick
+        if self._tls is not None:
+            self._decrypt(bytes(host.receive_view[:count]))
+        elif self._partial is None and self._decided:
+            self._take(bytes(host.receive_view[:count]))
+        else:
+            self._append(host.receive_view[:count])
+            self._proceed()
+
+    def eof_received(self) -> bool:
+        """The peer will send nothing more. What it asked for is still answered, then the connection closes."""
+        self._ended = self._ended or CloseReason.PEER
+        self._drop_partial()
+        return self.pending > 0
+
+    def pause_writing(self) -> None:
+        self._unwritable = True
+        self._hold()
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        self._unwritable = False
+        self._hold()
+        self._continue()
+
+    def connection_lost(self, exception: Exception | None) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        self._closing = True
+        self._partial = None
+        self._tls = None
+        self._host.held.forget(self)
+        self._host.idle.discard(self)
+        self._host.closed(self, self._close_reason or CloseReason.PEER)
+
+    # -- called by dispatcher, service and server -----------------------------------------------------------------------
+
+    @property
+    def is_closing(self) -> bool:
+        """True once it is closed or closing: nothing can be answered any more."""
+        return self._closing
+
+    def defer(self) -> None:
+        """One request will be answered later, through ``finish``."""
+        self.pending += 1
+        self._host.metrics.pending_requests += 1
+        if self.pending >= self._host.limits.pending_per_connection:
+            self._set_reading()
+
+    def finish(self, answer: bytes | None) -> None:
+        """The answer of a deferred request; None: there is none."""
+        self.pending -= 1
+        self._host.metrics.pending_requests -= 1
+        if self._transport is None:
+            return
+        if answer is not None and not self._closing:
+            self._send(answer)
+            self.last_active_tick = self._host.idle.tick
+            if self._unwritable:
+                self._hold()
+        if self._ended is not None and not self.pending:
+            self.close(self._ended)
+        elif not self._reading:
+            self._continue()
+
+    def suspend(self) -> None:
+        """Take no further frame of this connection until ``resume``."""
+        self._suspended = True
+        self._set_reading()
+
+    def resume(self) -> None:
+        """End of ``suspend``."""
+        self._suspended = False
+        self._continue()
+
+    def close(self, reason: CloseReason) -> None:
+        """See ``service.Connection``."""
+        if self._closing or self._transport is None:
+            return
+        self._closing = True
+        self._close_reason = reason
+        self._drop_partial()
+        if self._tls is not None:
+            self._tls.close()
+        self._transport.close()
+
+    def drain(self, reason: CloseReason) -> None:
+        """Take no further frame, and close once all that came before are answered."""
+        self._ended = self._ended or reason
+        self._drop_partial()
+        if self.pending:
+            self._set_reading()
+        else:
+            self.close(self._ended)
+
+    def abort(self, reason: CloseReason) -> None:
+        """Close at once; what is not sent is lost."""
+        if self._transport is None:
+            return
+        self._closing = True
+        self._close_reason = self._close_reason or reason
+        self._transport.abort()
+
+    def close_at_limit(self, name: str) -> None:
+        """See ``limits.Holder``."""
+        self._host.metrics.hit_limit(name)
+        self._host.problems.report(name, "connection closed at a limit", peer=self.peer, limit=name)
+        self.abort(CloseReason.OURS)
+
+    # -- receiving ------------------------------------------------------------------------------------------------------
+
+    def _append(self, data: memoryview | bytes) -> None:
+        """Keep bytes that complete nothing yet, or that wait until there is room for their answers."""
+        if self._partial is None:
+            self._partial = bytearray(data)
+            if not self._decided:
+                self._host.held.begin(self, self._host.now_s())
+        else:
+            self._partial += data
+        self._hold()
+
+    def _drop_partial(self) -> None:
+        if self._partial is not None:
+            self._partial = None
+            self._host.held.end(self)
+            self._hold()
+
+    def _proceed(self) -> None:
+        """Look at the kept bytes, if there are enough of them now."""
+        if self._closing or self._partial is None or len(self._partial) < self._needed or not self._reading:
+            return
+        data = bytes(self._partial)
+        if not self._decided:
+            self._decide(data)
+        else:
+            self._drop_partial()
+            self._take(data)
+
+    def _decide(self, data: bytes) -> None:
+        """What does this connection speak? ``data`` is all that came, at least 12 bytes or what followed a PROXY header."""
+        if not self._proxied:
+            try:
+                header = parse_proxy_header(data, 0, len(data))
+            except FrameError as error:
+                self._refuse(str(error))
+                return
+            if header is None:
+                self._needed = len(data) + 1
+                return
+            self._proxied = True
+            self.peer = header.source or self.peer
+            data = data[header.size :]
+            if not data:
+                self._partial = bytearray()
+                self._needed = 1
+                return
+        self._decided = True
+        self._drop_partial()
+        if data[0] == TLS_HANDSHAKE_BYTE:
+            self._start_tls(data)
+        elif self._host.tls.mode == "enforcing":
+            self._refuse("it speaks no TLS, which tls.server.mode=enforcing asks for")
+        else:
+            self._take(data)
+
+    def _decrypt(self, data: bytes) -> None:
+        assert self._tls is not None
+        try:
+            plain = self._tls.receive(data)
+        except TlsError as error:
+            self._host.metrics.tls_failures += 1
+            self._host.problems.report("tls", "TLS failed; connection closed", peer=self.peer, why=str(error))
+            self.abort(CloseReason.PEER)
+            return
+        ended = self._tls.ended
+        if plain:
+            self._append(plain)
+            self._proceed()
+        if ended and not self._closing:
+            self.drain(CloseReason.PEER)
+
+    def _start_tls(self, data: bytes) -> None:
+        context = self._host.tls.context
+        if context is None:
+            self._refuse("TLS is not served here")
+            return
+        assert self._transport is not None
+        self._host.held.begin(self, self._host.now_s())
+        self._tls = TlsSession(context, self._transport.write, self._handshake_done)
+        self._decrypt(data)
+
+    def _handshake_done(self) -> None:
+        self._host.metrics.tls_handshakes += 1
+        self._host.held.end(self)
+
+    def _refuse(self, why: str) -> None:
+        """The peer sent what no peer may send: close without an answer."""
+        self._host.problems.report("refused", "connection closed: it does not speak remoting", peer=self.peer, why=why)
+        self._host.metrics.hit_limit("malformed")
+        self.abort(CloseReason.PEER)
+
+    # -- frames and answers ---------------------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> None:
+        """Handle the frames of ``data`` in order; keep what is incomplete or has to wait."""
+        started_ns = perf_counter_ns()
+        metrics = self._host.metrics
+        answered_before = metrics.answered
+        position, incomplete = 0, False
+        self._running = True
+        try:
+            while self._reading and not self._closing and not incomplete:
+                pieces: list[bytes] = []
+                try:
+                    position, incomplete = self._answer(data, position, pieces)
+                finally:
+                    if pieces:
+                        self._send(b"".join(pieces))
+        except FrameError as error:
+            self._refuse(str(error))
+            return
+        finally:
+            self._running = False
+        answered = metrics.answered - answered_before
+        if answered:
+            metrics.latency.observe(perf_counter_ns() - started_ns, answered)
+        if position < len(data) and not self._closing:
+            self._keep(data[position:], incomplete)
+
+    def _answer(self, data: bytes, position: int, pieces: list[bytes]) -> tuple[int, bool]:
+        """Answer frames until ``pieces`` are worth a write: where that was, and whether the bytes there are no whole frame."""
+        dispatcher = self._host.dispatcher
+        size = len(data)
+        while self._reading and not self._closing:
+            position = dispatcher.prepared(data, position, pieces)
+            if position == size:
+                return position, True
+            if len(pieces) >= PIECES_PER_WRITE:
+                break
+            bounds = next_frame(data, position, size)
+            if bounds is None:
+                return position, True
+            answer = dispatcher.request(self, data, position, bounds)
+            position = bounds.end
+            if answer is not None:
+                pieces.append(answer)
+        return position, False
+
+    def _keep(self, rest: bytes, incomplete: bool) -> None:
+        self._needed = len(rest) + missing_bytes(rest, 0, len(rest)) if incomplete else 0
+        if incomplete:
+            self._host.held.begin(self, self._host.now_s())
+        self._partial = bytearray(rest)
+        self._hold()
+
+    def _send(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._host.metrics.bytes_out += len(data)
+        if self._tls is not None:
+            self._tls.send(data)
+        else:
+            self._transport.write(data)
+
+    # -- back-pressure --------------------------------------------------------------------------------------------------
+
+    def _may_read(self) -> bool:
+        if self._unwritable or self._suspended or self._ended is not None:
+            return False
+        return self.pending < self._host.limits.pending_per_connection
+
+    def _set_reading(self) -> None:
+        if self._reading and not self._may_read():
+            self._reading = False
+            if self._transport is not None and not self._closing:
+                self._transport.pause_reading()
+
+    def _continue(self) -> None:
+        """Something that forbade reading has ended: perhaps all has."""
+        if self._reading or self._closing or self._transport is None or not self._may_read():
+            return
+        self._reading = True
+        if not self._running:
+            self._proceed()
+        if self._reading and not self._closing:
+            self._transport.resume_reading()
+
+    def _hold(self) -> None:
+        """Tell the accounts how many bytes this connection makes the server hold."""
+        count = len(self._partial) if self._partial is not None else 0
+        if self._unwritable and self._transport is not None:
+            count += self._transport.get_write_buffer_size()
+        self._host.held.hold(self, count)

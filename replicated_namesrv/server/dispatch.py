@@ -1,0 +1,176 @@
+"""From request frame to answer frame: which handler, who waits, what goes wrong (``NettyRemotingAbstract``).
+
+A handler gives an ``Answer``, or a ``Deferred`` one. Everything else is decided here once for all codes: frames that are
+responses are dropped, oneway requests are executed and never answered, unknown codes are told so, what a handler raises
+becomes the code of the error or 1, and too many waiting requests are answered with code 2.
+
+An error that says "not here, not now" (UnavailableError) on a route query closes the connection instead: a client moves to
+another name server only when its connection breaks, and stays for ever with one that answers an error code.
+"""
+
+import time
+from asyncio import CancelledError, Future
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from replicated_namesrv.errors import NamesrvError, UnavailableError
+from replicated_namesrv.server.answers import RouteAnswers
+from replicated_namesrv.server.changes import Changes
+from replicated_namesrv.server.connection import RemotingConnection
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.server.queries import Queries
+from replicated_namesrv.server.registrations import Registrations
+from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request
+from replicated_namesrv.service import CloseReason, NameService
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
+from replicated_namesrv.wire.frame import FrameBounds
+from replicated_namesrv.wire.header import RemotingHeader, answer_frame, answer_parts, decode_header, opaque_bytes
+
+OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
+GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
+ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
+
+Handler = Callable[[Request], Outcome]
+
+
+class RequestDispatcher:
+    """Implements ``connection.Dispatcher`` over one service."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: NameService,
+        metrics: ServerMetrics,
+        problems: Problems,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.is_going_away = False
+        """While set, clients that understand it are answered GO_AWAY."""
+        self._settings = settings
+        self._metrics = metrics
+        self._problems = problems
+        self._pending_route_queries = 0
+        self._pending_others = 0
+        self._answers = RouteAnswers(service.state, settings.route_cache_bytes, metrics)
+        self._queries = Queries(settings, service, self._answers, now_s)
+        self._registrations = Registrations(settings, service, metrics)
+        changes = Changes(settings, service)
+        self._handlers: dict[int, Handler] = {
+            **self._queries.handlers(),
+            **changes.handlers(),
+            RequestCode.REGISTER_BROKER.value: self._registrations.register,
+        }
+
+    def started(self) -> None:
+        """The server listens from now on (needWaitForService counts from here)."""
+        self._queries.started()
+
+    def prepared(self, data: bytes, start: int, pieces: list[bytes]) -> int:
+        """See ``connection.Dispatcher``."""
+        if self.is_going_away or not self._queries.is_ready():
+            return start
+        return self._answers.answer(data, start, pieces)
+
+    def request(self, connection: RemotingConnection, data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
+        """See ``connection.Dispatcher``."""
+        header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
+        if header.is_response:
+            return None  # to no request of ours
+        self._metrics.general_path_requests += 1
+        request = Request(connection, header, data, start, bounds)
+        outcome = self._outcome(request)
+        if outcome is None:
+            self._metrics.count_request(header.code, None)
+            return None
+        if isinstance(outcome, Deferred):
+            self._defer(request, outcome)
+            return None
+        frame = self._complete(header, outcome)
+        self._metrics.answered += frame is not None
+        return frame
+
+    def _outcome(self, request: Request) -> Outcome | None:
+        """None: the connection is closed instead."""
+        header = request.header
+        if self.is_going_away and header.version > V5_3_1:
+            return GO_AWAY
+        handler = self._handlers.get(header.code)
+        if handler is None:
+            return Answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED.value, f" request type {header.code} not supported")
+        if self._is_overloaded(header.code):
+            return OVERLOAD
+        try:
+            return handler(request)
+        except Exception as error:  # nothing that a handler does may end the process
+            return self._failed(request, error)
+
+    def _is_overloaded(self, code: int) -> bool:
+        if code == ROUTE_QUERY:
+            if self._pending_route_queries < self._settings.client_request_thread_pool_queue_capacity:
+                return False
+            self._metrics.hit_limit("clientRequestThreadPoolQueueCapacity")
+            return True
+        if self._pending_others < self._settings.default_thread_pool_queue_capacity:
+            return False
+        self._metrics.hit_limit("defaultThreadPoolQueueCapacity")
+        return True
+
+    def _failed(self, request: Request, error: BaseException) -> Answer | None:
+        if isinstance(error, UnavailableError) and request.header.code == ROUTE_QUERY:
+            request.connection.close(CloseReason.OURS)
+            return None
+        if isinstance(error, NamesrvError):
+            return Answer(error.response_code, str(error))
+        name = type(error).__name__
+        self._metrics.unexpected_errors[name] = self._metrics.unexpected_errors.get(name, 0) + 1
+        self._problems.report(
+            name, "a request failed unexpectedly", error=error, peer=request.connection.peer, code=request.header.code
+        )
+        return Answer(ResponseCode.SYSTEM_ERROR.value, f"{name}: {error}")
+
+    def _complete(self, header: RemotingHeader, answer: Answer) -> bytes | None:
+        """Frame of the answer, None for a oneway request."""
+        if header.is_oneway:
+            self._metrics.count_request(header.code, None)
+            return None
+        self._metrics.count_request(header.code, answer.code)
+        parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
+        return answer_frame(parts, opaque_bytes(header.opaque, header.serialize_type))
+
+    # -- answers that come later ------------------------------------------------------------------------------------------
+
+    def _defer(self, request: Request, deferred: Deferred) -> None:
+        self._count_pending(request, 1)
+        request.connection.defer()
+        deferred.future.add_done_callback(partial(self._done, request, deferred.convert, perf_counter_ns()))
+
+    def _done(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
+        self._count_pending(request, -1)
+        answer: Answer | None
+        try:
+            answer = convert(future.result())
+        except CancelledError:
+            answer = None
+        except Exception as error:
+            answer = self._failed(request, error)
+        frame = None
+        if answer is None:
+            self._metrics.count_request(request.header.code, None)
+        else:
+            frame = self._complete(request.header, answer)
+            self._metrics.latency.observe(perf_counter_ns() - started_ns)
+        request.connection.finish(frame)
+
+    def _count_pending(self, request: Request, change: int) -> None:
+        if request.header.code == ROUTE_QUERY:
+            self._pending_route_queries += change
+        else:
+            self._pending_others += change
+
+    def stop(self) -> None:
+        """Give up what is unfinished."""
+        self._registrations.stop()

@@ -1,0 +1,84 @@
+"""The listening socket: opened with RocketMQ's options, closed and opened again when the node is fenced."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.settings import Settings
+
+
+class Listener:
+    """Listens on ``bindAddress:listenPort`` while open; connections outlive its closing."""
+
+    def __init__(self, settings: Settings, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._settings = settings
+        self._protocol_factory = protocol_factory
+        self._server: asyncio.AbstractServer | None = None
+        self._port = settings.listen_port
+
+    @property
+    def is_open(self) -> bool:
+        """Whether peers can connect."""
+        return self._server is not None
+
+    @property
+    def port(self) -> int:
+        """The port, once opened: the kernel's choice where the setting is 0. It stays the same when opened again."""
+        return self._port
+
+    async def open(self) -> None:
+        """Listen. Raises SettingError if address or port cannot be used."""
+        if self._server is not None:
+            return
+        listening = self._bound_socket()
+        self._port = listening.getsockname()[1]
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self._protocol_factory, sock=listening, backlog=self._settings.server_socket_backlog
+            )
+        except OSError as error:  # two processes bound the port before either listened
+            listening.close()
+            raise self._explain(error) from None
+
+    def close(self) -> None:
+        """Listen no longer: peers that connect are refused."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _bound_socket(self) -> socket.socket:
+        settings = self._settings
+        try:
+            found = socket.getaddrinfo(
+                settings.bind_address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+            )
+        except OSError as error:
+            raise SettingError(
+                f"bindAddress={settings.bind_address}: no address of this machine ({error}); give an IP address, 0.0.0.0 for all"
+            ) from None
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if settings.server_socket_snd_buf_size:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.server_socket_snd_buf_size)
+            if settings.server_socket_rcv_buf_size:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.server_socket_rcv_buf_size)
+            listening.bind(address)
+            listening.setblocking(False)
+        except OSError as error:
+            listening.close()
+            raise self._explain(error) from None
+        return listening
+
+    def _explain(self, error: OSError) -> SettingError:
+        where = f"bindAddress={self._settings.bind_address}, listenPort={self._port}"
+        remedies = {
+            errno.EADDRINUSE: "the port is in use; stop whoever listens there or choose another with --listen HOST:PORT",
+            errno.EADDRNOTAVAIL: "not an address of this machine; choose another with --listen HOST:PORT",
+            errno.EACCES: "not allowed; choose a port above 1023 with --listen HOST:PORT",
+        }
+        return SettingError(f"{where}: {remedies.get(error.errno or 0, str(error))}")

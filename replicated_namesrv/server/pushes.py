@@ -1,0 +1,126 @@
+"""Code 905: telling brokers that the least broker id of their group has changed (``notifyMinBrokerIdChanged``).
+
+A push is oneway and only makes brokers quicker: they also poll. So a push that cannot be delivered within 300 ms is dropped
+and counted, never repeated. Each recipient has its own short queue and connection: pushes to one arrive in the order in which
+things happened, and one that cannot be reached delays nobody else (RocketMQ gives up the remaining recipients of a
+notification instead). Connections are kept while they are used.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.routes.results import Effect, NotifyMinBrokerIdChange
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.settings import Settings, parse_address
+from replicated_namesrv.wire.codes import ONEWAY_FLAG, SERVER_VERSION, RequestCode
+from replicated_namesrv.wire.header import RemotingHeader, command_frame
+
+SEND_TIMEOUT_S = 0.3
+
+
+class _Sink(asyncio.Protocol):
+    """Brokers answer nothing to a oneway request; whatever they send is dropped."""
+
+
+class _Recipient:
+    """Frames that wait for one broker address, and the task that sends them."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.frames: deque[bytes] = deque()
+        self.arrived = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class Pushes:
+    """Performs ``NotifyMinBrokerIdChange`` effects; ignores the others."""
+
+    def __init__(self, settings: Settings, metrics: ServerMetrics, problems: Problems) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._problems = problems
+        self._recipients: dict[str, _Recipient] = {}
+        self._waiting = 0
+        self._opaque = 0
+
+    def perform(self, effects: Iterable[Effect]) -> None:
+        """Queue what ``effects`` ask for. Returns at once."""
+        for effect in effects:
+            if isinstance(effect, NotifyMinBrokerIdChange):
+                self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+                frame = notification_frame(effect, self._opaque)
+                for address in effect.recipients:
+                    self._queue(address, frame)
+
+    async def stop(self) -> None:
+        """Drop what waits and close all connections."""
+        tasks = [recipient.task for recipient in self._recipients.values() if recipient.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _queue(self, address: str, frame: bytes) -> None:
+        if self._waiting >= self._settings.server_oneway_semaphore_value:
+            self._count("dropped")
+            self._metrics.hit_limit("serverOnewaySemaphoreValue")
+            return
+        recipient = self._recipients.get(address)
+        if recipient is None:
+            recipient = self._recipients[address] = _Recipient(address)
+            recipient.task = asyncio.get_running_loop().create_task(self._run(recipient))
+        self._waiting += 1
+        recipient.frames.append(frame)
+        recipient.arrived.set()
+
+    async def _run(self, recipient: _Recipient) -> None:
+        """Send what comes for one recipient until nothing has come for a while."""
+        try:
+            while True:
+                async with asyncio.timeout(self._settings.client_channel_max_idle_time_seconds):
+                    await recipient.arrived.wait()
+                while recipient.frames:
+                    await self._send(recipient, recipient.frames.popleft())
+                recipient.arrived.clear()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting -= len(recipient.frames)
+            del self._recipients[recipient.address]
+            if recipient.transport is not None:
+                recipient.transport.abort()
+
+    async def _send(self, recipient: _Recipient, frame: bytes) -> None:
+        self._waiting -= 1
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                if recipient.transport is None or recipient.transport.is_closing():
+                    host, port = parse_address("brokerAddr", recipient.address)
+                    loop = asyncio.get_running_loop()
+                    recipient.transport, _ = await loop.create_connection(_Sink, host, port)
+            if recipient.transport.get_write_buffer_size():  # it does not read what it was sent before
+                raise TimeoutError
+            recipient.transport.write(frame)
+            self._count("sent")
+        except (OSError, TimeoutError, SettingError) as error:
+            self._count("failed")
+            self._problems.report(
+                "push", "a broker could not be told of its group's new least id", peer=recipient.address, why=repr(error)
+            )
+
+    def _count(self, outcome: str) -> None:
+        self._metrics.pushes[outcome] = self._metrics.pushes.get(outcome, 0) + 1
+
+
+def notification_frame(change: NotifyMinBrokerIdChange, opaque: int) -> bytes:
+    """The request frame (``NotifyMinBrokerIdChangeRequestHeader``)."""
+    fields = {"minBrokerId": str(change.min_broker_id), "minBrokerAddr": change.min_broker_addr}
+    if change.offline_broker_addr is not None:
+        fields["offlineBrokerAddr"] = change.offline_broker_addr
+    if change.ha_broker_addr is not None:
+        fields["haBrokerAddr"] = change.ha_broker_addr
+    code = RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE.value
+    return command_frame(RemotingHeader(code, ONEWAY_FLAG, opaque=opaque, version=SERVER_VERSION, ext_fields=fields))

@@ -1,0 +1,271 @@
+"""Requests that only read: routes, cluster info, lists, KV config, data versions.
+
+Each first waits for the barrier of the consistency that applies (the configured one, or the one that the request's extFields
+``readConsistency`` and ``maxStalenessMs`` ask for) and then reads the state in the same turn. Only a request that asks is told
+in extFields what it got: ``readConsistency``, ``revision``, ``term``, ``leader``, ``stalenessMs``.
+"""
+
+from asyncio import Future
+from collections.abc import Callable
+
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.routes.state import BrokerData, TopicRoute
+from replicated_namesrv.server.answers import RouteAnswers
+from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_long, then
+from replicated_namesrv.service import DataVersionAnswer, Freshness, NameService, ReadLevel
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.wire import bodies
+from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
+from replicated_namesrv.wire.header import answer_parts
+
+ERROR = ResponseCode.SYSTEM_ERROR.value
+NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
+FAQ_URL = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
+MASTER_ID = 0
+
+
+class BadConsistencyError(NamesrvError):
+    """``readConsistency`` or ``maxStalenessMs`` of a request says nothing that exists."""
+
+
+class Queries:
+    """Handlers of codes 101, 105, 106, 206, 219, 224, 304, 311 to 313, 319, 322 and 901."""
+
+    def __init__(
+        self, settings: Settings, service: NameService, answers: RouteAnswers, now_s: Callable[[], float]
+    ) -> None:
+        self._settings = settings
+        self._service = service
+        self._state = service.state
+        self._answers = answers
+        self._now_s = now_s
+        self._started_s = now_s()
+
+    def started(self) -> None:
+        """needWaitForService counts from here."""
+        self._started_s = self._now_s()
+
+    def handlers(self) -> dict[int, Callable[[Request], Outcome]]:
+        """By request code."""
+        state = self._state
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC.value: self.route,
+            RequestCode.GET_KV_CONFIG.value: self.kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE.value: self.kv_list,
+            RequestCode.GET_BROKER_CLUSTER_INFO.value: self.cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP.value: self.member_group,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER.value: self.all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER.value: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS.value: self.system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST.value: lambda request: self.topic_list(request, state.unit_topics),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST.value: lambda request: self.topic_list(request, state.has_unit_sub_topics),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST.value: (
+                lambda request: self.topic_list(request, state.has_unit_sub_un_unit_topics)
+            ),
+            RequestCode.GET_NAMESRV_CONFIG.value: self.config,
+            RequestCode.QUERY_DATA_VERSION.value: self.data_version,
+        }
+
+    # -- routes
+
+    def is_ready(self) -> bool:
+        """False while route queries are refused (needWaitForService)."""
+        settings = self._settings
+        return not settings.need_wait_for_service or self._now_s() - self._started_s >= settings.wait_seconds_for_service
+
+    def route(self, request: Request) -> Outcome:
+        """Code 105."""
+        if not self.is_ready():
+            return Answer(ERROR, "name server not ready")
+        level, max_staleness_ms = wanted_consistency(request.fields)
+        topic = request.fields.get("topic")
+        if level is not None or max_staleness_ms is not None or topic is None:
+            return self._read(request, lambda: self._route_answer(request, topic))
+        outcome = self._service.barrier(None, None)
+        if isinstance(outcome, Future):
+            return Deferred(outcome, lambda freshness: self._route_answer(request, topic))
+        answer = self._route_answer(request, topic)
+        parts = answer_parts(answer.code, answer.remark, None, answer.body, request.header.serialize_type)
+        self._answers.remember(request.data, request.start, request.bounds.end, topic, parts)
+        return answer
+
+    def _route_answer(self, request: Request, topic: str | None) -> Answer:
+        if topic is None or topic not in self._state.topic_revisions:
+            return no_route(topic)
+        fields = request.fields
+        zone_name = fields.get("__ZONE_NAME", "")
+        if not zone_name.strip() or not java_boolean(fields.get("__ZONE_MODE")):
+            zone_name = ""
+        standard = not zone_name and (
+            request.header.version >= V4_9_4 or java_boolean(fields.get("acceptStandardJsonOnly"))
+        )
+        variant = zone_name.lower() if zone_name else standard
+        return Answer(body=self._answers.body(topic, variant, lambda: self._encoded(topic, zone_name, standard)))
+
+    def _encoded(self, topic: str, zone_name: str, standard: bool) -> bytes:
+        route = self._state.route(topic)
+        assert route is not None
+        if zone_name:
+            route = filter_by_zone_name(route, zone_name)
+        return bodies.encode_topic_route_data(route, standard)
+
+    # -- the rest
+
+    def kv_config(self, request: Request) -> Outcome:
+        """Code 101."""
+        namespace, key = request.fields.get("namespace"), request.fields.get("key")
+
+        def build() -> Answer:
+            value = self._state.kv_get(namespace, key) if namespace is not None and key is not None else None
+            if value is None:
+                return Answer(NOT_FOUND, f"No config item, Namespace: {text(namespace)} Key: {text(key)}", {})
+            return Answer(ext_fields={"value": value})
+
+        return self._read(request, build)
+
+    def kv_list(self, request: Request) -> Outcome:
+        """Code 219."""
+        namespace = request.fields.get("namespace")
+
+        def build() -> Answer:
+            table = self._state.kv_namespace(namespace) if namespace is not None else None
+            if table is None:
+                return Answer(NOT_FOUND, f"No config item, Namespace: {text(namespace)}")
+            return Answer(body=bodies.encode_kv_table(table))
+
+        return self._read(request, build)
+
+    def cluster_info(self, request: Request) -> Outcome:
+        """Code 106."""
+        return self._read(request, lambda: Answer(body=bodies.encode_cluster_info(self._state.cluster_info())))
+
+    def member_group(self, request: Request) -> Outcome:
+        """Code 901; the remark is Java's, which never sets one."""
+        cluster, broker_name = request.fields.get("clusterName"), request.fields.get("brokerName")
+
+        def build() -> Answer:
+            addrs = () if broker_name is None else self._state.member_group(broker_name)
+            body = bodies.encode_broker_member_group(cluster, broker_name, addrs)
+            return Answer(remark="not set any response code", body=body)
+
+        return self._read(request, build)
+
+    def all_topics(self, request: Request) -> Outcome:
+        """Code 206."""
+        return self._read(
+            request,
+            lambda: (
+                Answer(body=bodies.encode_topic_list(self._state.all_topics()))
+                if self._state.settings.enable_all_topic_list
+                else Answer(ERROR, "disable")
+            ),
+        )
+
+    def topics_by_cluster(self, request: Request) -> Outcome:
+        """Code 224."""
+        cluster = request.fields.get("cluster")
+        return self.topic_list(request, lambda: [] if cluster is None else self._state.topics_by_cluster(cluster))
+
+    def topic_list(self, request: Request, topics: Callable[[], list[str]]) -> Outcome:
+        """Codes 224 and 311 to 313."""
+        return self._read(
+            request,
+            lambda: (
+                Answer(body=bodies.encode_topic_list(topics()))
+                if self._state.settings.enable_topic_list
+                else Answer(ERROR, "disable")
+            ),
+        )
+
+    def system_topics(self, request: Request) -> Outcome:
+        """Code 304."""
+
+        def build() -> Answer:
+            found = self._state.system_topics()
+            return Answer(body=bodies.encode_topic_list(found.topic_list, found.broker_addr))
+
+        return self._read(request, build)
+
+    def config(self, request: Request) -> Outcome:
+        """Code 319."""
+        return Answer(body=self._service.config_text().encode())
+
+    def data_version(self, request: Request) -> Outcome:
+        """Code 322, which is also a sign of life. Raises BodyError."""
+        cluster_name, broker_addr = request.fields.get("clusterName"), request.fields.get("brokerAddr")
+        if cluster_name is None or broker_addr is None:
+            return Answer(ERROR, "clusterName or brokerAddr is missing")
+        body = request.body
+        version = bodies.decode_data_version(body) if body else None
+        return then(
+            self._service.query_data_version(cluster_name, broker_addr, version, request.connection), data_version_answer
+        )
+
+    # -- consistency
+
+    def _read(self, request: Request, build: Callable[[], Answer]) -> Outcome:
+        level, max_staleness_ms = wanted_consistency(request.fields)
+        if level is None and max_staleness_ms is None:
+            return then(self._service.barrier(None, None), lambda freshness: build())
+        return then(self._service.barrier(level, max_staleness_ms), lambda freshness: self._told(build(), freshness))
+
+    def _told(self, answer: Answer, freshness: Freshness) -> Answer:
+        told = {
+            "readConsistency": freshness.level.value if freshness.level is not None else "none",
+            "revision": str(self._state.revision),
+            "term": str(freshness.term),
+            "leader": freshness.leader,
+            "stalenessMs": str(freshness.staleness_ms),
+        }
+        return answer._replace(ext_fields={**(answer.ext_fields or {}), **told})
+
+
+def wanted_consistency(fields: dict[str, str]) -> tuple[ReadLevel | None, int | None]:
+    """What a request asks for; (None, None): nothing. Raises BadConsistencyError."""
+    name, bound = fields.get("readConsistency"), fields.get("maxStalenessMs")
+    if name is None and bound is None:
+        return None, None
+    level = None
+    if name is not None:
+        try:
+            level = ReadLevel(name)
+        except ValueError:
+            raise BadConsistencyError(f"readConsistency={name}: give one of {', '.join(ReadLevel)}") from None
+    max_staleness_ms = java_long(bound)
+    if bound is not None and (max_staleness_ms is None or max_staleness_ms < 0):
+        raise BadConsistencyError(f"maxStalenessMs={bound}: give milliseconds, 0 or more")
+    return level, max_staleness_ms
+
+
+def filter_by_zone_name(route: TopicRoute, zone_name: str) -> TopicRoute:
+    """Only the groups of a zone, and those without a master (``ZoneRouteRPCHook``)."""
+
+    def stays(data: BrokerData) -> bool:
+        has_master = any(broker_id == MASTER_ID for broker_id, _ in data.broker_addrs)
+        return not has_master or (data.zone_name or "").lower() == zone_name.lower()
+
+    removed = [data for data in route.broker_datas if not stays(data)]
+    names = {data.broker_name for data in removed}
+    addrs = {addr for data in removed for _, addr in data.broker_addrs}
+    return route._replace(
+        broker_datas=tuple(data for data in route.broker_datas if data.broker_name not in names),
+        queue_datas=tuple(pair for pair in route.queue_datas if pair[0] not in names),
+        filter_server_table=tuple(pair for pair in route.filter_server_table if pair[0] not in addrs),
+    )
+
+
+def no_route(topic: str | None) -> Answer:
+    """Code 17."""
+    remark = f"No topic route info in name server for the topic: {text(topic)}\nSee {FAQ_URL} for further details."
+    return Answer(ResponseCode.TOPIC_NOT_EXIST.value, remark)
+
+
+def data_version_answer(answer: DataVersionAnswer) -> Answer:
+    """Answer of code 322."""
+    body = b"" if answer.stored is None else bodies.encode_data_version(answer.stored)
+    return Answer(ext_fields={"changed": "true" if answer.changed else "false"}, body=body)
+
+
+def text(value: str | None) -> str:
+    """As Java concatenates it."""
+    return "null" if value is None else value

@@ -1,0 +1,87 @@
+"""What handlers work with: one decoded request, and the answer they give to it."""
+
+import re
+from asyncio import Future
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from replicated_namesrv.wire.frame import FrameBounds
+from replicated_namesrv.wire.header import RemotingHeader
+
+if TYPE_CHECKING:
+    from replicated_namesrv.server.connection import RemotingConnection
+
+T = TypeVar("T")
+
+_DECIMAL = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+NO_FIELDS: dict[str, str] = {}
+
+
+class Answer(NamedTuple):
+    """Answer of one request, in Java's terms."""
+
+    code: int = 0
+    remark: str | None = None
+    ext_fields: dict[str, str] | None = None
+    """None: the code has no response header class; empty: it has one, with nothing in it."""
+    body: bytes = b""
+
+
+class Deferred(NamedTuple):
+    """An answer that comes later: made by ``convert`` from the result of ``future``, in the turn in which it is done."""
+
+    future: Future[Any]
+    convert: Callable[[Any], Answer]
+
+
+Outcome = Answer | Deferred
+
+
+class Request:
+    """One request frame: header decoded, body where it lies."""
+
+    __slots__ = ("bounds", "connection", "data", "fields", "header", "start")
+
+    def __init__(
+        self, connection: "RemotingConnection", header: RemotingHeader, data: bytes, start: int, bounds: FrameBounds
+    ) -> None:
+        self.connection = connection
+        self.header = header
+        self.fields = header.ext_fields if header.ext_fields is not None else NO_FIELDS
+        """extFields; none at all counts as empty."""
+        self.data = data
+        """The read buffer: the frame is ``data[start:bounds.end]``."""
+        self.start = start
+        self.bounds = bounds
+
+    @property
+    def body(self) -> bytes:
+        """The body; empty where Java sees null."""
+        return self.data[self.bounds.body_start : self.bounds.end]
+
+
+def then(outcome: T | Future[T], convert: Callable[[T], Answer]) -> Outcome:
+    """The answer from what the service gave, which may be the value itself or a Future of it."""
+    return Deferred(outcome, convert) if isinstance(outcome, Future) else convert(outcome)
+
+
+def java_long(text: str | None) -> int | None:
+    """``Long.parseLong``; None where Java leaves the field null."""
+    return _java_number(text, 63)
+
+
+def java_int(text: str | None) -> int | None:
+    """``Integer.parseInt``; None where Java leaves the field at its default."""
+    return _java_number(text, 31)
+
+
+def java_boolean(text: str | None) -> bool:
+    """``Boolean.parseBoolean``: true only for "true" in any case."""
+    return text is not None and text.lower() == "true"
+
+
+def _java_number(text: str | None, bits: int) -> int | None:
+    if text is None or _DECIMAL.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if -(1 << bits) <= number < 1 << bits else None

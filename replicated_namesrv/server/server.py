@@ -1,0 +1,182 @@
+"""RemotingServer: the entrance to this package, and the lifecycle of everything in it."""
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+
+from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
+from replicated_namesrv.server.dispatch import RequestDispatcher
+from replicated_namesrv.server.idle import IdleWheel
+from replicated_namesrv.server.limits import HeldBytes, Limits
+from replicated_namesrv.server.listener import Listener
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.server.pushes import Pushes
+from replicated_namesrv.server.tls import TlsContexts
+from replicated_namesrv.service import CloseReason, NameService
+from replicated_namesrv.settings import Settings
+
+DRAIN_MAX_S = 5.0
+"""Bound on answering what is in flight when the stop is not a graceful one in RocketMQ's sense."""
+FLUSH_MAX_S = 1.0
+"""Bound on sending what is written before the remaining connections are cut."""
+OTHER_FILES = 256
+"""Descriptors kept for what is not a connection: files, logs, outgoing connections, the admin port."""
+
+
+class RemotingServer:
+    """Serves RocketMQ remoting for ``service``. ``metrics`` may be read at any time.
+
+    The service must have been started before ``start`` and is stopped by its owner after ``stop``.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        service: NameService,
+        metrics: ServerMetrics | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.metrics = metrics or ServerMetrics()
+        self.settings = settings
+        self.limits = Limits.of(settings)
+        self.held = HeldBytes(self.limits)
+        self.now_s = now_s
+        self.idle = IdleWheel(settings.server_channel_max_idle_time_seconds, now_s())
+        self.problems = Problems(now_s)
+        self.tls = TlsContexts(settings, self.metrics)
+        self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self.dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, now_s)
+        self.connections: set[RemotingConnection] = set()
+        self._service = service
+        self._listener = Listener(settings, self._new_connection)
+        self._next_id = 0
+        self._ticker: asyncio.TimerHandle | None = None
+        self._pushes = Pushes(settings, self.metrics, self.problems)
+        self._gone = asyncio.Event()
+        service.on_effects(self._pushes.perform)
+
+    @property
+    def port(self) -> int:
+        """Port that is listened on."""
+        return self._listener.port
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether peers can connect: started, not stopped, not fenced."""
+        return self._listener.is_open
+
+    async def start(self) -> None:
+        """Listen. Raises SettingError (port in use, address, TLS files)."""
+        self._raise_file_limit()
+        await self.tls.start()
+        try:
+            await self._listener.open()
+        except BaseException:
+            await self.tls.stop()
+            raise
+        self.dispatcher.started()
+        self._tick()
+
+    async def stop(self) -> None:
+        """Listen no longer, answer what is in flight within a bound, close every connection. Idempotent.
+
+        With enableShutdownGracefully, clients newer than 5.3.1 are sent away (code 1500) until none is left, for at most
+        shutdownWaitTimeSeconds.
+        """
+        self._listener.close()
+        if self.settings.enable_shutdown_gracefully:
+            self.dispatcher.is_going_away = True
+            await self._wait_until_gone(self.settings.shutdown_wait_time_seconds)
+        self._drain_all()
+        await self._wait_until_gone(DRAIN_MAX_S)
+        for connection in list(self.connections):
+            connection.close(CloseReason.OURS)
+        await self._wait_until_gone(FLUSH_MAX_S)
+        for connection in list(self.connections):
+            connection.abort(CloseReason.OURS)
+        await self._wait_until_gone(FLUSH_MAX_S)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self.dispatcher.stop()
+        await self._pushes.stop()
+        await self.tls.stop()
+
+    def fence(self) -> None:
+        """Serve nobody: stop listening, answer what is in flight, close everything else. Undone by ``unfence``."""
+        self._listener.close()
+        self._drain_all()
+
+    async def unfence(self) -> None:
+        """Listen again. Raises SettingError if the port has been taken meanwhile."""
+        await self._listener.open()
+
+    # -- Host of the connections ------------------------------------------------------------------------------------------
+
+    def opened(self, connection: RemotingConnection) -> bool:
+        """See ``connection.Host``."""
+        if len(self.connections) >= self.limits.connections or not self._listener.is_open:
+            if self._listener.is_open:
+                self.metrics.hit_limit("connections")
+                self.problems.report("connections", "connection refused: maxConnections are open", peer=connection.peer)
+            return False
+        self.connections.add(connection)
+        self._gone.clear()
+        self.idle.add(connection)
+        self.metrics.connections_accepted += 1
+        self.metrics.connections_open += 1
+        return True
+
+    def closed(self, connection: RemotingConnection, reason: CloseReason) -> None:
+        """See ``connection.Host``."""
+        self.connections.discard(connection)
+        self.metrics.connections_open -= 1
+        self.metrics.connections_closed[reason] = self.metrics.connections_closed.get(reason, 0) + 1
+        if not self.connections:
+            self._gone.set()
+        self._service.connection_lost(connection, reason)
+
+    def tick(self, now_s: float) -> None:
+        """Close what has been idle, or incomplete, for too long at ``now_s``."""
+        for idler in self.idle.advance(now_s):
+            assert isinstance(idler, RemotingConnection)
+            idler.abort(CloseReason.IDLE)
+        for holder in self.held.overdue(now_s):
+            holder.close_at_limit("frameTimeout")
+        self.metrics.held_bytes = self.held.total
+
+    def _tick(self) -> None:
+        self.tick(self.now_s())
+        self._ticker = asyncio.get_running_loop().call_later(self.idle.tick_s, self._tick)
+
+    def _new_connection(self) -> RemotingConnection:
+        self._next_id += 1
+        return RemotingConnection(self, self._next_id)
+
+    def _drain_all(self) -> None:
+        for connection in list(self.connections):
+            connection.drain(CloseReason.OURS)
+
+    async def _wait_until_gone(self, bound_s: float) -> None:
+        if not self.connections:
+            return
+        self._gone.clear()
+        try:
+            async with asyncio.timeout(bound_s):
+                await self._gone.wait()
+        except TimeoutError:
+            pass
+
+    def _raise_file_limit(self) -> None:
+        """Let the process open as many descriptors as maxConnections needs, as far as the system allows."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = self.limits.connections + OTHER_FILES
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < wanted:
+            self.problems.report(
+                "files", "fewer file descriptors than maxConnections needs; raise the hard limit (ulimit -Hn)", allowed=allowed
+            )

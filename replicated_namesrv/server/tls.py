@@ -1,0 +1,256 @@
+"""TLS on the plain port: contexts from files or a certificate made in memory, their reload, and the byte pump.
+
+``TlsSession`` runs OpenSSL between two memory buffers, so that a connection whose first bytes have already been read can be
+upgraded, whatever those bytes were. ``TlsContexts`` holds the context for new connections and polls the files it came from
+as RocketMQ's ``FileWatchService`` does: by content hash, and only files that were there at start. A changed trust file is
+taken at once, key and certificate once both have changed. What cannot be loaded changes nothing: the old context stays, a
+metric counts and a log line says so. Running connections keep the context they began with.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import ssl
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.settings import Settings
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.5
+READ_BYTES = 65_536
+CLIENT_AUTH = {"optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
+
+
+class TlsError(Exception):
+    """The peer's TLS is broken, refused, or was cut off."""
+
+
+class TlsSession:
+    """Server side of one TLS connection between memory buffers; ``write`` sends bytes to the peer."""
+
+    __slots__ = ("_handshake_done", "_incoming", "_object", "_outgoing", "_write", "ended")
+
+    def __init__(self, context: ssl.SSLContext, write: Callable[[bytes], None], handshake_done: Callable[[], None]) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._write = write
+        self._handshake_done: Callable[[], None] | None = handshake_done
+        self.ended = False
+        """The peer has sent close_notify."""
+
+    def receive(self, data: bytes) -> bytes:
+        """Take bytes from the peer; what they decrypt to. Raises TlsError."""
+        self._incoming.write(data)
+        plain: list[bytes] = []
+        try:
+            if self._handshake_done is not None:
+                self._object.do_handshake()
+                self._handshake_done()
+                self._handshake_done = None
+            while True:
+                piece = self._object.read(READ_BYTES)
+                if not piece:
+                    self.ended = True
+                    break
+                plain.append(piece)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            with contextlib.suppress(OSError):
+                self._flush()  # the alert
+            raise TlsError(error.reason or str(error)) from None
+        self._flush()
+        return b"".join(plain)
+
+    def send(self, data: bytes) -> None:
+        """Encrypt and send."""
+        self._object.write(data)
+        self._flush()
+
+    def close(self) -> None:
+        """Send close_notify; the peer's is not waited for."""
+        if self._handshake_done is None:
+            with contextlib.suppress(ssl.SSLError):
+                self._object.unwrap()
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._write(self._outgoing.read())
+
+
+def self_signed_files(folder: Path) -> tuple[Path, Path]:
+    """Make a self-signed certificate in ``folder``: (certificate file, key file), both PEM."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=3650))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate_file, key_file = folder / "certificate.pem", folder / "key.pem"
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.touch(mode=0o600)
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate_file, key_file
+
+
+def _bare_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def self_signed_context() -> ssl.SSLContext:
+    """Context of test mode (``tls.test.mode.enable``): a fresh certificate, any client."""
+    context = _bare_context()
+    with tempfile.TemporaryDirectory(prefix="namesrv-tls-") as folder:  # ssl loads from files only
+        certificate, key = self_signed_files(Path(folder))
+        context.load_cert_chain(certificate, key)
+    return context
+
+
+def context_of(settings: Settings) -> ssl.SSLContext:
+    """Context from the files that ``settings`` name (``TlsHelper.buildSslContext``). Raises OSError, ssl.SSLError, ValueError."""
+    context = _bare_context()
+    context.load_cert_chain(
+        settings.tls_server_cert_path, settings.tls_server_key_path, password=settings.tls_server_key_password
+    )
+    wanted = CLIENT_AUTH.get(settings.tls_server_need_client_auth.lower(), ssl.CERT_NONE)
+    if wanted is not ssl.CERT_NONE and settings.tls_server_auth_client:
+        context.load_verify_locations(settings.tls_server_trust_cert_path)
+        context.verify_mode = wanted
+    return context
+
+
+def _digest(path: str) -> bytes | None:
+    """Content hash of a file; None if it cannot be read."""
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).digest()
+    except OSError:
+        return None
+
+
+class TlsContexts:
+    """The context for new connections and where it comes from."""
+
+    def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
+        self.mode = settings.tls_server_mode
+        self.problem: str | None = None
+        """Why the newest files are not in use; None: they are. For people."""
+        self._settings = settings
+        self._metrics = metrics
+        self._context: ssl.SSLContext | None = None
+        self._context_built = False
+        self._digests: dict[str, bytes] = {}
+        self._changed: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """Context for a new connection; None: TLS is not served."""
+        if not self._context_built:
+            self._build()
+        return self._context
+
+    async def start(self) -> None:
+        """Build the first context and, with files, begin to watch them. Raises SettingError in enforcing mode without a usable one.
+
+        A self-signed certificate is made in a thread, so that the start does not wait for it; a client that is quicker waits.
+        """
+        if self.mode == "disabled":
+            self._context_built = True
+        elif self._settings.tls_test_mode_enable:
+            self._task = asyncio.create_task(self._make_self_signed())
+        else:
+            self._build()
+            self._digests = {path: digest for path in self._watched() if (digest := _digest(path)) is not None}
+            self._task = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        """Watch no longer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def poll(self) -> None:
+        """Look once whether the files have changed, and reload if they say so."""
+        trust = self._settings.tls_server_trust_cert_path
+        pair = {self._settings.tls_server_cert_path, self._settings.tls_server_key_path}
+        for path, known in self._digests.items():
+            digest = _digest(path)
+            if digest is not None and digest != known:
+                self._digests[path] = digest
+                self._changed.add(path)
+        if trust in self._changed or pair <= self._changed:
+            self._changed -= {trust} | (pair if pair <= self._changed else set())
+            self._reload()
+
+    def _watched(self) -> list[str]:
+        settings = self._settings
+        named = (settings.tls_server_cert_path, settings.tls_server_key_path, settings.tls_server_trust_cert_path)
+        return [path for path in named if path and os.path.exists(path)]
+
+    def _build(self) -> None:
+        self._context_built = True
+        if self._settings.tls_test_mode_enable:
+            self._context = self_signed_context()
+            return
+        try:
+            self._context = context_of(self._settings)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            self.problem = _explain(self._settings, error)
+            if self.mode == "enforcing":
+                raise SettingError(f"tls.server.mode=enforcing, but no connection could be served: {self.problem}") from None
+            log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
+
+    def _reload(self) -> None:
+        try:
+            self._context = context_of(self._settings)
+        except (OSError, ValueError) as error:
+            self.problem = _explain(self._settings, error)
+            self._metrics.tls_reload_failures += 1
+            log.error("new TLS files cannot be used; the old certificate stays in force", extra={"error": self.problem})
+            return
+        self.problem = None
+        self._metrics.tls_reloads += 1
+        log.info("TLS files reloaded")
+
+    async def _make_self_signed(self) -> None:
+        context = await asyncio.to_thread(self_signed_context)
+        if not self._context_built:
+            self._context, self._context_built = context, True
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            self.poll()
+
+
+def _explain(settings: Settings, error: Exception) -> str:
+    return (
+        f"{error} (tls.server.certPath={settings.tls_server_cert_path}, tls.server.keyPath={settings.tls_server_key_path}, "
+        f"tls.server.trustCertPath={settings.tls_server_trust_cert_path})"
+    )
