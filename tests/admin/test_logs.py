@@ -36,7 +36,7 @@ def test_json_line_carries_message_and_facts() -> None:
 
 
 def test_json_line_is_one_line_whatever_a_peer_sent() -> None:
-    text = JsonFormatter().format(_record("bad\nname", topic="a\r\n{\"level\":\"forged\"}"))
+    text = JsonFormatter().format(_record("bad\nname", topic='a\r\n{"level":"forged"}'))
     assert "\n" not in text
     assert "\r" not in text
 
@@ -108,5 +108,5 @@ def test_closed_output_is_survived() -> None:
 
 
 def test_unknown_level_names_the_choices() -> None:
-    with pytest.raises(SettingError, match="logLevel=loud.*debug, info, warning, error"):
+    with pytest.raises(SettingError, match=r"logLevel=loud.*debug, info, warning, error"):
         configure_logging("loud", io.StringIO())

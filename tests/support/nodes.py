@@ -40,7 +40,12 @@ class HttpAnswer:
 
 
 async def http(
-    port: int, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] | None = None, host: str = "127.0.0.1"
+    port: int,
+    path: str,
+    method: str = "GET",
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
 ) -> HttpAnswer:
     """A request over a connection of its own, written by hand so that every header is the test's."""
     reader, writer = await asyncio.open_connection(host, port)

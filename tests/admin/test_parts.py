@@ -1,0 +1,103 @@
+"""Pages, readiness and loop lag, each by itself."""
+
+import asyncio
+
+import pytest
+
+from replicated_namesrv.admin.address_list import advertised_host, checked_list, unit_lists
+from replicated_namesrv.admin.health import Layer, as_json, as_text, readiness
+from replicated_namesrv.admin.loop_lag import WINDOW_S, LoopLag
+from replicated_namesrv.admin.paging import PageRequest, cut
+from replicated_namesrv.errors import SettingError
+
+
+def test_pages_survive_that_their_last_row_vanishes() -> None:
+    keys = [f"k{i}" for i in range(6)]
+    first = cut(keys, PageRequest(3, "", ""))
+    assert (list(first.keys), first.next, first.total) == (["k0", "k1", "k2"], "k2", 6)
+    keys.remove("k2")
+    second = cut(keys, PageRequest(3, "k2", ""))
+    assert (list(second.keys), second.next) == (["k3", "k4", "k5"], None)
+
+
+def test_search_ignores_case_and_counts_what_matches() -> None:
+    page = cut(["Alpha", "beta", "alphabet"], PageRequest(10, "", "alpha"))
+    assert (list(page.keys), page.total) == (["Alpha", "alphabet"], 2)
+
+
+async def test_readiness_stops_at_the_first_layer_that_fails() -> None:
+    asked: list[str] = []
+
+    def layer(name: str, problem: str | None) -> Layer:
+        def check() -> str | None:
+            asked.append(name)
+            return problem
+
+        return Layer(name, check)
+
+    found = await readiness([layer("one", None), layer("two", "broken"), layer("three", None)])
+    assert asked == ["one", "two"]
+    assert as_text(found, verbose=False) == "not ready: two: broken\n"
+    assert as_text(found, verbose=True) == "[+] one: ok\n[-] two: broken\n"
+    assert as_json(found)["failedLayer"] == "two"
+
+
+async def test_a_check_that_raises_or_hangs_is_a_failed_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.admin.health.LAYER_TIMEOUT_S", 0.01)
+
+    def broken() -> str | None:
+        raise RuntimeError("why")
+
+    async def hanging() -> str | None:
+        await asyncio.Event().wait()
+        return None
+
+    assert (await readiness([Layer("a", broken)]))[0].problem == "RuntimeError: why"
+    assert (await readiness([Layer("b", hanging)]))[0].problem == "no answer within 0.01 s"
+
+
+def test_recent_lag_is_forgotten_after_two_windows() -> None:
+    lag = LoopLag()
+    start = lag._window_began
+    lag.note(0.2, start)
+    lag.note(0.01, start + WINDOW_S)
+    assert lag.recent_max_s == 0.2
+    lag.note(0.03, start + 2 * WINDOW_S)
+    assert lag.recent_max_s == 0.03
+    assert sum(lag.histogram.counts) == 3
+
+
+async def test_a_blocked_loop_shows_as_lag() -> None:
+    lag = LoopLag()
+    lag.start()
+    blocked = asyncio.Event()
+
+    def block() -> None:
+        import time
+
+        time.sleep(0.15)  # holding the loop is what is tested
+        blocked.set()
+
+    asyncio.get_running_loop().call_soon(block)
+    await blocked.wait()
+    while not sum(lag.histogram.counts):  # noqa: ASYNC110 - until the sampler had its turn
+        await asyncio.sleep(0)
+    lag.stop()
+    assert lag.recent_max_s >= 0.05
+
+
+@pytest.mark.parametrize("text", ["a", "a:", "a:0", "a:65536", "a:1 b:2", "a:1;b", "a:1;[::1", "a=b:1"])
+def test_address_lists_that_are_none(text: str) -> None:
+    with pytest.raises(SettingError, match="key="):
+        checked_list("key", text)
+
+
+def test_address_lists() -> None:
+    assert checked_list("key", " a:1 ;; [::1]:2;10.0.0.1:3 ") == "a:1;[::1]:2;10.0.0.1:3"
+    assert unit_lists("u=a:1;b:2, v = c:3") == {"u": "a:1;b:2", "v": "c:3"}
+    assert unit_lists("") == {}
+
+
+def test_advertised_host_is_never_a_wildcard() -> None:
+    assert advertised_host("10.1.2.3") == "10.1.2.3"
+    assert advertised_host("0.0.0.0") not in ("0.0.0.0", "")
