@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 
@@ -283,27 +282,3 @@ async def test_stop_leaves_no_task_behind(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (_, port):
         await http(port, "/v1/status")
     assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_listing_much_does_not_hold_the_loop(node: tuple[Node, int]) -> None:
-    """1,000 rows of 100 broker names each take far longer than the loop may be held: they must be built in slices."""
-    started, port = node
-    topics = {f"T{i:05d}": QUEUES for i in range(1000)}
-    for i in range(100):
-        propose(started, registration(f"broker-{i:03d}", topics))
-    longest = 0.0
-    done = asyncio.Event()
-
-    async def watch() -> None:
-        nonlocal longest
-        while not done.is_set():
-            began = perf_counter()
-            await asyncio.sleep(0)
-            longest = max(longest, perf_counter() - began)
-
-    watcher = asyncio.create_task(watch())
-    page = (await http(port, "/v1/topics?limit=1000")).json
-    done.set()
-    await watcher
-    assert len(page["topics"]) == 1000
-    assert longest < 0.1  # built at once it takes a multiple; the bound leaves room for a busy machine

@@ -7,7 +7,7 @@ import pytest
 from replicated_namesrv.admin.address_list import advertised_host, checked_list, unit_lists
 from replicated_namesrv.admin.health import Layer, as_json, as_text, readiness
 from replicated_namesrv.admin.loop_lag import WINDOW_S, LoopLag
-from replicated_namesrv.admin.paging import PageRequest, cut
+from replicated_namesrv.admin.paging import PageRequest, build_rows, cut
 from replicated_namesrv.errors import SettingError
 
 
@@ -23,6 +23,23 @@ def test_pages_survive_that_their_last_row_vanishes() -> None:
 def test_search_ignores_case_and_counts_what_matches() -> None:
     page = cut(["Alpha", "beta", "alphabet"], PageRequest(10, "", "alpha"))
     assert (list(page.keys), page.total) == (["Alpha", "alphabet"], 2)
+
+
+async def test_building_many_rows_lets_others_run_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.admin.paging.SLICE_S", 0.0)
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    rows = await build_rows([str(i) for i in range(100)], lambda key: None if key == "7" else int(key))
+    task.cancel()
+    assert rows == [i for i in range(100) if i != 7]
+    assert turns >= 100
 
 
 async def test_readiness_stops_at_the_first_layer_that_fails() -> None:
