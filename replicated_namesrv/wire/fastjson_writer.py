@@ -10,10 +10,8 @@ Members come in the order of the given mappings, those with None are left out. `
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
-MAX_QUOTED: Final = 65_536
-"""Texts whose quoted form is kept."""
 _GREATEST_SAFE = 2**53 - 1
 
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\", "/": "\\/"}

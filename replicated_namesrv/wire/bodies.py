@@ -1,0 +1,229 @@
+"""Bodies other than registrations: what a name server answers, and the two small ones it reads.
+
+Encoders take any object with the attributes that the protocols below name, in the order in which its members are to be written,
+and write what Java would write for the same content byte for byte where Java's order is certain: object members by name, whole
+numbers and small text tables in the order of a Java HashMap in the default dialect, ascending in the standard one. Only code
+105 knows the standard dialect; everything else is always written in the default one, whole-number keys unquoted, because that
+is what all clients can read.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+
+from replicated_namesrv.errors import BodyError
+from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.wire.fastjson import MalformedJsonError, loads
+from replicated_namesrv.wire.fastjson_values import members, to_int, to_list, to_object, to_text
+from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_standard
+from replicated_namesrv.wire.registration_values import data_version_of, interned
+
+MAX_HASH_ORDERED: Final = 256
+"""Text tables with more entries keep the given order: Java's is unspecified and costs a step for each character."""
+MAX_QUOTED: Final = 16_384
+"""Names and addresses whose quoted form is kept, if they have at most ``MAX_QUOTED_CHARACTERS``."""
+MAX_QUOTED_CHARACTERS: Final = 256
+
+_QUEUE_DATA_MEMBERS = frozenset(("brokerName", "perm", "readQueueNums", "topicSysFlag", "writeQueueNums"))
+_ROUTE_MEMBERS = frozenset(("brokerDatas", "filterServerTable", "orderTopicConf", "queueDatas", "topicQueueMappingByBroker"))
+V = TypeVar("V")
+
+_SMALL_HASH = 12
+"""So many Long keys below 16 come out of a Java HashMap in ascending order."""
+
+Addrs = Sequence[tuple[int, str]]
+"""Pairs (brokerId, address), ids ascending."""
+
+
+class BrokerDataLike(Protocol):
+    """A broker group (``BrokerData.java``)."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def broker_name(self) -> str: ...
+    @property
+    def broker_addrs(self) -> Addrs: ...
+    @property
+    def zone_name(self) -> str | None: ...
+    @property
+    def enable_acting_master(self) -> bool: ...
+
+
+class TopicRouteDataLike(Protocol):
+    """A route (``TopicRouteData.java``); tables are sequences of pairs."""
+
+    @property
+    def order_topic_conf(self) -> str | None: ...
+    @property
+    def queue_datas(self) -> Sequence[tuple[str, QueueData]]: ...
+    @property
+    def broker_datas(self) -> Sequence[BrokerDataLike]: ...
+    @property
+    def filter_server_table(self) -> Sequence[tuple[str, Sequence[str]]]: ...
+    @property
+    def topic_queue_mapping_by_broker(self) -> Sequence[tuple[str, TopicQueueMappingInfo]] | None: ...
+
+
+class ClusterInfoLike(Protocol):
+    """All groups, and the names of the groups of each cluster (``ClusterInfo.java``)."""
+
+    @property
+    def broker_addr_table(self) -> Sequence[BrokerDataLike]: ...
+    @property
+    def cluster_addr_table(self) -> Sequence[tuple[str, Sequence[str]]]: ...
+
+
+class _Quoted(dict[str, str]):
+    """Quoted forms of names, which appear again and again."""
+
+    def __init__(self, standard: bool) -> None:
+        self._quote = quote_standard if standard else quote
+
+    def __missing__(self, text: str) -> str:
+        quoted = self._quote(text)
+        if len(text) <= MAX_QUOTED_CHARACTERS:
+            if len(self) >= MAX_QUOTED:
+                self.clear()
+            self[text] = quoted
+        return quoted
+
+
+_DEFAULT, _STANDARD = _Quoted(False), _Quoted(True)
+
+
+def encode_topic_route_data(route: TopicRouteDataLike, standard: bool) -> bytes:
+    """Body of code 105. ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and those that ask for it."""
+    quoted = _STANDARD if standard else _DEFAULT
+    brokers = ",".join([_broker_data(data, standard, quoted) for data in route.broker_datas])
+    queues = ",".join(
+        [
+            f'{{"brokerName":{quoted[name]},"perm":{data.perm},"readQueueNums":{data.read_queue_nums},'
+            f'"topicSysFlag":{data.topic_sys_flag},"writeQueueNums":{data.write_queue_nums}}}'
+            for name, data in route.queue_datas
+        ]
+    )
+    filters = order = mappings = ""
+    if route.filter_server_table:
+        filters = ",".join([f"{quoted[addr]}:{_texts(servers, quoted)}" for addr, servers in route.filter_server_table])
+    if route.order_topic_conf is not None:
+        order = f'"orderTopicConf":{quoted[route.order_topic_conf]},'
+    if route.topic_queue_mapping_by_broker is not None:
+        infos = [f"{quoted[name]}:{_mapping_info(info, standard, quoted)}" for name, info in route.topic_queue_mapping_by_broker]
+        mappings = f',"topicQueueMappingByBroker":{{{",".join(infos)}}}'
+    text = f'{{"brokerDatas":[{brokers}],"filterServerTable":{{{filters}}},{order}"queueDatas":[{queues}]{mappings}}}'
+    return text.encode()
+
+
+def encode_cluster_info(info: ClusterInfoLike) -> bytes:
+    """Body of code 106."""
+    quoted = _DEFAULT
+    brokers = ",".join([f"{quoted[data.broker_name]}:{_broker_data(data, False, quoted)}" for data in info.broker_addr_table])
+    clusters = ",".join([f"{quoted[cluster]}:{_texts(names, quoted)}" for cluster, names in info.cluster_addr_table])
+    return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{{{clusters}}}}}'.encode()
+
+
+def encode_broker_member_group(cluster: str | None, broker_name: str | None, broker_addrs: Addrs) -> bytes:
+    """Body of code 901; names that were not given are left out."""
+    quoted = _DEFAULT
+    name = "" if broker_name is None else f',"brokerName":{quoted[broker_name]}'
+    group = "" if cluster is None else f',"cluster":{quoted[cluster]}'
+    return f'{{"brokerMemberGroup":{{"brokerAddrs":{_addrs(broker_addrs, False, quoted)}{name}{group}}}}}'.encode()
+
+
+def encode_topic_list(topics: Iterable[str], broker_addr: str | None = None) -> bytes:
+    """Body of codes 206, 224, 304 and 311 to 313."""
+    addr = "" if broker_addr is None else f'"brokerAddr":{quote(broker_addr)},'
+    return f'{{{addr}"topicList":[{",".join(map(quote, topics))}]}}'.encode()
+
+
+def encode_kv_table(table: Mapping[str, str | None]) -> bytes:
+    """Body of codes 219 and 103 (``KVTable.java``); null values are left out."""
+    keys: Iterable[str] = table if len(table) > MAX_HASH_ORDERED else hash_order(table)
+    pairs = [f"{quote(key)}:{quote(value)}" for key in keys if (value := table[key]) is not None]
+    return f'{{"table":{{{",".join(pairs)}}}}}'.encode()
+
+
+def encode_data_version(data_version: DataVersion) -> bytes:
+    """Body of code 322."""
+    counter, state_version, timestamp = data_version
+    return b'{"counter":%d,"stateVersion":%d,"timestamp":%d}' % (counter, state_version, timestamp)
+
+
+def decode_data_version(body: bytes) -> DataVersion | None:
+    """Body of a request of code 322; None where no timestamp is given (Java takes the present one) and for null: such a
+    version never equals a stored one. Raises BodyError."""
+    try:
+        return data_version_of(loads(body))
+    except MalformedJsonError as error:
+        raise BodyError(f"Failed to decode DataVersion: {error}") from None
+
+
+def decode_queue_datas(body: bytes) -> tuple[tuple[str, QueueData], ...]:
+    """``queueDatas`` of a TopicRouteData, the only part of it that code 217 uses, as pairs (brokerName, queues).
+
+    Raises BodyError.
+    """
+    try:
+        route = to_object(loads(body), "body")
+        if route is None:
+            raise MalformedJsonError("the body is null")
+        items = to_list(members(route, _ROUTE_MEMBERS).get("queueDatas"), "queueDatas") or []
+        return tuple([_queue_data_of(item) for item in items])
+    except MalformedJsonError as error:
+        raise BodyError(f"Failed to decode TopicRouteData: {error}") from None
+
+
+def _queue_data_of(value: object) -> tuple[str, QueueData]:
+    entry = to_object(value, "queueDatas")
+    given = {} if entry is None else members(entry, _QUEUE_DATA_MEMBERS)
+    name = to_text(given.get("brokerName"))
+    if name is None:
+        raise MalformedJsonError("a queueData has no brokerName")
+    numbers = [to_int(given.get(member), member) for member in ("perm", "readQueueNums", "topicSysFlag", "writeQueueNums")]
+    return name, interned(QueueData(*numbers))
+
+
+def _broker_data(data: BrokerDataLike, standard: bool, quoted: _Quoted) -> str:
+    addrs = data.broker_addrs
+    if len(addrs) == 1:
+        broker_id, addr = addrs[0]
+        table = f'{{"{broker_id}":{quoted[addr]}}}' if standard else f"{{{broker_id}:{quoted[addr]}}}"
+    else:
+        table = _addrs(addrs, standard, quoted)
+    zone = "" if data.zone_name is None else f',"zoneName":{quoted[data.zone_name]}'
+    acting = "true" if data.enable_acting_master else "false"
+    return (
+        f'{{"brokerAddrs":{table},"brokerName":{quoted[data.broker_name]},"cluster":{quoted[data.cluster]},'
+        f'"enableActingMaster":{acting}{zone}}}'
+    )
+
+
+def _addrs(addrs: Addrs, standard: bool, quoted: _Quoted) -> str:
+    if standard:
+        pairs = [f'"{broker_id}":{quoted[addr]}' for broker_id, addr in addrs]
+    else:
+        pairs = [f"{broker_id}:{quoted[addr]}" for broker_id, addr in _in_hash_order(addrs)]
+    return f"{{{','.join(pairs)}}}"
+
+
+def _in_hash_order(pairs: Sequence[tuple[int, V]]) -> Sequence[tuple[int, V]]:
+    if len(pairs) <= _SMALL_HASH and (not pairs or (pairs[0][0] >= 0 and pairs[-1][0] < 16)):
+        return pairs
+    table = dict(pairs)
+    return [(key, table[key]) for key in hash_order(table)]
+
+
+def _mapping_info(info: TopicQueueMappingInfo, standard: bool, quoted: _Quoted) -> str:
+    if standard:
+        ids = ",".join([f'"{global_id}":{local_id}' for global_id, local_id in info.curr_id_map])
+    else:
+        ids = ",".join([f"{global_id}:{local_id}" for global_id, local_id in _in_hash_order(info.curr_id_map)])
+    return (
+        f'{{"bname":{quoted[info.bname]},"currIdMap":{{{ids}}},"dirty":{"true" if info.dirty else "false"},'
+        f'"epoch":{integer(info.epoch, standard)},"scope":{quoted[info.scope]},"topic":{quoted[info.topic]},'
+        f'"totalQueues":{info.total_queues}}}'
+    )
+
+
+def _texts(texts: Sequence[str], quoted: _Quoted) -> str:
+    return f"[{','.join([quoted[text] for text in texts])}]"
