@@ -1,0 +1,172 @@
+"""The digest: equal for equal states, different for any difference, and paid for once."""
+
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.model import QueueData
+from replicated_namesrv.routes import digest as digest_module
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterTopic,
+    UpdateSettings,
+)
+from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.routes.tables import BrokerGroup
+from tests.routes.test_snapshot import populated
+from tests.support.routes import mapping, queues, register, unregister
+
+DIFFERENCES: dict[str, tuple[Command, Command]] = {
+    "perm": (
+        register("b", 0, "m:1", topics={"T": queues(6), "U": queues()}),
+        register("b", 0, "m:1", topics={"T": queues(4), "U": queues()}),
+    ),
+    "exchanged": (
+        register("b", 0, "m:1", topics={"T": queues(6), "U": queues(4)}),
+        register("b", 0, "m:1", topics={"T": queues(4), "U": queues(6)}),
+    ),
+    "topic": (register("b", 0, "m:1", topics=["T", "U"]), register("b", 0, "m:1", topics=["T", "V"])),
+    "fields exchanged": (
+        register("b", 0, "m:1", topics={"T": QueueData(6, 4, 0, 8), "U": queues()}),
+        register("b", 0, "m:1", topics={"T": QueueData(6, 8, 0, 4), "U": queues()}),
+    ),
+    "name": (register("a", 0, "m:1"), register("b", 0, "m:1")),
+    "id": (register("b", 0, "m:1"), register("b", 1, "m:1")),
+    "address": (register("b", 0, "m:1"), register("b", 0, "m:2")),
+    "cluster": (register("b", 0, "m:1"), register("b", 0, "m:1", cluster="D")),
+    "version": (register("b", 0, "m:1"), register("b", 0, "m:1", version=2)),
+    "ha": (register("b", 0, "m:1"), register("b", 0, "m:1", ha="h:2")),
+    "zone": (register("b", 0, "m:1"), register("b", 0, "m:1", zone="z")),
+    "acting master": (register("b", 0, "m:1"), register("b", 0, "m:1", acting_master=True)),
+    "timeout": (register("b", 0, "m:1"), register("b", 0, "m:1", timeout_ms=1)),
+    "filters": (register("b", 0, "m:1"), register("b", 0, "m:1", filters=("f:1",))),
+    "mappings": (register("b", 0, "m:1"), register("b", 0, "m:1", mappings={"T": mapping("T", "b")})),
+    "refused": (register("b", 0, "m:1"), register("b", 0, "m:1", topics=["T"])),
+    "value": (PutKVConfig("n", "k", "v"), PutKVConfig("n", "k", None)),
+    "key": (PutKVConfig("n", "k", "v"), PutKVConfig("n", "l", "v")),
+    "namespace": (PutKVConfig("n", "k", "v"), PutKVConfig("m", "k", "v")),
+    "setting": (UpdateSettings({"enable_topic_list": False}), UpdateSettings({"enable_all_topic_list": False})),
+}
+
+
+def digest_after(*commands: Command, time_ms: int = 1) -> bytes:
+    """Digest of a new state after some commands."""
+    state = RouteInfoManager()
+    for command in commands:
+        state.apply(command, time_ms)
+    return state.digest()
+
+
+@pytest.mark.parametrize("what", sorted(DIFFERENCES))
+def test_a_difference_shows(what: str) -> None:
+    one, other = DIFFERENCES[what]
+    assert digest_after(one) != digest_after(other)
+    assert digest_after(one) == digest_after(one)
+
+
+def test_a_difference_of_time_shows() -> None:
+    assert digest_after(register("b", 0, "m:1"), time_ms=1) != digest_after(register("b", 0, "m:1"), time_ms=2)
+
+
+def test_an_emptied_namespace_differs_from_none() -> None:
+    one: list[Command] = [PutKVConfig("n", "k", "v"), DeleteKVConfig("n", "k")]
+    other: list[Command] = [PutKVConfig("m", "k", "v"), DeleteKVConfig("m", "k")]
+    assert digest_after(*one) != digest_after(*other)
+
+
+def test_the_order_of_a_topic_table_does_not_matter() -> None:
+    one = register("b", 0, "m:1", topics=["T", "U", "V"])
+    assert digest_after(one) == digest_after(register("b", 0, "m:1", topics=["V", "T", "U"]))
+
+
+STEPS: list[Callable[[], Command]] = [
+    lambda: register("big", 0, "big:1", topics=[f"t{i}" for i in range(100)]),
+    lambda: register("big", 0, "big:1", version=2, topics={"t3": queues(4), "more": queues()}),
+    lambda: register("big", 0, "big:1", version=3, topics={"t3": queues()}),
+    lambda: DeleteTopic("t7", None),
+    lambda: register("big", 0, "big:1", version=3, topics=["t7"]),
+    lambda: ChangeWritePerm("big", writable=False),
+    lambda: RegisterTopic("t9", (("big", queues(7)), ("b", queues(7)))),
+    lambda: unregister("big", 0, "big:1"),
+    lambda: register("big", 0, "big:1", topics=["t1", "t2"]),
+    lambda: PutKVConfig("n", "k", "w"),
+    lambda: register("b", 0, "m:1", version=9, topics=["T"], mappings={"T": mapping("T", "b", epoch=5)}),
+]
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 100])
+def test_how_often_it_is_taken_does_not_matter(every: int) -> None:
+    state = populated()
+    for number, step in enumerate(STEPS):
+        assert state.apply(step(), number).result.changed
+        if number % every == 0:
+            state.digest()
+    fresh = RouteInfoManager()
+    fresh.restore(state.snapshot())
+    assert state.digest() == fresh.digest()
+
+
+def test_the_way_back_gives_the_sum_of_before() -> None:
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "m:1", topics=[f"t{i}" for i in range(10)]), 1)
+    before = sums(state)
+    state.apply(RegisterTopic("t3", (("b", queues(4)),)), 2)
+    assert sums(state) != before
+    state.apply(RegisterTopic("t3", (("b", queues()),)), 3)
+    assert sums(state) == before
+
+
+def sums(state: RouteInfoManager) -> dict[str, int | None]:
+    """Sums of the groups once a digest was taken."""
+    state.digest()
+    return {name: group.digest_sum for name, group in state._tables.groups.items()}
+
+
+def test_unchanged_groups_are_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RouteInfoManager()
+    for name in "abc":
+        state.apply(register(name, 0, f"{name}:1", topics=[f"t{i}" for i in range(100)]), 1)
+    state.digest()
+    entries: list[int] = []
+    plain = digest_module.Digester._sum
+
+    def counted(digester: digest_module.Digester, group: BrokerGroup) -> int:
+        entries.append(len(group.topics) if group.digest_sum is None else len(group.digest_pending))
+        return plain(digester, group)
+
+    monkeypatch.setattr(digest_module.Digester, "_sum", counted)
+    state.apply(register("b", 0, "b:1", version=2, topics={"t5": queues(4)}), 2)
+    state.digest()
+    assert entries == [1]
+    state.digest()
+    assert entries == [1]
+
+
+def test_a_digest_can_be_prepared_in_parts() -> None:
+    state = RouteInfoManager()
+    for number in range(10):
+        state.apply(register(f"b{number}", 0, f"b{number}:1", topics=[f"t{i}" for i in range(100)]), 1)
+    expected = digest_after(*(register(f"b{n}", 0, f"b{n}:1", topics=[f"t{i}" for i in range(100)]) for n in range(10)))
+    calls = 1
+    while not state.advance_digest(250):
+        calls += 1
+    assert calls == 4
+    assert all(group.digest_sum is not None for group in state._tables.groups.values())
+    assert state.digest() == expected
+
+
+def test_what_a_digest_remembers_is_bounded_by_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest_module, "SPARE_TOPICS", 10)
+    state = RouteInfoManager()
+    for number in range(100):
+        topics = {f"t{number}-{i}": queues(nums=number) for i in range(5)}
+        state.apply(register(f"b{number}", 0, "m:1", topics=topics), 1)
+        state.digest()
+    digester = state._digester
+    assert len(digester._topics) <= 2 * 5 + 10 + 5
+    assert len(digester._queue_datas) <= 10 + 1
+    assert len(digester._groups) <= 2

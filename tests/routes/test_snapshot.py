@@ -1,0 +1,172 @@
+"""Snapshots: what is restored is the state itself, and one being taken is disturbed by nothing."""
+
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterTopic,
+    UpdateSettings,
+)
+from replicated_namesrv.routes.encoding import RouteFormatError
+from replicated_namesrv.routes.snapshot import SLICE, SnapshotReader
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.support.routes import mapping, queues, register, unregister
+
+
+def populated() -> RouteInfoManager:
+    """A state with something in every table."""
+    state = RouteInfoManager(RouteSettings(support_acting_master=True))
+    history: list[Command] = [
+        register("z", 0, "z:1", filters=("f:1",), zone="zone", timeout_ms=10_000),
+        register("b", 0, "m:1", topics={"V": queues(4), "T": queues(7, topic_sys_flag=1)}, mappings={"T": mapping("T", "b")}),
+        register("b", 1, "s:1", cluster="D", acting_master=True),
+        register("alone", 0, "x:1", topics=["T"]),
+        PutKVConfig("n", "k", "\u20ac\n"),
+        PutKVConfig("n", "none", None),
+        PutKVConfig("empty", "k", "v"),
+        DeleteKVConfig("empty", "k"),
+        DeleteTopic("U", None),
+        UpdateSettings({"order_message_enable": True}),
+    ]
+    for time_ms, command in enumerate(history):
+        state.apply(command, time_ms)
+    return state
+
+
+def restored(chunks: list[bytes]) -> RouteInfoManager:
+    """A state made from a snapshot."""
+    state = RouteInfoManager()
+    state.restore(chunks)
+    return state
+
+
+@pytest.mark.parametrize("cut", [1, 100, 10**6])
+def test_restoring_gives_the_same_state_however_the_bytes_are_cut(cut: int) -> None:
+    state = populated()
+    data = b"".join(state.snapshot())
+    twin = restored([data[i : i + cut] for i in range(0, len(data), cut)])
+    assert b"".join(twin.snapshot()) == data
+    assert twin.digest() == state.digest()
+    assert (twin.revision, twin.settings) == (state.revision, state.settings)
+    assert list(twin.topic_revisions.items()) == list(state.topic_revisions.items())
+    assert twin.registrations() == state.registrations()
+    assert twin.cluster_info() == state.cluster_info()
+    assert [twin.route(topic) for topic in ("T", "V")] == [state.route(topic) for topic in ("T", "V")]
+    assert [twin.group_generation(name) for name in "bz"] == [state.group_generation(name) for name in "bz"]
+
+
+def test_a_restored_state_goes_on_as_the_original() -> None:
+    state = populated()
+    twin = restored(list(state.snapshot()))
+    for command in (
+        register("b", 0, "m:1"),
+        register("b", 0, "n:1"),
+        unregister("z", 0, "z:1"),
+        ChangeWritePerm("b", writable=True),
+    ):
+        assert twin.apply(command, 99) == state.apply(command, 99)
+        assert twin.digest() == state.digest()
+    assert b"".join(twin.snapshot()) == b"".join(state.snapshot())
+
+
+def test_topic_revisions_stay_the_same_object() -> None:
+    state = RouteInfoManager()
+    seen = state.topic_revisions
+    state.restore(populated().snapshot())
+    assert state.topic_revisions is seen
+    assert set(seen) == set(state.all_topics())
+
+
+CHANGES: list[Callable[[], Command]] = [
+    lambda: register("b", 0, "m:1", version=2, topics={"T": queues(4), "New": queues()}),
+    lambda: register("b", 7, "late:1"),
+    lambda: register("new", 0, "n:1"),
+    lambda: unregister("z", 0, "z:1"),
+    lambda: DeleteTopic("T", None),
+    lambda: RegisterTopic("V", (("z", queues()),)),
+    lambda: ChangeWritePerm("b", writable=False),
+    lambda: PutKVConfig("n", "k", "other"),
+    lambda: PutKVConfig("new", "k", "v"),
+    lambda: register("b", 0, "m:1", version=3, topics=["T", "V"], mappings={"T": mapping("T", "b", epoch=9)}),
+    lambda: UpdateSettings({"enable_topic_list": False}),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_snapshot_under_way_does_not_see_changes(change: Callable[[], Command]) -> None:
+    state = populated()
+    expected = b"".join(state.snapshot())
+    lines = state.snapshot()
+    first = next(lines)
+    assert state.apply(change(), 50).result.changed
+    assert b"".join([first, *lines]) == expected
+
+
+def test_all_changes_while_a_snapshot_is_taken_line_by_line() -> None:
+    state = populated()
+    expected = b"".join(state.snapshot())
+    taken = []
+    changes = iter(CHANGES)
+    for line in state.snapshot():
+        taken.append(line)
+        change = next(changes, None)
+        if change is not None:
+            state.apply(change(), 50)
+    assert b"".join(taken) == expected
+
+
+def test_no_line_holds_more_than_a_slice() -> None:
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "m:1", topics=[f"topic-{i}" for i in range(2 * SLICE + 1)]), 1)
+    for i in range(SLICE + 1):
+        state.apply(PutKVConfig("n", f"k{i}", "v"), 2)
+    lines = list(state.snapshot())
+    assert sum(line.startswith(b'["topics"') for line in lines) == 3
+    assert sum(line.startswith(b'["queues"') for line in lines) == 3
+    assert sum(line.startswith(b'["kv"') for line in lines) == 2
+    assert b"".join(restored(lines).snapshot()) == b"".join(lines)
+
+
+def damaged() -> dict[str, list[bytes]]:
+    """Snapshots that are none."""
+    lines = list(populated().snapshot())
+    return {
+        "nothing": [],
+        "no end": lines[:-1],
+        "cut off": [*lines[:-1], lines[-1][:-1]],
+        "a line missing": [*lines[:3], *lines[4:]],
+        "no head": lines[1:],
+        "two heads": [lines[0], *lines],
+        "goes on": [*lines, lines[1]],
+        "not JSON": [lines[0], b"{\n", *lines[1:]],
+        "unknown kind": [lines[0], b'["other"]\n', *lines[1:]],
+        "unknown topic": [lines[0], b'["group","g","C",null,false,1]\n["queues",[99],[[6,8,0,8]],0]\n', *lines[1:]],
+        "queues without topics": [*lines[:3], b'["queues",[0,1],[[6,8,0,8],[4,8,0,8]],[0]]\n', *lines[3:]],
+        "queues without group": [lines[0], b'["queues",[],[],[]]\n', *lines[1:]],
+        "newer format": [lines[0].replace(b'["head",1,', b'["head",2,'), *lines[1:]],
+    }
+
+
+@pytest.mark.parametrize("what", sorted(damaged()))
+def test_damaged_bytes_are_refused_and_change_nothing(what: str) -> None:
+    state = populated()
+    before = state.digest()
+    with pytest.raises(RouteFormatError, match="snapshot"):
+        state.restore(damaged()[what])
+    assert state.digest() == before
+
+
+def test_a_reader_takes_the_bytes_in_parts() -> None:
+    source = populated()
+    reader = SnapshotReader()
+    for line in source.snapshot():
+        reader.feed(line)
+    state = RouteInfoManager()
+    state.adopt(reader)
+    assert state.digest() == source.digest()

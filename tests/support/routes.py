@@ -1,0 +1,48 @@
+"""Commands for the route state machine, short to write."""
+
+from collections.abc import Iterable, Mapping
+
+from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+
+READ_WRITE = 6
+
+
+def queues(perm: int = READ_WRITE, nums: int = 8, topic_sys_flag: int = 0) -> QueueData:
+    """Queues of one topic on one broker."""
+    return QueueData(perm, nums, topic_sys_flag, nums)
+
+
+def register(
+    name: str,
+    broker_id: int,
+    addr: str,
+    *,
+    version: int = 1,
+    state_version: int = 0,
+    topics: Iterable[str] | Mapping[str, QueueData] | None = ("T", "U"),
+    cluster: str = "C",
+    ha: str = "h:1",
+    acting_master: bool | None = None,
+    zone: str | None = None,
+    timeout_ms: int | None = None,
+    filters: tuple[str, ...] | None = (),
+    mappings: Mapping[str, TopicQueueMappingInfo] | None = None,
+) -> RegisterBroker:
+    """Code 103; ``topics`` given as names have eight queues and may be read and written."""
+    if topics is not None and not isinstance(topics, Mapping):
+        topics = dict.fromkeys(topics, queues())
+    data_version = DataVersion(0, state_version, version)
+    return RegisterBroker(
+        cluster, name, addr, broker_id, ha, zone, timeout_ms, acting_master, data_version, topics, mappings or {}, filters
+    )
+
+
+def unregister(name: str, broker_id: int, addr: str, *, cluster: str = "C", epoch: int | None = None) -> UnregisterBrokers:
+    """Code 104 for one broker."""
+    return UnregisterBrokers((BrokerRemoval(cluster, addr, name, broker_id, epoch),))
+
+
+def mapping(topic: str, bname: str, epoch: int = 1) -> TopicQueueMappingInfo:
+    """A static topic mapping."""
+    return TopicQueueMappingInfo(bname, ((0, 0), (3, 1)), False, epoch, "__global__", topic, 4)
