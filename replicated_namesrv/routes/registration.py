@@ -59,15 +59,15 @@ def result_of(tables: Tables, registration: Registration) -> Result:
 
 def register_topic(tables: Tables, command: RegisterTopic) -> Result:
     """Code 217: a new topic all or nothing, a known one entry by entry until the first unknown broker."""
-    accepted: list[tuple[BrokerGroup, QueueData]] = []
+    accepted: dict[str, QueueData] = {}
     for broker_name, queue_data in command.queue_datas:
-        group = tables.groups.get(broker_name)
-        if group is None:
+        if broker_name not in tables.groups:
             if command.topic not in tables.topic_queues:
                 return Result()
             break
-        accepted.append((group, queue_data))
-    for group, queue_data in accepted:
+        accepted[broker_name] = queue_data
+    for broker_name, queue_data in accepted.items():
+        group = tables.groups[broker_name]
         if group.topics.get(command.topic) != queue_data:
             tables.put_topics(group, [(command.topic, queue_data)])
     return Result()

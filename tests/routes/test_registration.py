@@ -281,6 +281,12 @@ class TestRegisterTopic:
         state.apply(RegisterTopic("a1", (("b", queues(4)), ("unknown", queues()), ("c", queues()))), 2)
         assert perms(state, "a1") == {"a": 6, "b": 4}
 
+    def test_of_a_broker_named_twice_the_last_counts(self) -> None:
+        state = RouteInfoManager()
+        state.apply(register("b", 0, "m:1"), 1)
+        twice = RegisterTopic("T", (("b", queues(4)), ("b", queues())))
+        assert not state.apply(twice, 2).result.changed
+
     def test_without_queues_nothing_happens(self) -> None:
         state = RouteInfoManager()
         assert not state.apply(RegisterTopic("N", ()), 1).result.changed
