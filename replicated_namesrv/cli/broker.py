@@ -76,9 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--heartbeat-timeout-ms", type=positive, metavar="MS", help="time-out to ask for (5.3; default: 10000 with a heartbeat)"
     )
-    how.add_argument(
-        "--no-force-register", action="store_true", help="ask for data versions (322), register on a difference"
-    )
+    how.add_argument("--no-force-register", action="store_true", help="ask for data versions (322), register on a difference")
     how.add_argument("--compressed", action="store_true", help="deflate registrations")
     how.add_argument("--zone", metavar="Z", help="zone name to register with (5.3)")
     how.add_argument("--listen", action="store_true", help="listen at the announced addresses and report pushes (905)")

@@ -51,7 +51,7 @@ from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 FIRST_ROUND_DELAY_MS = 10_000
 """Between the registration at start and the first periodic one, at most."""
 SCAN_INTERVAL_MS = 3_000
-"""Between two looks of a 5.3 broker for servers it can connect to (``connectTimeoutMillis``)."""
+"""``connectTimeoutMillis``, which is also the pause between two scans."""
 MEMBER_GROUP_TIMEOUT_MS = 3_000
 UNREGISTER_TIMEOUT_MS = 3_000
 ACTING_MASTER_TIMEOUT_MS = 10_000
@@ -84,6 +84,10 @@ class BrokerOptions:
     force_register: bool = True
     compressed: bool = False
     """Deflate registrations. 5.3 then sends ``compressed=false`` all the same, as the real one does."""
+    register_timeout_ms: int | None = None
+    """How long a round waits for one server. None: ``registerBrokerTimeoutMills`` of the version."""
+    scan_interval_ms: int = SCAN_INTERVAL_MS
+    """Between two looks of a 5.3 broker for servers that it can connect to."""
     zone_name: str | None = None
     listen: bool = False
     """Accept connections at the broker's address and record the pushes (905) that come."""
@@ -97,6 +101,11 @@ class BrokerOptions:
     def asks_first(self) -> bool:
         """Whether rounds ask for data versions before they register."""
         return not self.force_register or (self.version is BrokerVersion.V4_9 and self.heartbeat is Heartbeat.QUERY_DATA_VERSION)
+
+    @property
+    def answer_timeout_ms(self) -> int:
+        """How long a round waits for one server."""
+        return self.register_timeout_ms or self.version.register_timeout_ms
 
     @property
     def sent_timeout_ms(self) -> int | None:
@@ -210,7 +219,8 @@ class BrokerAgent:
         self._brokers[self.identity.broker_addr] = self
         if self.options.version is BrokerVersion.V5_3:
             await self._scan()
-            self._spawn(self._every(SCAN_INTERVAL_MS, SCAN_INTERVAL_MS, self._scan))
+            interval_ms = self.options.scan_interval_ms
+            self._spawn(self._every(interval_ms, interval_ms, self._scan))
         period_ms = self.options.register_period_ms
         self._spawn(self._every(min(FIRST_ROUND_DELAY_MS, period_ms), period_ms, self.register_round))
         if self.options.acting_master:
@@ -333,7 +343,7 @@ class BrokerAgent:
         answers: list[RemotingCommand] = []
 
         async def one(address: str) -> None:
-            response = await self._send(address, request, options.version.register_timeout_ms, len(topics))
+            response = await self._send(address, request, options.answer_timeout_ms, len(topics))
             if response is not None:
                 answers.append(response)
                 self.registered.add(address)
@@ -363,7 +373,7 @@ class BrokerAgent:
 
         async def changed(address: str) -> bool:
             request = query_data_version_request(self.identity, self.options.version, self.data_version)
-            response = await self._send(address, request, self.options.version.register_timeout_ms)
+            response = await self._send(address, request, self.options.answer_timeout_ms)
             if response is None:
                 return True
             if (response.ext_fields or {}).get("changed", "true") != "false":

@@ -13,6 +13,7 @@ After silence the connection is closed, as Java does: the peer may hang, and a l
 import asyncio
 import itertools
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from typing import NamedTuple
@@ -232,8 +233,7 @@ class RemotingClient:
         except TimeoutError:
             raise UnavailableError(f"no connection to {address} within {self.connect_timeout_ms} ms") from None
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-            raise UnavailableError(f"cannot connect to {address}: {reason}") from error
+            raise UnavailableError(f"cannot connect to {address}: {_reason(error)}") from error
         if connection.closed.done():
             raise UnavailableError(f"{address} closed the connection at once")
         self._connections[address] = connection
@@ -249,6 +249,13 @@ class RemotingClient:
             del self._connections[connection.address]
             if self._on_disconnect is not None:
                 self._on_disconnect(connection.address)
+
+
+def _reason(error: OSError) -> str:
+    """Errors of TLS and of name resolution have numbers of their own, which the system would misread."""
+    if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
+        return str(error)
+    return os.strerror(error.errno)
 
 
 class _Connection(asyncio.Protocol):
