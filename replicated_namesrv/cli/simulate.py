@@ -115,6 +115,7 @@ class _Report:
         self._virtual_s = 0.0
         self._catch_ups: list[float] = []
         self._counts: Counter[str] = Counter()
+        self._tolerated: Counter[str] = Counter()
         self.failures: list[Result] = []
 
     def add(self, result: Result) -> None:
@@ -122,6 +123,9 @@ class _Report:
         self._done += 1
         self._virtual_s += result.virtual_s
         self._counts.update(result.counts)
+        for name, count in result.counts.items():
+            if name.startswith("tolerated ") and count:
+                self._tolerated[name.removeprefix("tolerated ")] += 1
         if result.violation is None:
             self._catch_ups.append(result.catch_up_s)
         else:
@@ -162,6 +166,8 @@ class _Report:
             if self._catch_ups:
                 print(f"catch-up after the last heal: median {statistics.median(self._catch_ups):.2f} s, "
                       f"longest {max(self._catch_ups):.2f} s")  # fmt: skip
+            for name, seeds in sorted(self._tolerated.items()):
+                print(f"counted only, no failure here: {name} broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
             print(f"seen: {_listed(self._counts)}")
             if self.failures and self._shrink:
                 self._explain_first()

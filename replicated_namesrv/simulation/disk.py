@@ -41,6 +41,7 @@ class _File:
         """Keep what was durable and a random part of the rest."""
         if self.cut_at >= 0 and rng.random() < 0.5:
             self.data[self.cut_at :] = self.cut
+            self.durable = len(self.data)
         loose = len(self.data) - self.durable
         if loose > 0:
             kept = rng.choice((0, loose, rng.randint(0, loose)))

@@ -54,6 +54,8 @@ class Nemesis:
         self._by_name = {machine.name: machine for machine in machines}
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Ask the leader on a machine to hand over; given by the simulation."""
+        self.spared: frozenset[str] = frozenset()
+        """Kinds of faults that do not strike."""
         self.struck: dict[str, int] = {}
 
     @staticmethod
@@ -67,6 +69,8 @@ class Nemesis:
             self._world.after(fault.at_ns - self._world.now_ns, self._strike, fault)
 
     def _strike(self, fault: Fault) -> None:
+        if fault.kind in self.spared:
+            return
         rng = self._world.random(f"fault/{fault.number}")
         self._world.note(f"FAULT {fault.describe()}")
         self._world.trace.event(self._world.now_ns, "fault", fault.number)

@@ -23,16 +23,35 @@ _WAKE_MAX_NS = 10 * SECOND
 class RaftView(Protocol):
     """What the invariants look at; ``RaftNode`` has it, and so has plain PySyncObj through an adapter."""
 
-    role: str
-    term: int
-    leader_id: str | None
-    commit_index: int
-    applied_index: int
-    first_index: int
-    last_index: int
-    incarnation: int
-    failed: BaseException | None
-    stopped: bool
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def leader_id(self) -> str | None: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def applied_index(self) -> int: ...
+
+    @property
+    def first_index(self) -> int: ...
+
+    @property
+    def last_index(self) -> int: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def failed(self) -> BaseException | None: ...
+
+    @property
+    def stopped(self) -> bool: ...
 
     def term_at(self, index: int) -> int | None: ...
 

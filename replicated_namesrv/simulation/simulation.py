@@ -172,6 +172,7 @@ class Simulation:
             "snapshots installed": self.invariants.restores,
             "entries committed": len(self.invariants.committed),
             "boots": sum(machine.boots for machine in self.machines),
+            **{f"tolerated {name}": count for name, count in self.invariants.tolerated.items()},
             **{f"fault {kind}": count for kind, count in sorted(self.nemesis.struck.items())},
             **dict(sorted(self.ledger.outcomes.items())),
         }

@@ -10,6 +10,7 @@ from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
 from replicated_namesrv.simulation.machine import Machine, Process
+from replicated_namesrv.simulation.plain import build_plain
 from replicated_namesrv.simulation.simulation import Result, Scenario, Simulation
 from replicated_namesrv.simulation.world import MS, World
 
@@ -90,4 +91,6 @@ def declared_drift(world: World) -> float:
 
 def run(scenario: Scenario, *, readable: bool = False) -> Result:
     """Run one scenario."""
+    if scenario.subject == "plain":
+        return Simulation(scenario, build_plain, lambda world: 0.05, readable=readable).run()
     return Simulation(scenario, build_raft, declared_drift, readable=readable).run()

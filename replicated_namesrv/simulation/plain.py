@@ -1,0 +1,205 @@
+"""PySyncObj as it comes, in the same world: what our core is compared with.
+
+Nothing of its consensus is changed. Its clock is the machine's, its random election times come from the seed, its nodes are
+ordered as ours are; a command goes to the register directly instead of through pickle.
+
+In its favour: links never lose or repeat a message within a connection, as TCP does not; its journal, which it never syncs,
+loses nothing in a power loss; the log is never compacted (a compaction interrupted by a kill loses acknowledged entries);
+reads count only on a node that takes itself for the leader. Three things are counted but do not end a run, so that worse can
+be seen: followers cut committed entries and take their commit index back (this happens without any fault), and proposals
+never end.
+"""
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
+from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
+from replicated_namesrv.simulation.machine import Life, Machine
+from replicated_namesrv.simulation.simulation import Simulation
+from replicated_namesrv.simulation.world import MS, SECOND
+
+_TICK_S = 0.05
+_ELECTION_MAX_MS = 1_400
+_SURELY_NOT = ("QUEUE_FULL", "MISSING_LEADER", "DISCARDED", "NOT_LEADER", "REQUEST_DENIED")
+
+
+class PlainJournal:
+    """Duck type of pysyncobj's journal. Lives as long as the machine's disk."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[bytes, int, int]] = []
+        self._meta: dict[str, Any] = {}
+        self.cut: Callable[[int], None] = lambda index: None
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        self.entries.append((command, idx, term))
+
+    def clear(self) -> None:
+        self.entries.clear()
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
+        if entryFrom < len(self.entries):
+            self.cut(self.entries[entryFrom][1])
+            del self.entries[entryFrom:]
+
+    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+        del self.entries[:entryTo]
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.entries[item]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+        self._meta["commit"] = raftCommitIndex
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return int(self._meta.get("commit", 1))
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+        self._meta["term"], self._meta["vote"] = term, votedForNodeId
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return int(self._meta.get("term", 0))
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+        vote: str | None = self._meta.get("vote")
+        return vote
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        pass
+
+    def _destroy(self) -> None:
+        pass
+
+
+class PlainNode:
+    """One PySyncObj process: ``Process``, ``RaftView`` and what clients call."""
+
+    failed: BaseException | None = None
+    stopped = False
+    incarnation = 0
+    first_index = 1
+
+    def __init__(
+        self, name: str, members: Sequence[str], life: Life, rng: Random, journal: PlainJournal, state: RegisterStateMachine
+    ) -> None:
+        self._life, self._journal, self._state = life, journal, state
+        self._sync_obj = PlainSyncObj(name, list(members), journal, life.now, rng.random, life.send, self._apply)
+
+    def _apply(self, command: bytes) -> object:
+        return self._state.apply(command), self._sync_obj.raftLastApplied + 1
+
+    @property
+    def role(self) -> str:
+        return self._sync_obj.role
+
+    @property
+    def term(self) -> int:
+        return self._sync_obj.raftCurrentTerm
+
+    @property
+    def leader_id(self) -> str | None:
+        return self._sync_obj.leader_id
+
+    @property
+    def commit_index(self) -> int:
+        return self._sync_obj.raftCommitIndex
+
+    @property
+    def applied_index(self) -> int:
+        return self._sync_obj.raftLastApplied
+
+    @property
+    def last_index(self) -> int:
+        return int(self._journal.entries[-1][1])
+
+    def _entry(self, index: int) -> tuple[bytes, int, int] | None:
+        at = index - self._journal.entries[0][1]
+        return self._journal.entries[at] if 0 <= at < len(self._journal.entries) else None
+
+    def term_at(self, index: int) -> int | None:
+        entry = self._entry(index)
+        return None if entry is None else entry[2]
+
+    def entry_at(self, index: int) -> bytes | None:
+        entry = self._entry(index)
+        return None if entry is None else entry[0]
+
+    def on_connected(self, peer: str) -> None:
+        self._sync_obj.connected(peer)
+
+    def on_disconnected(self, peer: str) -> None:
+        self._sync_obj.disconnected(peer)
+
+    def on_message(self, peer: str, message: Message) -> None:
+        self._sync_obj.received(peer, message)
+
+    def on_synced(self, token: int) -> None:
+        pass
+
+    def on_sync_failed(self, token: int, error: BaseException) -> None:
+        pass
+
+    def tick(self) -> None:
+        self._sync_obj.tick()
+
+    def next_wakeup(self) -> float:
+        return self._life.now() + _TICK_S
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None) -> None:
+        def ended(result: Any, reason: str) -> None:
+            if reason == "SUCCESS":
+                position, index = result
+                done(Committed(position, index, self.term_at(index) or 0))
+            else:
+                done((Rejected if reason in _SURELY_NOT else Indeterminate)(reason))
+
+        self._sync_obj.propose(command, ended)
+
+    def read_index(self, done: Callable[[ReadOutcome], None], timeout_ms: int | None = None) -> None:
+        if self.role == "leader" and self._sync_obj.isReady():
+            done(ReadReady(self.applied_index, self.term))
+        else:
+            done(Rejected("not the leader"))
+
+    lease_read = read_index
+
+
+def build_plain(simulation: Simulation) -> Application:
+    """Plain PySyncObj, with registers on top."""
+    simulation.invariants.tolerated.update(dict.fromkeys(("no truncation", "commit index", "apply", "every proposal ends"), 0))
+    simulation.nemesis.spared = frozenset(("loss", "repeats"))
+    journals = {name: PlainJournal() for name in simulation.names}
+
+    def boot(machine: Machine, state: RegisterStateMachine) -> tuple[PlainNode, PlainNode, PlainNode]:
+        assert machine.life is not None
+        journal = journals[machine.name]
+        journal.cut = lambda index: machine.observer.truncated(index, 0)
+        node = PlainNode(machine.name, simulation.names, machine.life, machine.life.rng, journal, state)
+        return node, node, node
+
+    rng = simulation.world.random("load")
+    application = RegisterApplication(
+        simulation.world,
+        simulation.invariants,
+        simulation.ledger,
+        boot,
+        clients=simulation.scenario.clients or rng.choice((2, 4, 8)),
+        catch_up_ns=5 * _ELECTION_MAX_MS * MS,
+        drain_ns=30 * SECOND,
+        lease_share=0.0,
+        ballast=0,
+        slice_bytes=4_096,
+    )
+    application.machines = simulation.machines
+    application.must_read = lambda machine: machine.raft is not None and machine.raft.role == "leader"
+    return application

@@ -1,0 +1,150 @@
+"""The invariants find each lie: scripted nodes break one rule each."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from replicated_namesrv.simulation.application import Ledger
+from replicated_namesrv.simulation.invariants import Invariants
+from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.world import World
+
+
+class ScriptedNode:
+    """A node that has whatever log and role a test gives it (``RaftView``)."""
+
+    def __init__(self) -> None:
+        self.role, self.term, self.leader_id = "follower", 0, None
+        self.commit_index = self.applied_index = 1
+        self.first_index = self.incarnation = 1
+        self.failed = None
+        self.stopped = False
+        self.log: list[tuple[int, bytes]] = [(0, b"")]
+
+    @property
+    def last_index(self) -> int:
+        return self.first_index + len(self.log) - 1
+
+    def _at(self, index: int) -> tuple[int, bytes] | None:
+        at = index - self.first_index
+        return self.log[at] if 0 <= at < len(self.log) else None
+
+    def term_at(self, index: int) -> int | None:
+        entry = self._at(index)
+        return None if entry is None else entry[0]
+
+    def entry_at(self, index: int) -> bytes | None:
+        entry = self._at(index)
+        return None if entry is None else entry[1]
+
+
+class Cluster:
+    """Two scripted nodes under watch."""
+
+    def __init__(self) -> None:
+        self.invariants = Invariants(World(0))
+        self.nodes = [ScriptedNode(), ScriptedNode()]
+        self.machines = [
+            cast(Machine, SimpleNamespace(name=f"n{number}", raft=node, life=object())) for number, node in enumerate(self.nodes)
+        ]
+        for machine in self.machines:
+            self.invariants.started(machine)
+
+    def step(self, number: int, **state: Any) -> str | None:
+        """Node ``number`` changes; the invariant that this breaks."""
+        for name, value in state.items():
+            setattr(self.nodes[number], name, value)
+        self.invariants.check(self.machines[number])
+        return None if self.invariants.violation is None else self.invariants.violation.name
+
+    def commit(self, number: int, log: list[tuple[int, bytes]], term: int) -> None:
+        """Node ``number`` has committed ``log``."""
+        assert self.step(number, log=[(0, b""), *log], term=term, commit_index=1 + len(log)) is None
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_two_leaders_in_one_term(cluster: Cluster) -> None:
+    assert cluster.step(0, role="leader", term=1) is None
+    assert cluster.step(1, role="leader", term=2) is None
+    assert cluster.step(0, role="follower", term=2) is None
+    assert cluster.step(0, role="leader") == "election safety"
+
+
+def test_equal_index_and_term_with_other_payload(cluster: Cluster) -> None:
+    assert cluster.step(0, log=[(0, b""), (1, b"a")], term=1) is None
+    assert cluster.step(1, log=[(0, b""), (1, b"b")], term=1) == "log matching"
+
+
+def test_equal_entry_after_unequal_ones(cluster: Cluster) -> None:
+    assert cluster.step(0, log=[(0, b""), (1, b"a"), (3, b"c")], term=3) is None
+    assert cluster.step(1, log=[(0, b""), (2, b"b"), (3, b"c")], term=3) == "log matching"
+
+
+def test_two_commits_at_one_index(cluster: Cluster) -> None:
+    cluster.commit(0, [(1, b"a")], 1)
+    assert cluster.step(1, log=[(0, b""), (2, b"b")], term=2, commit_index=2) == "state-machine safety"
+
+
+def test_leader_without_a_committed_entry(cluster: Cluster) -> None:
+    cluster.commit(0, [(1, b"a")], 1)
+    assert cluster.step(1, role="leader", term=2) == "leader completeness"
+
+
+def test_leader_of_an_older_term_need_not_have_it(cluster: Cluster) -> None:
+    cluster.commit(0, [(3, b"a")], 3)
+    assert cluster.step(1, role="leader", term=2) is None
+
+
+def test_cutting_a_committed_entry(cluster: Cluster) -> None:
+    cluster.commit(0, [(1, b"a"), (1, b"b")], 1)
+    assert cluster.step(1, log=[(0, b""), (1, b"a"), (1, b"b")], term=1) is None
+    cluster.invariants.truncated("n1", 3)
+    assert cluster.invariants.violation is not None
+    assert cluster.invariants.violation.name == "no truncation"
+
+
+def test_cutting_a_conflict_is_right(cluster: Cluster) -> None:
+    assert cluster.step(1, log=[(0, b""), (1, b"x")], term=1) is None
+    cluster.commit(0, [(2, b"a")], 2)
+    cluster.invariants.truncated("n1", 2)
+    assert cluster.step(1, log=[(0, b""), (2, b"a")], term=2) is None
+
+
+def test_going_back(cluster: Cluster) -> None:
+    cluster.commit(0, [(1, b"a")], 1)
+    assert cluster.step(0, commit_index=1) == "commit index"
+    other = Cluster()
+    assert other.step(0, term=2) is None
+    assert other.step(0, term=1) == "term"
+
+
+def test_applying_what_is_not_committed(cluster: Cluster) -> None:
+    assert cluster.step(0, applied_index=2) == "apply"
+
+
+def test_things_end_exactly_once(cluster: Cluster) -> None:
+    ledger = Ledger(cluster.invariants)
+    machine = cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=False)))
+    end = ledger.begin("proposal 1", machine)
+    assert end("done")
+    ledger.check()
+    assert cluster.invariants.violation is None
+    assert not end("done")
+    assert cluster.invariants.violation is not None
+    assert cluster.invariants.violation.name == "exactly once"
+
+
+def test_things_end_unless_their_process_does(cluster: Cluster) -> None:
+    ledger = Ledger(cluster.invariants)
+    ledger.begin("proposal 1", cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=True))))
+    ledger.check()
+    assert cluster.invariants.violation is None
+    ledger.begin("proposal 2", cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=False))))
+    ledger.check()
+    assert cluster.invariants.violation is not None
+    assert cluster.invariants.violation.name == "every proposal ends"

@@ -1,0 +1,173 @@
+"""The world itself: time, disks and links behave as promised, so that what they do to a node can be believed."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from replicated_namesrv.simulation.disk import SimulatedDisk
+from replicated_namesrv.simulation.network import Endpoint, Network
+from replicated_namesrv.simulation.world import MS, SECOND, World
+
+
+def test_events_run_in_order_of_time_then_of_making() -> None:
+    world, ran = World(1), list[str]()
+    for delay, name in ((5, "b"), (1, "a"), (5, "c")):
+        world.after(delay, ran.append, name)
+    world.run_until(5)
+    assert (ran, world.now_ns) == (["a"], 5)
+    world.run_until(6)
+    assert ran == ["a", "b", "c"]
+
+
+def test_streams_depend_on_seed_and_name_alone() -> None:
+    assert World(1).random("x").random() == World(1).random("x").random()
+    assert len({World(seed).random(name).random() for seed in (1, 2) for name in ("x", "y")}) == 4
+
+
+def after_power_loss(prepare: Callable[[SimulatedDisk], None], name: str) -> set[bytes | None]:
+    """What the file may hold after a power loss, over many seeds."""
+    found: set[bytes | None] = set()
+    for seed in range(200):
+        disk = SimulatedDisk(Random(seed))
+        prepare(disk)
+        disk.lose_power()
+        found.add(disk.read(name) if name in disk.list_names() else None)
+    return found
+
+
+def test_power_loss_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+    def prepare(disk: SimulatedDisk) -> None:
+        disk.append("log", b"synced")
+        disk.sync(["log"], True)
+        disk.append("log", b"loose")
+
+    found = after_power_loss(prepare, "log")
+    assert all(content is not None and content.startswith(b"synced") for content in found)
+    assert {b"synced", b"syncedloose"} <= found
+    torn = [c for c in found if c and not b"syncedloose".startswith(c)]
+    assert torn, "a torn tail is among them"
+
+
+def test_a_new_name_lasts_only_after_the_directory_was_synced() -> None:
+    def without(disk: SimulatedDisk) -> None:
+        disk.append("log", b"x")
+        disk.sync(["log"], False)
+
+    assert after_power_loss(without, "log") == {None, b"x"}
+
+
+def test_renamed_without_content_synced_may_be_torn() -> None:
+    def prepare(disk: SimulatedDisk) -> None:
+        disk.append("snapshot", b"old")
+        disk.sync(["snapshot"], True)
+        disk.append("new", b"newer")
+        disk.rename("new", "snapshot")
+
+    found = after_power_loss(prepare, "snapshot")
+    assert {b"old", b"newer", b""} <= found
+
+
+def test_a_truncation_that_was_not_synced_may_come_back() -> None:
+    def prepare(disk: SimulatedDisk) -> None:
+        disk.append("log", b"abcdef")
+        disk.sync(["log"], True)
+        disk.truncate("log", 3)
+
+    assert after_power_loss(prepare, "log") == {b"abc", b"abcdef"}
+
+
+def test_a_sync_covers_what_was_there_when_it_began() -> None:
+    def prepare(disk: SimulatedDisk) -> None:
+        disk.append("log", b"ab")
+        request = disk.begin_sync(["log"], True)
+        disk.append("log", b"cd")
+        disk.complete_sync(request)
+
+    found = after_power_loss(prepare, "log")
+    assert b"ab" in found
+    assert all(content is not None and content.startswith(b"ab") for content in found)
+
+
+def test_full_and_failing_disks_raise() -> None:
+    disk = SimulatedDisk(Random(0))
+    disk.full = True
+    with pytest.raises(OSError, match="no space"):
+        disk.append("log", b"x")
+    disk.full, disk.failing = False, True
+    with pytest.raises(OSError, match="input/output"):
+        disk.sync(["log"], False)
+
+
+class Listener(Endpoint):
+    """An endpoint that writes down what it hears."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.heard: list[object] = []
+        self.peers: list[str] = []
+
+    def is_up(self) -> bool:
+        return True
+
+    def connected(self, peer: str) -> None:
+        self.peers.append(peer)
+
+    def disconnected(self, peer: str) -> None:
+        self.peers.remove(peer)
+
+    def receive(self, peer: str, message: object) -> None:
+        self.heard.append(message)
+
+
+@pytest.fixture
+def pair() -> tuple[World, Network, Listener, Listener]:
+    world = World(5)
+    a, b = Listener("a"), Listener("b")
+    network = Network(world, [a, b], str)
+    network.dial_all("a")
+    network.dial_all("b")
+    world.run_until(10 * MS)
+    assert (a.peers, b.peers) == (["b"], ["a"])
+    return world, network, a, b
+
+
+def test_messages_of_a_connection_arrive_in_order(pair: tuple[World, Network, Listener, Listener]) -> None:
+    world, network, _, b = pair
+    network.slow_ms["a", "b"] = 50
+    for number in range(50):
+        network.send("a", "b", number)
+    world.run_until(world.now_ns + SECOND)
+    assert b.heard == list(range(50))
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_cut_is_one_way_and_holds_or_loses(pair: tuple[World, Network, Listener, Listener], hold: bool) -> None:
+    world, network, a, b = pair
+    network.cut([("a", "b")], hold)
+    network.send("a", "b", "there")
+    network.send("b", "a", "back")
+    world.run_until(world.now_ns + SECOND)
+    assert (a.heard, b.heard) == (["back"], [])
+    network.mend([("a", "b")])
+    world.run_until(world.now_ns + SECOND)
+    assert b.heard == (["there"] if hold else [])
+
+
+def test_repeats_and_losses(pair: tuple[World, Network, Listener, Listener]) -> None:
+    world, network, a, b = pair
+    network.repeats["a", "b"] = 1.0
+    network.loss["b", "a"] = 1.0
+    network.send("a", "b", 1)
+    network.send("b", "a", 1)
+    world.run_until(world.now_ns + 5 * SECOND)
+    assert (a.heard, b.heard) == ([], [1, 1])
+
+
+def test_a_reset_connection_is_dialled_again(pair: tuple[World, Network, Listener, Listener]) -> None:
+    world, network, a, _ = pair
+    network.reset(("a", "b"))
+    assert a.peers == []
+    network.send("a", "b", "lost without a connection")
+    world.run_until(world.now_ns + SECOND)
+    assert a.peers == ["b"]
