@@ -2,8 +2,9 @@
 
 Taken besides JSON: keys without quotes or in single quotes, strings in single quotes, whole numbers as keys (``{0:"a"}``, as
 fastjson itself writes maps with integer keys), surplus commas, ``/* */`` and ``//`` comments, a byte order mark, raw control
-characters and ``\\x41 \\v \\0`` in strings, leading zeros and ``1L``-like suffixes of numbers, ``undefined``. Not taken: object
-and array keys, ``Set[…]``, ``new Date(…)``, ``x'…'``. ``@type`` and ``$ref`` are keys like any other.
+characters and ``\\x41 \\v \\0`` in strings, leading zeros and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null).
+Not taken: what fastjson accepts by accident or for Java alone: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, any character
+in place of a comma. ``@type`` and ``$ref`` are keys like any other.
 
 The reader keeps its own stack, so depth costs no recursion; depth, digits and work are bounded, and ``parse_steps`` can be
 driven in slices. Keys always come out as text, a later duplicate wins, whole numbers of up to 18 digits as int, every other
@@ -40,7 +41,7 @@ class NumberText(str):
 
 _WS = r"[ \t\r\n\f\x08]*+"
 # Groups: text, whole number, word, opening bracket.
-_SCALAR = r'(?:"([^"\\]*+)"|(-?(?:0|[1-9][0-9]{0,17}))(?![0-9.eELSBFD])|(true|false|null)(?![\w$])|([{\[]))'
+_SCALAR = r'(?:"([^"\\]*+)"|(0|-?[1-9][0-9]{0,17})(?![0-9.eELSBFD])|(true|false|null)(?![\w$])|([{\[]))'
 _KEY = r'(?:"([^"\\]*+)"|([A-Za-z_$][A-Za-z0-9_$]*+|-?[0-9]++))'
 _FIRST_MEMBER = re.compile(f"{_WS}{_KEY}{_WS}:{_WS}{_SCALAR}")
 _NEXT_MEMBER = re.compile(f"{_WS},{_WS}{_KEY}{_WS}:{_WS}{_SCALAR}")
@@ -59,7 +60,7 @@ _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|(?s:.))")
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "undefined": None}
+_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "undefined": None, "NaN": None}
 _SIMPLE_ESCAPES = dict(zip("01234567btnvfFr\"'/\\", "\0\1\2\3\4\5\6\7\b\t\n\v\f\f\r\"'/\\", strict=True))
 
 

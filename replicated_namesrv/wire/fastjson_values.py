@@ -8,12 +8,16 @@ from decimal import Decimal
 from typing import Final
 
 from replicated_namesrv.wire.fastjson import MalformedJsonError, NumberText
-from replicated_namesrv.wire.fastjson_writer import dumps
+from replicated_namesrv.wire.fastjson_writer import dumps, hash_order, quote
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
+MAX_TEXT_DEPTH: Final = 64
+"""Nesting of a value that is taken where text belongs."""
+MAX_TEXT_MEMBERS: Final = 256
+"""Members of such a value that are put into Java's hash order."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _ZERO_FRACTION = re.compile(r"\.0*$")
@@ -83,8 +87,21 @@ def to_text(value: object) -> str | None:
         return value
     if isinstance(value, NumberText):
         return value[:] if value.lstrip("-").isdigit() else _decimal_text(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    return _nested_text(value, 0)
+
+
+def _nested_text(value: object, depth: int) -> str:
+    """``JSONObject.toString``: default dialect, members in hash order, null members left out."""
+    if depth > MAX_TEXT_DEPTH:
+        raise MalformedJsonError(f"objects and arrays nested deeper than {MAX_TEXT_DEPTH} where text belongs")
+    if isinstance(value, dict):
+        keys = hash_order(value) if len(value) <= MAX_TEXT_MEMBERS else list(value)
+        pairs = [f"{quote(key)}:{_nested_text(value[key], depth + 1)}" for key in keys if value[key] is not None]
+        return f"{{{','.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{','.join([_nested_text(item, depth + 1) for item in value])}]"
+    if isinstance(value, NumberText):
+        return to_text(value) or ""
     return dumps(value)
 
 
@@ -94,12 +111,19 @@ def _decimal_text(text: str) -> str:
 
 
 def to_object(value: object, name: str) -> dict[str, object] | None:
-    """A JSON object; None for null and for the empty text, which fastjson takes for null."""
+    """A Java bean: a JSON object; None for null and for the empty text, which fastjson takes for null."""
     if value is None or value == "":
         return None
     if type(value) is not dict:
         raise MalformedJsonError(f"{name} is no JSON object: {value!r:.60}")
     return value
+
+
+def to_map(value: object, name: str) -> dict[str, object] | None:
+    """A Java Map: a JSON object; None for null."""
+    if value == "":
+        raise MalformedJsonError(f"{name} is no JSON object: ''")
+    return to_object(value, name)
 
 
 def to_list(value: object, name: str) -> list[object] | None:
@@ -112,13 +136,17 @@ def to_list(value: object, name: str) -> list[object] | None:
 
 
 def members(value: dict[str, object], names: frozenset[str]) -> dict[str, object]:
-    """The members of a bean: exact names first, else ignoring case, ``_`` and ``-`` (``JavaBeanDeserializer.smartMatch``)."""
+    """The members of a bean: by exact name or ignoring case, ``_`` and ``-`` (``JavaBeanDeserializer.smartMatch``).
+
+    Of two spellings of one member the first counts, of one spelling the last.
+    """
     if names.issuperset(value):
         return value
     found: dict[str, object] = {}
+    spelled: dict[str, str] = {}
     by_plain_name = {name.lower(): name for name in names}
     for key, member in value.items():
         name = key if key in names else by_plain_name.get(key.lower().replace("_", "").replace("-", ""))
-        if name is not None:
+        if name is not None and spelled.setdefault(name, key) == key:
             found[name] = member
     return found

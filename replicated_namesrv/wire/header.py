@@ -19,7 +19,7 @@ import orjson
 from replicated_namesrv.errors import FrameError
 from replicated_namesrv.wire.codes import RESPONSE_FLAG, SERVER_VERSION, LanguageCode, SerializeType
 from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, finish, parse_steps
-from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, members, to_int, to_object, to_text
+from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, members, to_int, to_map, to_text
 from replicated_namesrv.wire.fastjson_writer import quote
 from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
 
@@ -34,7 +34,7 @@ _FIXED = Struct(">hbhiii")
 _SHORT = Struct(">h")
 _INT = Struct(">i")
 _LANGUAGE_NAMES = {code.value: code.name for code in LanguageCode}
-_LANGUAGE_CODES: dict[object, int] = {code.name: code.value for code in LanguageCode}
+_LANGUAGE_CODES: dict[str, int] = {code.name: code.value for code in LanguageCode}
 _MEMBERS = frozenset(("code", "extFields", "flag", "language", "opaque", "remark", "serializeTypeCurrentRPC", "version"))
 
 
@@ -96,7 +96,7 @@ def decode_json_header(data: Buffer) -> RemotingHeader:
         if type(value) is not dict:
             raise MalformedJsonError(f"no object but {value!r:.40}")
         given = members(value, _MEMBERS)
-        fields = to_object(given.get("extFields"), "extFields")
+        fields = to_map(given.get("extFields"), "extFields")
         return RemotingHeader(
             to_int(given.get("code"), "code"),
             to_int(given.get("flag"), "flag"),
@@ -135,7 +135,7 @@ def _decode_plain(data: Buffer) -> RemotingHeader | None:
         for value in fields.values():
             if type(value) is not str:
                 return None
-    return RemotingHeader(code, flag, _LANGUAGE_CODES.get(language), opaque, version, remark, fields)
+    return RemotingHeader(code, flag, _LANGUAGE_CODES.get(language.upper()), opaque, version, remark, fields)
 
 
 def _is_int32(number: int) -> bool:
@@ -154,13 +154,13 @@ def _texts(fields: dict[str, object]) -> dict[str, str]:
 
 
 def _language(given: dict[str, object]) -> int | None:
-    """By name or ordinal; None for null and for what we do not know."""
+    """By name, whatever its case, or ordinal; None for null and for a name that we do not know."""
     language = given.get("language", "JAVA")
-    if type(language) is int:
-        if language not in _LANGUAGE_NAMES:
-            raise MalformedJsonError(f"language {language} is not within 0 and {len(_LANGUAGE_NAMES) - 1}")
-        return language
-    return _LANGUAGE_CODES.get(language) if type(language) is str else None
+    if type(language) is str:
+        return _LANGUAGE_CODES.get(language.upper())
+    if language is not None and (type(language) is not int or language not in _LANGUAGE_NAMES):
+        raise MalformedJsonError(f"language {language!r:.40} is neither a name nor within 0 and {len(_LANGUAGE_NAMES) - 1}")
+    return language
 
 
 def decode_binary_header(data: Buffer) -> RemotingHeader:
