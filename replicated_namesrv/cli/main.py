@@ -99,9 +99,21 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # `namesrv topics | head`: whoever read has enough. Python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _reader_has_enough()
         return EXIT_BAD
+
+
+def _reader_has_enough() -> None:
+    """After a broken pipe (`namesrv topics | head`): Python would complain once more while it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(text: str) -> int:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _reader_has_enough()
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,8 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "help" and rest:
         name, rest = rest[0], ["--help"]
     if name in ("-h", "--help", "help"):
-        print(overview())
-        return 0
+        return _print(overview())
     if name in ("-V", "--version"):
         print(f"namesrv {__version__}")
         return 0
