@@ -6,7 +6,7 @@ number. A version this code does not know stops with an error that says so: gues
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -70,12 +70,11 @@ def load(line: bytes) -> Any:
     return json.loads(line) if line[:1] == b" " else orjson.loads(line)
 
 
-def number_queue_datas(queue_datas: Iterable[QueueData]) -> tuple[list[list[int]], list[int] | int]:
+def number_queue_datas(queue_datas: Collection[QueueData]) -> tuple[list[list[int]], list[int] | int]:
     """Distinct values and, for each given one, its number among them (one number if there is but one)."""
-    given = list(queue_datas)
-    numbers = {queue_data: number for number, queue_data in enumerate(dict.fromkeys(given))}
+    numbers = {queue_data: number for number, queue_data in enumerate(dict.fromkeys(queue_datas))}
     table = [list(queue_data) for queue_data in numbers]
-    return table, 0 if len(table) == 1 else list(map(numbers.__getitem__, given))
+    return table, 0 if len(table) == 1 else list(map(numbers.__getitem__, queue_datas))
 
 
 def queue_datas_of(table: list[list[int]], numbers: list[int] | int) -> Iterable[QueueData]:

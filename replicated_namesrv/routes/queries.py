@@ -106,6 +106,8 @@ def topics_by_cluster(tables: Tables, cluster: str) -> list[str]:
     """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once."""
     topics: dict[str, None] = {}
     for name in sorted(tables.cluster_names.get(cluster, ())):
+        if len(topics) == len(tables.topic_queues):
+            break
         group = tables.groups.get(name)
         if group is not None:
             topics.update(dict.fromkeys(group.topics))
@@ -141,6 +143,9 @@ def has_unit_sub_un_unit_topics(tables: Tables) -> list[str]:
 def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> list[str]:
     """Topics judged by the queue entry of their first broker name; Java takes an arbitrary one."""
     judged: dict[str, QueueData] = {}
-    for name in sorted(tables.groups, reverse=True):
-        judged.update(tables.groups[name].topics)
+    for name in sorted(tables.groups):
+        if len(judged) == len(tables.topic_queues):
+            break
+        topics = tables.groups[name].topics
+        judged.update((topic, topics[topic]) for topic in topics if topic not in judged)
     return [topic for topic in tables.topic_queues if judge(judged[topic].topic_sys_flag)]

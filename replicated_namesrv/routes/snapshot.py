@@ -12,7 +12,7 @@ taking a snapshot again gives the same bytes, and a node that was restored goes 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes.encoding import (
@@ -28,6 +28,9 @@ from replicated_namesrv.routes.tables import BrokerGroup, Registration, RouteSet
 
 SNAPSHOT_FORMAT = 1
 SLICE = 5_000
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class _GroupView(NamedTuple):
@@ -62,21 +65,26 @@ def _encoded(lines: Iterable[list[Any]]) -> Iterator[bytes]:
     yield dump(["end", count]) + b"\n"
 
 
-def _slices(values: Iterable[Any]) -> Iterator[list[Any]]:
+def _slices(values: Iterable[T]) -> Iterator[list[T]]:
     iterator = iter(values)
     while part := list(islice(iterator, SLICE)):
         yield part
 
 
+def _item_slices(table: Mapping[K, V]) -> Iterator[tuple[list[K], list[V]]]:
+    """Keys and values apart: pairs would be objects enough to set off the garbage collector, which then visits all state."""
+    return zip(_slices(table.keys()), _slices(table.values()), strict=True)
+
+
 def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iterator[list[Any]]:
-    for part in _slices(revisions.items()):
-        yield ["topics", [topic for topic, _ in part], [revision for _, revision in part]]
+    for names, values in _item_slices(revisions):
+        yield ["topics", names, values]
     numbers = {topic: number for number, topic in enumerate(revisions)}
     for head, topics in groups:
         yield ["group", *head]
-        for part in _slices(topics.items()):
-            table, queue_numbers = number_queue_datas(queue_data for _, queue_data in part)
-            yield ["queues", [numbers[topic] for topic, _ in part], table, queue_numbers]
+        for names, queue_datas in _item_slices(topics):
+            table, queue_numbers = number_queue_datas(queue_datas)
+            yield ["queues", list(map(numbers.__getitem__, names)), table, queue_numbers]
 
 
 def _live_lines(registrations: list[Registration]) -> Iterator[list[Any]]:

@@ -21,7 +21,7 @@ may depend on: ``topic_revisions`` for answers of route queries, ``BrokerGroup.g
 Dictionaries are shared with a snapshot being taken until they are changed: ``own`` makes a group's copy at that moment.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -200,11 +200,11 @@ class Tables:
 
     def drop_group(self, group: BrokerGroup) -> None:
         """Remove a group without members, its queue entries and its static topic mappings."""
-        self.drop_topics(group, list(group.topics))
+        self._unlink_topics(group, group.topics)
+        del self.groups[group.broker_name]
         gone = self.mappings.pop(group.broker_name, None)
         if gone:
             self.touch_topics(gone)
-        del self.groups[group.broker_name]
         self.changed = True
 
     # -- registrations
@@ -251,19 +251,23 @@ class Tables:
         self._bound_pending(group)
         self.touch(group)
 
-    def drop_topics(self, group: BrokerGroup, topics: Iterable[str]) -> None:
+    def drop_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         """Remove this group's queue entries of ``topics``, which it has; topics left without any vanish."""
-        name, own = group.broker_name, group.own()
+        own = group.own()
         for topic in topics:
             group.note(topic, own.pop(topic))
-            by_name = self.topic_queues[topic]
-            del by_name[name]
-            if by_name:
-                self.topic_revisions[topic] = self.next_revision
-            else:
-                del self.topic_queues[topic], self.topic_revisions[topic]
+        self._unlink_topics(group, topics)
         self._bound_pending(group)
         self.touch(group)
+
+    def _unlink_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
+        name, queues, revisions = group.broker_name, self.topic_queues, self.topic_revisions
+        revisions.update(dict.fromkeys(topics, self.next_revision))
+        for topic in topics:
+            by_name = queues[topic]
+            del by_name[name]
+            if not by_name:
+                del queues[topic], revisions[topic]
 
     @staticmethod
     def _bound_pending(group: BrokerGroup) -> None:
