@@ -244,7 +244,8 @@ class RegisterApplication:
         if self.invariants.violation is None:
             verdict = check_history(self.operations)
             if verdict.verdict is not Verdict.VALID:
-                self.invariants.violated("linearizability", verdict.describe())
+                ends = [max(o.end_ns or 0 for o in key.witness) for key in verdict.keys if key.witness]
+                self.invariants.violated("linearizability", verdict.describe(), min(ends, default=None))
 
     def _check_equal(self) -> None:
         digests = {machine.name: self.states[machine.name].digest().hex() for machine in self.machines}
@@ -309,7 +310,11 @@ class RegisterClient:
             def done(outcome: ReadOutcome) -> None:
                 if end(outcome):
                     ready = isinstance(outcome, ReadReady)
-                    call.finish(Known.OK if ready else Known.FAIL, application.states[machine.name].registers.get(key))
+                    value = application.states[machine.name].registers.get(key) if ready else None
+                    if ready:
+                        how = "by lease" if by_lease else "by read index"
+                        application.world.note(f"{machine.name}: {self._name} reads {key}={value} {how}")
+                    call.finish(Known.OK if ready else Known.FAIL, value)
 
             submitter = application.submitters[machine.name]
             (submitter.lease_read if by_lease else submitter.read_index)(done)

@@ -97,9 +97,10 @@ def explain(result: Result) -> str:
     """The readable account of a failing run: its faults, what led to the violation, how to repeat it."""
     scenario = result.scenario
     told = run(scenario, readable=True)
-    lines = [line for line in told.lines if " > " not in line]
-    messages = [line for line in told.lines if " > " in line and float(line[:10]) > told.violated_at_s - _TOLD_MESSAGES_S]
-    story = sorted(lines[-_TOLD_BEFORE:] + messages[-_TOLD_MESSAGES:])
+    before = [(at, line) for at, line in ((float(line[:10]), line) for line in told.lines) if at <= told.violated_at_s + 1e-6]
+    events = [line for _, line in before if " > " not in line]
+    messages = [line for at, line in before if " > " in line and at > told.violated_at_s - _TOLD_MESSAGES_S]
+    story = sorted(events[-_TOLD_BEFORE:] + messages[-_TOLD_MESSAGES:])
     parts = [
         f"seed {scenario.seed}, {scenario.nodes} nodes: {told.violation} at {told.violated_at_s:.3f} s",
         f"  {told.text.replace(chr(10), chr(10) + '  ')}",

@@ -28,6 +28,8 @@ class Violation(NamedTuple):
     name: str
     text: str
     """By whom and where."""
+    at_ns: int
+    """When; a history that is judged at the end may have gone wrong long before."""
 
 
 class _Watched:
@@ -70,13 +72,13 @@ class Invariants:
         self.tolerated: dict[str, int] = {}
         """Invariants whose violation is counted here instead of ending the run."""
 
-    def violated(self, name: str, text: str) -> None:
-        """Record the violation; only the first counts."""
+    def violated(self, name: str, text: str, at_ns: int | None = None) -> None:
+        """Record the violation; only the first counts. ``at_ns`` None: now."""
         if name in self.tolerated:
             self.tolerated[name] += 1
         elif self.violation is None:
-            self.violation = Violation(name, text)
-            self._world.note(f"VIOLATION of {name}: {text}")
+            self.violation = Violation(name, text, self._world.now_ns if at_ns is None else at_ns)
+            self._world.note(f"VIOLATION of {name}: {text.splitlines()[0]}")
             self._world.trace.event(self._world.now_ns, "violation", name)
 
     def observer(self, machine: "Machine") -> Observer:

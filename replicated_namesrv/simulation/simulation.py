@@ -180,7 +180,7 @@ class Simulation:
             self.scenario,
             None if violation is None else violation.name,
             "" if violation is None else violation.text,
-            self.world.now_ns / SECOND,
+            (self.world.now_ns if violation is None else violation.at_ns) / SECOND,
             self.world.trace.digest(),
             self.catch_up_s,
             self.world.now_ns / SECOND,
