@@ -22,6 +22,7 @@ from replicated_namesrv.wire.codes import RequestCode
 PROBE_TIMEOUT_S = 3.0
 STOP_TIMEOUT_S = 15.0
 """How long a child may take to stop before it is killed."""
+LOG_LINE_CHARACTERS = 300
 _PR_SET_PDEATHSIG = 1
 
 
@@ -123,12 +124,13 @@ class NodeProcess:
             await self._process.wait()
             return False
 
-    def last_log_lines(self, count: int = 5) -> list[str]:
-        """The end of the log, for the reader of an error."""
+    def last_log_lines(self, count: int = 3) -> list[str]:
+        """The end of the log, for the reader of an error; long lines are cut."""
         try:
             with self.plan.log_file.open("rb") as log:
                 log.seek(max(0, self.plan.log_file.stat().st_size - 8192))
-                return log.read().decode(errors="replace").splitlines()[-count:]
+                lines = log.read().decode(errors="replace").splitlines()[-count:]
+                return [line if len(line) <= LOG_LINE_CHARACTERS else line[:LOG_LINE_CHARACTERS] + " …" for line in lines]
         except OSError:
             return []
 

@@ -25,6 +25,7 @@ from replicated_namesrv.settings import parse_address
 
 HELP = "run a cluster of name servers on this machine and look after it until Ctrl-C"
 
+EXIT_BAD = 1
 NODES_MAX = 10
 """Ports are consecutive from a base each ten apart, so more nodes would run into the next base."""
 ADMIN_PORT_OFFSET = 10
@@ -76,6 +77,8 @@ def default_data_dir() -> Path:
 
 def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, settings: Sequence[str]) -> list[NodePlan]:
     """Names, addresses and folders of all nodes. Raises SettingError."""
+    if mode == "cp":
+        raise SettingError("--mode cp: this version has independent nodes only; give --mode ap")
     if not 1 <= nodes <= NODES_MAX:
         raise SettingError(f"--nodes {nodes}: give 1 to {NODES_MAX}")
     if not 1 <= port <= 65535 - PEER_PORT_OFFSET - nodes:
@@ -133,7 +136,7 @@ class Cluster:
     async def run(self, *, once: bool) -> int:
         """The whole life; the exit code: 0, or 1 where a node did not come up."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopping.set)
         try:
             if not await self._unless_stopped(self._start_all()):
@@ -143,7 +146,9 @@ class Cluster:
                 await self._unless_stopped(self._watch())
             return 0
         except ChildError as error:
-            self._event("failed", error=str(error))
+            if self._as_json:
+                self._event("failed", error=str(error))
+                return EXIT_BAD
             raise
         finally:
             await self._stop_all()

@@ -1,0 +1,159 @@
+"""``namesrv cluster``: real processes, killed, stopped and orphaned."""
+
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.cli.cluster import default_data_dir, plan_nodes
+from replicated_namesrv.errors import SettingError
+from tests.support.nodes import DEADLINE_S, ask_cluster_info, http, run_command, running_command
+
+
+@pytest.fixture
+def base_port() -> int:
+    """A port such that those of three nodes and their admin sides are free."""
+    for _ in range(200):
+        base = random.randrange(20_830, 20_960)
+        try:
+            for port in (*range(base, base + 3), *range(base + 10, base + 13)):
+                with socket.create_server(("127.0.0.1", port)):
+                    pass
+            return base
+        except OSError:
+            continue
+    raise AssertionError("no free ports in 20830 to 20999")
+
+
+def arguments(base_port: int, data_dir: Path, *more: str) -> tuple[str, ...]:
+    """Command line of a small cluster."""
+    return ("cluster", "--listen", f"127.0.0.1:{base_port}", "--data-dir", str(data_dir), *more)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again, and fail if it does not come true."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def wait_dead(pids: list[int]) -> None:
+    """Until none of the processes runs."""
+    wait_until(lambda: not any(map(is_alive, pids)))
+
+
+def test_once_is_a_health_check(base_port: int, tmp_path: Path) -> None:
+    done = run_command(*arguments(base_port, tmp_path, "--once"))
+    assert done.returncode == 0
+    assert f"\nnamesrvAddr=127.0.0.1:{base_port};127.0.0.1:{base_port + 1};127.0.0.1:{base_port + 2}\n" in done.stdout
+    for i in range(3):
+        assert f"n{i + 1} serves on 127.0.0.1:{base_port + i}" in done.stderr
+        assert (tmp_path / f"n{i + 1}" / "node.log").exists()
+
+
+def test_once_fails_if_a_node_does_not_come_up(base_port: int, tmp_path: Path) -> None:
+    (tmp_path / "n1").mkdir(parents=True)
+    (tmp_path / "n1" / "kvConfig.json").write_text("{")
+    done = run_command(*arguments(base_port, tmp_path, "--once", "--nodes", "1"))
+    assert done.returncode == 1
+    assert "node n1 ended at its start (exit code 255)" in done.stderr
+    assert "kvConfig.json" in done.stderr  # the end of the node's log
+    done = run_command(*arguments(base_port, tmp_path, "--once", "--nodes", "1", "--json"))
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["event"] == "failed"
+
+
+async def test_killed_node_is_reported_and_restarted_and_ctrl_c_stops_all(base_port: int, tmp_path: Path) -> None:
+    with running_command(*arguments(base_port, tmp_path, "--json", "--nodes", "2"), stderr=tmp_path / "err") as cluster:
+        document = json.loads(cluster.wait_line("namesrvAddr"))
+        assert document["mode"] == "ap"
+        assert document["namesrvAddr"] == f"127.0.0.1:{base_port};127.0.0.1:{base_port + 1}"
+        first, second = document["nodes"]
+        assert (await http(base_port + 10, "/rocketmq/nsaddr")).text == document["namesrvAddr"] + "\n"
+        os.kill(first["pid"], signal.SIGKILL)
+        ended = json.loads(cluster.wait_line("node-ended"))
+        assert (ended["node"], ended["exit"]) == ("n1", "killed by SIGKILL")
+        back = json.loads(cluster.wait_line("node-serves"))
+        assert (back["node"], back["restarts"]) == ("n1", 1)
+        assert is_alive(second["pid"])
+        for port in (base_port, base_port + 1):
+            assert await ask_cluster_info(port) == 0
+        assert (await http(base_port + 11, "/v1/status")).json["nodeId"] == "n2"
+        cluster.process.send_signal(signal.SIGINT)
+        assert cluster.process.wait(DEADLINE_S) == 0
+        assert not is_alive(back["pid"])
+        assert not is_alive(second["pid"])
+
+
+def test_nodes_do_not_outlive_a_killed_parent(base_port: int, tmp_path: Path) -> None:
+    with running_command(*arguments(base_port, tmp_path, "--json", "--nodes", "2"), stderr=tmp_path / "err") as cluster:
+        pids = [node["pid"] for node in json.loads(cluster.wait_line("namesrvAddr"))["nodes"]]
+        assert all(map(is_alive, pids))
+        cluster.process.kill()
+        cluster.process.wait()
+        wait_dead(pids)
+
+
+def test_ctrl_c_during_the_start_leaves_nothing(base_port: int, tmp_path: Path) -> None:
+    with running_command(*arguments(base_port, tmp_path), stderr=tmp_path / "err") as cluster:
+        children = Path(f"/proc/{cluster.process.pid}/task/{cluster.process.pid}/children")
+        wait_until(lambda: len(children.read_text().split()) == 3)
+        pids = [int(pid) for pid in children.read_text().split()]
+        cluster.process.send_signal(signal.SIGINT)
+        assert cluster.process.wait(DEADLINE_S) == 0
+        wait_dead(pids)
+
+
+def test_ports_in_use_are_all_named_with_the_remedy(base_port: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", base_port + 1)), socket.create_server(("127.0.0.1", base_port + 12)):
+        done = run_command(*arguments(base_port, tmp_path, "--once"))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"127.0.0.1:{base_port + 1} (RocketMQ address of n2)" in done.stderr
+    assert f"127.0.0.1:{base_port + 12} (admin address of n3)" in done.stderr
+    assert "--listen HOST:PORT" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mode", "port", "told"),
+    [
+        (0, "ap", 9876, "1 to 10"),
+        (11, "ap", 9876, "1 to 10"),
+        (3, "ap", 0, "port from 1"),
+        (3, "ap", 65_530, "port"),
+        (3, "cp", 9876, "cp"),
+    ],
+)
+def test_impossible_clusters_are_refused(nodes: int, mode: str, port: int, told: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=told):
+        plan_nodes(nodes, mode, "127.0.0.1", port, tmp_path, ())
+
+
+def test_ports_are_consecutive_from_their_bases(tmp_path: Path) -> None:
+    plans = plan_nodes(3, "ap", "127.0.0.1", 9876, tmp_path, ())
+    assert [plan.listen[1] for plan in plans] == [9876, 9877, 9878]
+    assert [plan.admin[1] for plan in plans] == [9886, 9887, 9888]
+
+
+def test_default_data_dir_follows_the_base_directory_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    assert default_data_dir() == Path("/home/u/.local/state/replicated-namesrv/cluster")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert default_data_dir() == Path("/state/replicated-namesrv/cluster")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/invalid")
+    assert default_data_dir() == Path("/home/u/.local/state/replicated-namesrv/cluster")

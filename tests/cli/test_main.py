@@ -1,0 +1,91 @@
+"""The table of commands."""
+
+import importlib
+import subprocess
+import sys
+import time
+
+import pytest
+
+from replicated_namesrv import __version__
+from replicated_namesrv.cli import main
+from tests.support.nodes import clean_environment, command, run_command
+
+
+@pytest.mark.parametrize("name", main.available_commands())
+def test_every_command_keeps_the_contract(name: str) -> None:
+    module = importlib.import_module(f"replicated_namesrv.cli.{name}")
+    assert main.summary(name) == module.HELP != ""
+    assert "\n" not in module.HELP
+    assert len(module.HELP) <= 100
+    assert callable(module.run)
+
+
+@pytest.mark.parametrize("name", main.available_commands())
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main.main([name, "--help"])
+    assert exited.value.code == 0
+    assert main.summary(name) in " ".join(capsys.readouterr().out.split())
+
+
+def test_overview_lists_exactly_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--help"]) == 0
+    listed = {
+        line.split()[0]
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("  ") and not line.startswith("  namesrv")
+    }
+    assert listed == set(main.available_commands())
+    assert {"serve", "mqnamesrv", "cluster"} <= listed
+
+
+def test_no_command_is_a_usage_error_with_the_overview_on_stderr() -> None:
+    done = run_command()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Run name servers:" in done.stderr
+
+
+@pytest.mark.parametrize(("given", "meant"), [("clutser", "cluster"), ("srve", "serve"), ("topic", "topics")])
+def test_unknown_command_suggests_the_nearest(given: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([given]) == 2
+    assert f"unknown command '{given}': did you mean 'namesrv {meant}'?" in capsys.readouterr().err
+
+
+def test_unknown_option_is_called_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--zzz"]) == 2
+    assert "unknown option '--zzz'" in capsys.readouterr().err
+
+
+def test_version() -> None:
+    assert run_command("--version").stdout == f"namesrv {__version__}\n"
+
+
+def test_help_of_a_command_both_ways() -> None:
+    assert run_command("help", "cluster").stdout == run_command("cluster", "--help").stdout
+
+
+def test_overview_imports_no_command() -> None:
+    code = (
+        "import sys; from replicated_namesrv.cli.main import main; main(['--help']); print(sorted(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean_environment())
+    for heavy in ("asyncio", "aiohttp", "orjson", "replicated_namesrv.settings", "replicated_namesrv.cli.serve"):
+        assert f"'{heavy}'" not in done.stderr
+
+
+def test_overview_is_quick() -> None:
+    """150 ms of which Python's own start is most; the best of five, so that a busy machine does not decide."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        subprocess.run(command("--help"), capture_output=True, check=True)
+        return time.perf_counter() - began
+
+    assert min(once() for _ in range(5)) < 0.15
+
+
+def test_reader_that_goes_away_is_no_error_to_see() -> None:
+    text = f"{' '.join(command('serve', '-p'))} | true"
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False, env=clean_environment())
+    assert "Traceback" not in done.stderr
