@@ -19,6 +19,8 @@ class Defences:
     """No answer leaves before the fsync it depends on: entries, term and vote; the leader counts itself by the same rule."""
     fresh_acks: bool = True
     """Acknowledgements of another term or of before the last change of a follower's progress are not believed."""
+    acknowledged_check: bool = True
+    """A follower that lacks what the leader knows it acknowledged stops: its disk has lost synced data."""
     distinct_votes: bool = True
     """A voter counts once per election."""
     read_index: bool = True

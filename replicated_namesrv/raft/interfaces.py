@@ -6,9 +6,10 @@ gives real sockets and files, the simulator gives a seeded world; the node canno
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from replicated_namesrv.raft.messages import Message
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.messages import Message
 
 
 class Environment(Protocol):
@@ -20,7 +21,7 @@ class Environment(Protocol):
     def now(self) -> float:
         """Seconds of a clock that never goes back. Its rate may differ between nodes by ``RaftConfig.clock_drift_max``."""
 
-    def send(self, peer: str, message: Message) -> None:
+    def send(self, peer: str, message: "Message") -> None:
         """Send over this node's own connection to ``peer``; without one the message is lost, silently.
 
         Messages over one connection arrive in order or not at all. Called from inside a node entry point: do not call back.
@@ -30,8 +31,8 @@ class Environment(Protocol):
         """Start ``Storage.sync(names, directory)``; afterwards call ``node.on_synced(token)`` or, on any error,
         ``node.on_sync_failed(token, error)``, never from inside this call.
 
-        It must cover at least the bytes appended, files created and renames made before this call. Up to two requests (log
-        and snapshot) are outstanding at a time; they may complete in either order.
+        It must cover at least the bytes appended, files created and renames made before this call. A few requests (one for the
+        log, the others for snapshots) may be outstanding at a time and may complete in any order.
         """
 
 
@@ -154,6 +155,10 @@ class CorruptionError(RaftError):
 
 class IdentityError(RaftError):
     """The data directory belongs to another node, cluster or set of peers; the text gives both."""
+
+
+class MalformedError(RaftError):
+    """Bytes or a message that no node of this version sends: dropped and counted."""
 
 
 class Observer:

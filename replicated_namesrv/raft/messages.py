@@ -4,7 +4,10 @@ A message carries the incarnation of its sender and of the node it is meant for.
 are dropped on receipt, so neither a vote nor an acknowledgement survives the disk it was written on.
 """
 
-from typing import NamedTuple
+import struct
+from typing import NamedTuple, get_type_hints
+
+from replicated_namesrv.raft.interfaces import MalformedError
 
 
 class Greeting(NamedTuple):
@@ -31,6 +34,8 @@ class Append(NamedTuple):
     previous_index: int
     previous_term: int
     commit_index: int
+    acknowledged: int
+    """The receiver has acknowledged entries up to here in this term; if it does not have them, its disk has lost them."""
     entries: bytes
     """Encoded entries, see ``pack_entries``; shared by all followers."""
 
@@ -164,10 +169,11 @@ class Forward(NamedTuple):
     source: int
     destination: int
     term: int
+    """The term that the receiver is taken to lead."""
     sequence: int
     """Number of this forward; the reply repeats it."""
     proposals: bytes
-    """One packed group, see ``proposals.py``."""
+    """One packed group, see ``payloads.py``."""
 
 
 class ForwardReply(NamedTuple):
@@ -175,7 +181,7 @@ class ForwardReply(NamedTuple):
     destination: int
     sequence: int
     log_index: int
-    """Where the proposals went in the log; 0: surely nowhere."""
+    """Where the proposals went in the log; 0: surely nowhere, and never will."""
     term: int
 
 
@@ -208,3 +214,84 @@ Message = (
     | ForwardReply
     | DigestReport
 )
+
+
+class _Layout:
+    """How one kind of message is written: its code, the numbers, then at most one field of bytes up to the end."""
+
+    __slots__ = ("code", "fixed", "has_tail", "kind", "switches")
+
+    def __init__(self, code: int, kind: type) -> None:
+        hints = get_type_hints(kind)
+        self.code, self.kind = code, kind
+        self.has_tail = list(hints.values())[-1] is bytes
+        numbers = list(hints.values())[: -1 if self.has_tail else None]
+        self.switches = [position for position, hint in enumerate(numbers) if hint is bool]
+        self.fixed = struct.Struct("<B" + "".join("B" if hint is bool else "Q" for hint in numbers))
+
+
+_KINDS: tuple[type, ...] = (
+    Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
+    ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport,
+)  # fmt: skip
+GREETING_CODE = 1
+_BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
+_BY_KIND = {layout.kind: layout for layout in _BY_CODE.values()}
+_GREETING = struct.Struct("<BQBQB")
+_FOUNDER = struct.Struct("<QB")
+FOUNDERS_MAX = 64
+DIGEST_BYTES_MAX = 128
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of one message; the frame around them gives the length."""
+    if isinstance(message, Greeting):
+        parts = [_GREETING.pack(GREETING_CODE, message.source, message.state, message.echo, len(message.founders))]
+        for node, incarnation in message.founders:
+            name = node.encode()
+            parts.append(_FOUNDER.pack(incarnation, len(name)) + name)
+        return b"".join(parts)
+    layout = _BY_KIND[type(message)]
+    if layout.has_tail:
+        return layout.fixed.pack(layout.code, *message[:-1]) + message[-1]  # type: ignore[operator]
+    return layout.fixed.pack(layout.code, *message)
+
+
+def decode(data: bytes) -> Message:
+    """The message in ``data``; MalformedError says what is wrong with it."""
+    if not data:
+        raise MalformedError("an empty message")
+    if data[0] == GREETING_CODE:
+        return _decode_greeting(data)
+    layout = _BY_CODE.get(data[0])
+    if layout is None:
+        raise MalformedError(f"no message has code {data[0]}")
+    size = layout.fixed.size
+    if len(data) < size or (len(data) > size and not layout.has_tail):
+        raise MalformedError(f"{layout.kind.__name__} of {len(data)} bytes")
+    values: list[object] = list(layout.fixed.unpack_from(data))[1:]
+    for position in layout.switches:
+        if values[position] not in (0, 1):
+            raise MalformedError(f"{layout.kind.__name__}: a switch is {values[position]}")
+        values[position] = values[position] == 1
+    if layout.has_tail:
+        values.append(data[size:])
+    message: Message = layout.kind(*values)
+    if isinstance(message, DigestReport) and len(message.digest) > DIGEST_BYTES_MAX:
+        raise MalformedError(f"a digest of {len(message.digest)} bytes")
+    return message
+
+
+def _decode_greeting(data: bytes) -> Greeting:
+    try:
+        _, source, state, echo, count = _GREETING.unpack_from(data)
+        offset, founders = _GREETING.size, []
+        for _ in range(count):
+            incarnation, length = _FOUNDER.unpack_from(data, offset)
+            offset += _FOUNDER.size + length
+            founders.append((data[offset - length : offset].decode(), incarnation))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedError(f"greeting: {error}") from None
+    if offset != len(data) or state > 2 or count > FOUNDERS_MAX or len(dict(founders)) != count:
+        raise MalformedError("greeting: wrong length, state or founders")
+    return Greeting(source, state, tuple(founders), echo)

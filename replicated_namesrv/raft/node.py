@@ -1,14 +1,67 @@
 """RaftNode: one member of the group, without IO.
 
-Events go in (messages, ticks, completed syncs), messages and sync requests come out through ``Environment``. The same code
-runs in production and in the simulator.
+Events go in (messages, ticks, completed syncs), messages and sync requests come out through ``Environment``; PySyncObj, behind
+``Core``, decides what Raft decides. The same code runs in production and in the simulator. A broken invariant, a failed write or
+sync and a damaged file stop the node for good: nothing is acknowledged after that.
+
+The parts, each with its argument in its own module: membership (incarnations, founding), elections, replication, reads,
+proposals, snapshot taking and receiving, digests. This module connects them, holds answers back until they are durable, and
+says when the next tick is due.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.raft.interfaces import Environment, Observer, Outcome, ReadOutcome, StateMachine, Storage
-from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.digests import Digests
+from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.interfaces import (
+    CorruptionError,
+    Environment,
+    MalformedError,
+    Observer,
+    Outcome,
+    ReadOutcome,
+    Rejected,
+    StateMachine,
+    Storage,
+)
+from replicated_namesrv.raft.log import Entry, Log
+from replicated_namesrv.raft.membership import MEMBER, STATES, Identity, Membership
+from replicated_namesrv.raft.messages import (
+    Append,
+    AppendReply,
+    DigestReport,
+    Forward,
+    ForwardReply,
+    Greeting,
+    HigherTerm,
+    Message,
+    PreVote,
+    PreVoteReply,
+    ReadAck,
+    ReadProbe,
+    ReadReply,
+    ReadRequest,
+    SnapshotAck,
+    SnapshotChunk,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
+from replicated_namesrv.raft.proposals import Proposals
+from replicated_namesrv.raft.pysyncobj_core import Core
+from replicated_namesrv.raft.reads import Reads
+from replicated_namesrv.raft.replication import Replication
+from replicated_namesrv.raft.sessions import Origin, Sessions
+from replicated_namesrv.raft.snapshots import SnapshotStore
+from replicated_namesrv.raft.transfer import SnapshotReceiving, SnapshotTaking
+
+FOREVER = float("inf")
+NOTES_MAX = 20
 
 
 class RaftNode:
@@ -29,34 +82,206 @@ class RaftNode:
         observer: Observer | None = None,
     ) -> None:
         """``members``: all configured nodes, this one included. One member makes a group of its own."""
-        raise NotImplementedError
+        self.node_id, self.members, self.cluster_id = node_id, sorted(members), cluster_id
+        if node_id not in self.members or len(set(self.members)) != len(self.members):
+            raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.members)}")
+        self.peers = [m for m in self.members if m != node_id]
+        self.quorum = len(self.members) // 2 + 1
+        self.environment, self.storage, self.state_machine = environment, storage, state_machine
+        self.config = config or RaftConfig()
+        self.defences = self.config.defences
+        self.observer = observer or Observer()
+        self.heartbeat_seconds = self.config.heartbeat_ms / 1000
+        self.failed: BaseException | None = None
+        self.stopped = False
+        self.counters: Counter[str] = Counter()
+        self.notes: list[str] = []
+        """The last few things worth an operator's attention."""
+        self._role = "follower"
+        self._leader: tuple[str | None, int] = (None, 0)
+        self._told_leader: str | None = None
+        self._held: list[tuple[int, str, type, tuple[Any, ...]]] = []
+        self._syncs: dict[int, Callable[[], None]] = {}
+        self._sync_token = 0
+        self._mark_at = 0.0
+        self._heartbeat_at = 0.0
+        self._open()
+
+    def _open(self) -> None:
+        storage, config = self.storage, self.config
+        identity = Identity(storage, self.node_id, self.cluster_id, self.members, self.environment.rng.getrandbits(63) | 1)
+        self.incarnation, self.boot = identity.incarnation, identity.boot
+        if identity.state == MEMBER and not any(n.startswith("log-") for n in storage.list_names()):
+            raise CorruptionError(
+                "this data directory belongs to a member but its log is missing. Restore it, or move the directory away: "
+                "the node returns without a vote, copies the state and is then promoted"
+            )
+        self.membership = Membership(self, identity)
+        self.log = Log(storage, config.segment_bytes)
+        self.log.read_max = config.apply_entries_max
+        self.sessions = Sessions()
+        self.snapshots = SnapshotStore(storage, self.cluster_id)
+        opened = self.snapshots.open_newest()
+        self.notes.extend(f"damaged snapshot passed over: {reason}" for reason in self.snapshots.skipped)
+        if opened:
+            self.log.align(opened[0].metadata.previous, opened[0].metadata.last)
+        elif len(self.log) and self.log.first_index > 1:
+            raise CorruptionError(
+                f"the log begins at entry {self.log.first_index} but there is no snapshot of what came before. Restore it, or "
+                "move the directory away: the node returns without a vote, copies the state and is then promoted"
+            )
+        self.replication = Replication(self)
+        self.elections = Elections(self)
+        self.reads = Reads(self)
+        self.proposals = Proposals(self, Origin(self.node_id, self.incarnation, self.boot))
+        self.taking, self.receiving = SnapshotTaking(self), SnapshotReceiving(self)
+        self.digests = Digests(self)
+        self._snapshot_bytes = 0
+        self.core = Core(
+            self.node_id,
+            self.members,
+            self,
+            self.log,
+            self.environment.now,
+            self.heartbeat_seconds,
+            config.election_min_ms / 1000 if self.defences.check_quorum else 1e8,
+            config.compact_entries,
+        )
+        if opened:
+            metadata = opened[0].metadata
+            restoration = self.state_machine.restore()
+            for chunk in opened[1]:
+                restoration.feed(chunk)
+            restoration.finish()
+            self.sessions.load(metadata.sessions)
+            self.membership.restored(metadata.voters)
+            self.core.load_snapshot(metadata.previous, metadata.last)
+        self.membership.start()
 
     # Events
 
     def on_connected(self, peer: str) -> None:
         """This node's own connection to ``peer`` was established: messages sent from now on can arrive."""
+        if not self.stopped:
+            self._guarded(self._connected, peer)
+
+    def _connected(self, peer: str) -> None:
+        self.replication.connected(peer)
+        self.core.connected(peer)
+        self.membership.greet(peer)
 
     def on_disconnected(self, peer: str) -> None:
         """That connection is gone."""
+        if not self.stopped:
+            self.replication.disconnected(peer)
+            self.core.disconnected(peer)
 
     def on_message(self, peer: str, message: Message) -> None:
         """``message`` arrived over a connection that ``peer`` opened (and authenticated)."""
+        if self.stopped or peer not in self.replication.progress:
+            return
+        self._guarded(self._receive, peer, message)
+
+    def _receive(self, peer: str, message: Message) -> None:
+        membership = self.membership
+        if isinstance(message, Greeting):
+            membership.on_greeting(peer, message)
+        elif message.destination != self.incarnation or not membership.formed:
+            self.counters["other_incarnation"] += 1
+        elif membership.known.get(peer) != message.source:
+            self.counters["other_incarnation"] += 1
+            membership.greet(peer)
+        else:
+            HANDLERS[type(message)](self, peer, message)
 
     def on_synced(self, token: int) -> None:
         """The request of this token is durable."""
+        then = self._syncs.pop(token, None)
+        if then is not None and not self.stopped:
+            self._guarded(then)
 
     def on_sync_failed(self, token: int, error: BaseException) -> None:
-        """It is not, and never will be: the node stops."""
+        """It is not, and never will be: the node stops. (A failed fsync is never repeated: the pages may be gone.)"""
+        if not self.stopped:
+            self._fail(error)
 
     def tick(self) -> None:
         """Do what is due. Call it after each batch of events and at ``next_wakeup``."""
+        if not self.stopped:
+            self._guarded(self._tick)
+
+    def _tick(self) -> None:
+        now = self.environment.now()
+        self.membership.tick(now)
+        if self.membership.formed:
+            self.proposals.tick(now)
+            if not self.peers and (self.log.dirty or self.log.syncing) and self.defences.durable_acks:
+                pass  # alone, PySyncObj commits what it has appended: not before that is on disk
+            else:
+                self.core.tick()
+            if self.core.is_leader:
+                self.replication.tick()
+            self.elections.tick(now)
+            self.reads.tick(now)
+            self.digests.tick(now)
+            self._snapshot_tick()
+        self._sync_log(now)
+        if self._told_leader != self.leader_id:
+            self._told_leader = self.leader_id
+            self.observer.leader_changed(self.leader_id, self.core.term)
+
+    def _snapshot_tick(self) -> None:
+        self.taking.tick()
+        self.receiving.tick()
+        if self.log.written_bytes - self._snapshot_bytes > self.config.compact_bytes and not self.taking.running:
+            self._snapshot_bytes = self.log.written_bytes
+            self.core.force_compaction()
 
     def next_wakeup(self) -> float:
         """Time of ``Environment.now`` at which ``tick`` is due at the latest; not later than now if there is work at hand."""
-        raise NotImplementedError
+        if self.stopped:
+            return FOREVER
+        if (
+            (self.log.dirty and not self.log.syncing)
+            or (self.core.applied_index < self.core.commit_index and not self.log.syncing)
+            or self.taking.wants_tick
+            or self.receiving.wants_tick
+        ):
+            return 0.0
+        times = [self.membership.next_wakeup()]
+        if self.log.wants_mark:
+            times.append(self._mark_at)
+        if self.membership.formed:
+            parts = (self.proposals, self.elections, self.reads, self.digests)
+            times.extend(part.next_wakeup() for part in parts)
+            if self.core.is_leader and self.peers:
+                times.append(self._heartbeat_at)
+        return min(times)
 
     def stop(self) -> None:
         """End every proposal and read; nothing happens afterwards. Idempotent."""
+        if self.stopped:
+            return
+        self.stopped = True
+        reason = f"this node has stopped: {self.failed}" if self.failed else "this node has stopped"
+        self.elections.end_transfer(False)
+        self.proposals.stop(reason)
+        self.reads.stop(reason)
+
+    def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Run one event. Malformed messages are dropped; anything else unexpected stops the node."""
+        try:
+            action(*arguments)
+        except MalformedError as error:
+            self.counters["malformed"] += 1
+            self.note(f"message dropped: {error}")
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failed = error
+        self.stop()
+        self.observer.failed(error)
 
     # Callers
 
@@ -65,51 +290,302 @@ class RaftNode:
 
         A node that is not the leader forwards it. Nothing happens before the next ``tick``, which packs what waits.
         """
+        if self.stopped:
+            done(Rejected("this node has stopped"))
+        else:
+            self.proposals.propose(command, done, timeout_ms or self.config.proposal_timeout_ms)
 
-    def read_index(self, done: Callable[[ReadOutcome], None], timeout_ms: int | None = None) -> None:
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         """Wait until the local state holds all that was acknowledged before this call. On any node."""
+        if self.stopped:
+            done(Rejected("this node has stopped"))
+        else:
+            self.reads.ask(done)
 
-    def lease_read(self, done: Callable[[ReadOutcome], None], timeout_ms: int | None = None) -> None:
+    def lease_read(self, done: Callable[[ReadOutcome], None]) -> None:
         """As ``read_index``; answered at once on a leader whose lease holds, if ``RaftConfig.lease_reads``."""
+        if self.stopped:
+            done(Rejected("this node has stopped"))
+        else:
+            self.reads.ask_lease(done)
 
     def lease_valid(self) -> bool:
         """Whether this node may answer reads of its applied state at this moment without asking anybody."""
-        raise NotImplementedError
+        return (
+            not self.stopped
+            and self.config.lease_reads
+            and self.core.applied_index >= self.core.commit_index
+            and self.reads.lease_valid()
+        )
 
     def transfer_leadership(self, peer: str | None, done: Callable[[bool], None]) -> None:
         """Hand over to ``peer`` (None: the furthest). ``done(True)`` once this node has stepped down for a new leader,
         ``done(False)`` if it is not the leader or nothing came of it within the greatest election time."""
+        if self.stopped:
+            done(False)
+        else:
+            self._guarded(self.elections.transfer, peer, done)
+
+    # What the parts use
+
+    def send(self, peer: str, kind: type, *fields: Any) -> None:
+        """Send a message to the incarnation of ``peer`` that greeted; none did: it is lost."""
+        destination = self.membership.known.get(peer)
+        if destination is not None:
+            self.environment.send(peer, kind(self.incarnation, destination, *fields))
+
+    def send_when_durable(self, number: int, peer: str, kind: type, *fields: Any) -> None:
+        """Send once the log is durable up to record ``number``, if the term (the first field) is still the same."""
+        if number <= self.log.durable_number or not self.defences.durable_acks:
+            self.send(peer, kind, *fields)
+        else:
+            self._held.append((number, peer, kind, fields))
+
+    def _release_held(self) -> None:
+        if not self._held:
+            return
+        held, self._held = self._held, []
+        newest: dict[str, tuple[Any, ...]] = {}
+        for item in held:
+            number, peer, kind, fields = item
+            if number > self.log.durable_number:
+                self._held.append(item)
+            elif fields[0] != self.core.term:
+                continue
+            elif kind is AppendReply and fields[2]:
+                newest[peer] = fields  # covers the older ones
+            else:
+                self.send(peer, kind, *fields)
+        for peer, fields in newest.items():
+            self.send(peer, AppendReply, *fields)
+
+    def request_sync(self, names: Sequence[str], directory: bool, then: Callable[[], None]) -> None:
+        self._sync_token += 1
+        self._syncs[self._sync_token] = then
+        self.environment.request_sync(self._sync_token, names, directory)
+
+    def _sync_log(self, now: float) -> None:
+        log = self.log
+        if log.syncing:
+            return
+        if log.wants_mark and now >= self._mark_at:
+            log.mark()
+        if log.dirty:
+            names, directory = log.begin_sync()
+            self.request_sync(names, directory, self._log_synced)
+
+    def _log_synced(self) -> None:
+        self.log.complete_sync()
+        self._mark_at = self.environment.now() + self.config.sync_mark_ms / 1000
+        if self.core.is_leader:
+            self.replication.on_log_synced()
+        self._release_held()
+
+    def set_leader(self, leader: str) -> None:
+        """A message of the leader of the current term arrived, or this node became it."""
+        if self._leader != (leader, self.core.term):
+            self._leader = leader, self.core.term
+            self.proposals.leader_changed(self.core.term)
+
+    def connected_peers(self) -> list[str]:
+        return [p.peer for p in self.replication.progress.values() if p.connected]
+
+    def on_new_incarnation(self, peer: str) -> None:
+        self.replication.new_incarnation(peer, self.membership.known[peer])
+
+    def on_membership(self) -> None:
+        self.elections.restart_timer(self.environment.now())
+
+    def on_restored(self, log_index: int) -> None:
+        """The state was replaced by a received snapshot."""
+        self.proposals.restored(log_index)
+        self.digests.forget()
+        self.observer.restored(log_index)
+
+    def state_digest(self) -> bytes:
+        """Over everything replicated: state machine, sessions, voters."""
+        parts = (self.state_machine.digest(), self.sessions.digest(), repr(sorted(self.membership.voters.items())).encode())
+        return hashlib.blake2b(b"|".join(parts), digest_size=32).digest()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        del self.notes[:-NOTES_MAX]
+
+    # Told by Core
+
+    def on_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
+        self.elections.vote_requested(peer, term, last_index, last_term)
+
+    def on_vote_granted(self, peer: str, term: int) -> None:
+        self.elections.vote_granted(peer, term)
+
+    def on_append_answer(self, peer: str, success: bool, next_index: int) -> None:
+        self.replication.append_answered(peer, success, next_index)
+
+    def on_timeout_now(self, peer: str, term: int) -> None:
+        self.elections.timeout_now_due(peer, term)
+
+    def on_role(self, role: str) -> None:
+        previous, self._role = self._role, role
+        if role == "leader":
+            self.counters["elections_won"] += 1
+            self.replication.lead()
+            self.set_leader(self.node_id)
+        elif previous == "leader":
+            self._leader = None, 0
+            self.elections.end_transfer(True)
+            self.elections.restart_timer(self.environment.now())
+        self.observer.role_changed(self.role, self.core.term)
+
+    def on_heartbeat_due(self) -> None:
+        self._heartbeat_at = self.environment.now() + self.heartbeat_seconds
+        self.replication.heartbeat()
+
+    def on_apply(self, log_index: int, payload: bytes) -> None:
+        term = self.log.term_at(log_index) or 0
+        kind = payload[:2]
+        if kind == PROPOSALS:
+            self.proposals.apply(log_index, term, payload)
+        elif kind == JOIN:
+            self.membership.joined(*unpack_join(payload))
+        self.proposals.applied(log_index, term)
+        self.digests.applied(log_index)
+        self.observer.applied(log_index, term, payload)
+
+    def on_compaction_due(self, previous: Entry, last: Entry) -> None:
+        self._snapshot_bytes = self.log.written_bytes
+        self.taking.begin(previous, last)
+
+    def compaction_running(self) -> bool:
+        return self.taking.running
+
+    def compaction_done(self) -> int | None:
+        return self.taking.take_done()
 
     # State, for status, metrics and invariants
 
-    role: str
-    """leader, candidate, follower or learner."""
-    term: int
-    leader_id: str | None
-    commit_index: int
-    applied_index: int
-    """Applied to the state machine."""
-    first_index: int
-    """Oldest entry still in memory."""
-    last_index: int
-    durable_index: int
-    incarnation: int
-    voters: Mapping[str, int]
-    """Node -> incarnation that may vote; empty before the cluster is formed."""
-    failed: BaseException | None
-    """Why the node stopped by itself."""
-    stopped: bool
-    writes_refused: str | None
-    """Why this node takes no proposals though it runs: no majority of digests."""
+    @property
+    def role(self) -> str:
+        """leader, candidate, follower or learner."""
+        return self._role if self.membership.is_voter else "learner"
+
+    @property
+    def term(self) -> int:
+        return self.core.term
+
+    @property
+    def leader_id(self) -> str | None:
+        """The leader of the current term, if it is known."""
+        leader, term = self._leader
+        return leader if term == self.core.term else None
+
+    @property
+    def commit_index(self) -> int:
+        return self.core.commit_index
+
+    @property
+    def applied_index(self) -> int:
+        """Applied to the state machine."""
+        return self.core.applied_index
+
+    @property
+    def first_index(self) -> int:
+        """Oldest entry still in memory."""
+        return self.log.first_index
+
+    @property
+    def last_index(self) -> int:
+        return self.log.last_index
+
+    @property
+    def durable_index(self) -> int:
+        return self.log.durable_index
+
+    @property
+    def voters(self) -> Mapping[str, int]:
+        """Node -> incarnation that may vote; empty before the cluster is formed."""
+        return self.membership.voters
+
+    @property
+    def writes_refused(self) -> str | None:
+        """Why this node takes no proposals though it runs: no majority of digests."""
+        index = self.digests.mismatch_index
+        return f"the nodes' states differ at entry {index} and no majority agrees" if index else None
 
     def term_at(self, index: int) -> int | None:
         """Term of the entry at ``index``, None if it is not in memory."""
-        raise NotImplementedError
+        return self.log.term_at(index)
 
     def entry_at(self, index: int) -> bytes | None:
         """Payload of the entry at ``index``, None if it is not in memory."""
-        raise NotImplementedError
+        if index <= self.log.base_index or self.log.term_at(index) is None:
+            return None
+        return self.log.entries(index, 1)[0][0]
 
     def status(self) -> dict[str, object]:
         """Everything an operator or a metric wants, JSON-able."""
-        raise NotImplementedError
+        log, membership = self.log, self.membership
+        followers = {
+            p.peer: {
+                "connected": p.connected,
+                "state": p.state,
+                "match_index": p.match,
+                "next_index": p.next,
+                "inflight_bytes": p.inflight_bytes,
+                "votes": membership.counts_now(p.peer),
+            }
+            for p in self.replication.progress.values()
+        }
+        return {
+            "node": self.node_id,
+            "cluster": self.cluster_id,
+            "members": self.members,
+            "role": self.role,
+            "term": self.term,
+            "leader": self.leader_id,
+            "state": STATES[membership.identity.state],
+            "problem": membership.problem or (str(self.failed) if self.failed else None) or self.writes_refused,
+            "incarnation": self.incarnation,
+            "boot": self.boot,
+            "voters": dict(self.voters),
+            "commit_index": self.commit_index,
+            "applied_index": self.applied_index,
+            "first_index": self.first_index,
+            "last_index": self.last_index,
+            "durable_index": self.durable_index,
+            "log_bytes": log.file_bytes,
+            "snapshot_index": self.snapshots.current.last_index if self.snapshots.current else 0,
+            "snapshot_bytes": self.snapshots.current.size if self.snapshots.current else 0,
+            "snapshots_taken": self.taking.taken,
+            "snapshots_installed": self.receiving.installed,
+            "snapshot_running": self.taking.running,
+            "pending_proposals": self.proposals.count,
+            "pending_reads": self.reads.count,
+            "digests_compared": self.digests.compared,
+            "digest_mismatches": self.digests.mismatches,
+            "lease_valid": self.lease_valid(),
+            "followers": followers if self.core.is_leader else {},
+            "counters": dict(self.counters),
+            "notes": list(self.notes),
+        }
+
+
+HANDLERS: dict[type, Callable[[RaftNode, str, Any], None]] = {
+    Append: lambda node, peer, message: node.replication.on_append(peer, message),
+    AppendReply: lambda node, peer, message: node.replication.on_append_reply(peer, message),
+    PreVote: lambda node, peer, message: node.elections.on_pre_vote(peer, message),
+    PreVoteReply: lambda node, peer, message: node.elections.on_pre_vote_reply(peer, message),
+    Vote: lambda node, peer, message: node.elections.on_vote(peer, message),
+    VoteReply: lambda node, peer, message: node.elections.on_vote_reply(peer, message),
+    HigherTerm: lambda node, peer, message: node.elections.on_higher_term(peer, message),
+    TimeoutNow: lambda node, peer, message: node.elections.on_timeout_now(peer, message),
+    SnapshotChunk: lambda node, peer, message: node.receiving.on_chunk(peer, message),
+    SnapshotAck: lambda node, peer, message: node.replication.on_snapshot_ack(peer, message),
+    ReadProbe: lambda node, peer, message: node.reads.on_probe(peer, message),
+    ReadAck: lambda node, peer, message: node.reads.on_ack(peer, message),
+    ReadRequest: lambda node, peer, message: node.reads.on_request(peer, message),
+    ReadReply: lambda node, peer, message: node.reads.on_reply(peer, message),
+    Forward: lambda node, peer, message: node.proposals.on_forward(peer, message),
+    ForwardReply: lambda node, peer, message: node.proposals.on_forward_reply(message),
+    DigestReport: lambda node, peer, message: node.digests.on_report(peer, message),
+}

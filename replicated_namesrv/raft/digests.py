@@ -1,0 +1,95 @@
+"""Comparing states: every node tells the others a digest of its state at certain indexes, and equal indexes must have equal
+digests.
+
+The indexes are the multiples of ``digest_interval_entries`` and, when idle, the last applied one. If a majority of the members
+agrees on a digest and ours is another, this node stops: its state is wrong. If ours differs from a peer's and no majority
+agrees on any, nobody knows who is right, and no node takes proposals until a majority has agreed again.
+"""
+
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.raft.interfaces import InvariantError
+from replicated_namesrv.raft.messages import DigestReport
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+REMEMBERED_INDEXES = 16
+
+
+class Digests:
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self._interval_entries = node.config.digest_interval_entries
+        self._interval = node.config.digest_interval_ms / 1000
+        self._by_index: dict[int, dict[str, bytes]] = {}
+        self._reported_index = 0
+        self._due_at = node.environment.now() + self._interval
+        self.mismatch_index = 0
+        """Newest index at which digests differed without a majority; 0 if there is none."""
+        self.compared = 0
+        self.mismatches = 0
+
+    def applied(self, log_index: int) -> None:
+        """Called after every applied entry."""
+        if log_index % self._interval_entries == 0:
+            self._report(log_index)
+
+    def tick(self, now: float) -> None:
+        if now < self._due_at:
+            return
+        self._due_at = now + self._interval
+        applied = self._node.core.applied_index
+        if applied >= self._node.core.commit_index and self._node.membership.is_voter:
+            self._report(applied)
+
+    def next_wakeup(self) -> float:
+        return self._due_at
+
+    def _report(self, log_index: int) -> None:
+        node = self._node
+        if not node.peers or not node.defences.digest_check:
+            return
+        reports = self._by_index.get(log_index, {})
+        digest = reports.get(node.node_id) if self._reported_index == log_index else None
+        if digest is None or log_index % self._interval_entries:
+            digest = node.state_digest()
+        self._reported_index = log_index
+        for peer in node.peers:
+            node.send(peer, DigestReport, log_index, digest)
+        self._note(node.node_id, log_index, digest)
+
+    def on_report(self, peer: str, message: DigestReport) -> None:
+        if self._node.membership.counts(peer, message.source):
+            self._note(peer, message.log_index, message.digest)
+
+    def _note(self, name: str, log_index: int, digest: bytes) -> None:
+        reports = self._by_index.setdefault(log_index, {})
+        reports[name] = digest
+        if len(self._by_index) > REMEMBERED_INDEXES:
+            del self._by_index[min(self._by_index)]
+        node = self._node
+        ours = reports.get(node.node_id)
+        if ours is None or len(reports) < 2:
+            return
+        self.compared += 1
+        values = list(reports.values())
+        largest = max(values, key=values.count)
+        if values.count(largest) >= node.quorum:
+            if ours != largest:
+                self.mismatches += 1
+                raise InvariantError(
+                    f"the state after entry {log_index} differs from that of a majority: "
+                    "move the data directory away; the node returns without a vote, copies the state and is then promoted"
+                )
+            if log_index >= self.mismatch_index:
+                self.mismatch_index = 0
+        elif values.count(ours) < len(values):
+            self.mismatches += 1
+            self.mismatch_index = max(self.mismatch_index, log_index)
+
+    def forget(self) -> None:
+        """Our state was replaced by a snapshot."""
+        for reports in self._by_index.values():
+            reports.pop(self._node.node_id, None)
+        self._reported_index = 0

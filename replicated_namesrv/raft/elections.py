@@ -1,0 +1,200 @@
+"""Elections: the timer, pre-vote, stickiness and the hand-over of leadership. PySyncObj counts the votes and takes the roles.
+
+- The timer runs from the last sign of life of the current leader; a random share spreads candidates.
+- Pre-vote (dissertation, 9.6): a node raises its term only after a majority said it could win, so one that was cut off does not
+  depose a leader when it returns.
+- Stickiness (4.2.3): nobody votes, or answers a pre-vote with yes, within the minimum election time of hearing a leader, and a
+  leader for none while it leads. The lease rests on this; so does the boot silence: a restarted node cannot know when it last
+  heard a leader, and votes for nobody for one minimum election time.
+- Hand-over (3.10): proposals wait, the target catches up, the lease ends, TimeoutNow is sent; the target campaigns at once and
+  its forced vote requests pass stickiness.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.raft.messages import HigherTerm, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+NEVER = float("-inf")
+
+
+class Elections:
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        config = node.config
+        self._min = config.election_min_ms / 1000
+        self._spread = (config.election_max_ms - config.election_min_ms) / 1000
+        self._max = config.election_max_ms / 1000
+        now = node.environment.now()
+        self.leader_heard_at = now if node.defences.boot_silence else NEVER
+        self.deadline = 0.0
+        self.restart_timer(now)
+        self._pre_votes: tuple[int, set[str]] | None = None
+        self._votes: tuple[int, set[str]] = (0, set())
+        self._forced = False
+        self.transfer_peer: str | None = None
+        self._transfer_done: Callable[[bool], None] | None = None
+        self._transfer_deadline = 0.0
+        self._transfer_sent = False
+        self.lease_ended_term = 0
+        """Term in which this leader handed over: no more lease reads in it."""
+
+    def restart_timer(self, now: float) -> None:
+        self.deadline = now + self._min + self._spread * self._node.environment.rng.random()
+
+    def heard_leader(self, peer: str) -> None:
+        """A message of the current term's leader arrived."""
+        now = self._node.environment.now()
+        self.leader_heard_at = now
+        self._pre_votes = None
+        self.restart_timer(now)
+        self._node.set_leader(peer)
+
+    @property
+    def sticks_to_leader(self) -> bool:
+        node = self._node
+        if not node.defences.stickiness:
+            return False
+        return node.core.is_leader or node.environment.now() - self.leader_heard_at < self._min
+
+    def tick(self, now: float) -> None:
+        node = self._node
+        if node.core.is_leader:
+            self._advance_transfer(now)
+        elif now >= self.deadline:
+            self.restart_timer(now)
+            if node.membership.is_voter:
+                self._start(now)
+
+    def next_wakeup(self) -> float:
+        if self._node.core.is_leader:
+            return self._transfer_deadline if self.transfer_peer else float("inf")
+        return self.deadline
+
+    def _start(self, now: float) -> None:
+        node = self._node
+        if node.quorum == 1 or not node.defences.pre_vote:
+            self._campaign(False)
+            return
+        node.counters["pre_votes"] += 1
+        self._pre_votes = node.core.term + 1, {node.node_id}
+        for peer in node.peers:
+            node.send(peer, PreVote, node.core.term + 1, node.log.last_index, node.log.last_term)
+
+    def _campaign(self, forced: bool) -> None:
+        self._pre_votes = None
+        self._forced = forced
+        self._node.core.start_election()
+        self._forced = False
+        self.restart_timer(self._node.environment.now())
+
+    # Voting
+
+    def on_pre_vote(self, peer: str, message: PreVote) -> None:
+        node = self._node
+        ours = node.log.last_term, node.log.last_index
+        granted = (
+            node.membership.is_voter
+            and message.term > node.core.term
+            and not self.sticks_to_leader
+            and (message.last_term, message.last_index) >= ours
+        )
+        node.send(peer, PreVoteReply, message.term if granted else node.core.term, granted)
+
+    def on_pre_vote_reply(self, peer: str, message: PreVoteReply) -> None:
+        node = self._node
+        if not message.granted:
+            node.core.observe_term(peer, message.term)
+        elif (
+            self._pre_votes
+            and message.term == self._pre_votes[0] == node.core.term + 1
+            and not node.core.is_leader
+            and node.membership.counts(peer, message.source)
+        ):
+            self._pre_votes[1].add(peer)
+            if len(self._pre_votes[1]) >= node.quorum:
+                self._campaign(False)
+
+    def on_vote(self, peer: str, message: Vote) -> None:
+        node = self._node
+        if not node.membership.is_voter:
+            return
+        if message.term < node.core.term:
+            node.send(peer, HigherTerm, node.core.term)
+        elif not self.sticks_to_leader or message.forced:
+            node.core.vote_request(peer, message.term, message.last_index, message.last_term)
+
+    def vote_granted(self, peer: str, term: int) -> None:
+        """PySyncObj votes for ``peer``: the answer leaves once the vote is on disk."""
+        node = self._node
+        self.restart_timer(node.environment.now())
+        node.send_when_durable(node.log.number, peer, VoteReply, term)
+
+    def vote_requested(self, peer: str, term: int, last_index: int, last_term: int) -> None:
+        """PySyncObj campaigns: the request leaves once the vote for itself is on disk."""
+        node = self._node
+        node.send_when_durable(node.log.vote_number, peer, Vote, term, last_index, last_term, self._forced)
+
+    def on_vote_reply(self, peer: str, message: VoteReply) -> None:
+        node = self._node
+        if not node.membership.counts(peer, message.source):
+            return
+        if node.defences.distinct_votes:
+            if self._votes[0] != message.term:
+                self._votes = message.term, set()
+            if peer in self._votes[1]:
+                return
+            self._votes[1].add(peer)
+        node.core.vote_granted(peer, message.term)
+
+    def on_higher_term(self, peer: str, message: HigherTerm) -> None:
+        self._node.core.observe_term(peer, message.term)
+
+    # Hand-over
+
+    @property
+    def transferring(self) -> bool:
+        return self.transfer_peer is not None
+
+    def transfer(self, peer: str | None, done: Callable[[bool], None]) -> None:
+        node = self._node
+        if not node.core.is_leader or self.transferring or not node.peers:
+            done(False)
+            return
+        if peer is None:
+            peer = node.replication.furthest_voter()
+        if peer is None or peer not in node.peers or node.membership.voters.get(peer) != node.membership.known.get(peer):
+            done(False)
+            return
+        self.transfer_peer, self._transfer_done, self._transfer_sent = peer, done, False
+        self._transfer_deadline = node.environment.now() + self._max
+        self._advance_transfer(node.environment.now())
+
+    def _advance_transfer(self, now: float) -> None:
+        if self.transfer_peer is None:
+            return
+        if now >= self._transfer_deadline:
+            self.end_transfer(False)
+        elif not self._transfer_sent and self._node.replication.has_all(self.transfer_peer):
+            self._node.core.transfer_leadership(self.transfer_peer)
+
+    def timeout_now_due(self, peer: str, term: int) -> None:
+        """PySyncObj hands over: the lease ends before the message leaves."""
+        node = self._node
+        self._transfer_sent = True
+        if node.defences.transfer_ends_lease:
+            self.lease_ended_term = term
+        node.send(peer, TimeoutNow, term)
+
+    def end_transfer(self, successful: bool) -> None:
+        done, self._transfer_done, self.transfer_peer = self._transfer_done, None, None
+        if done:
+            done(successful)
+
+    def on_timeout_now(self, peer: str, message: TimeoutNow) -> None:
+        node = self._node
+        if message.term == node.core.term and peer == node.leader_id and node.membership.is_voter and not node.core.is_leader:
+            self._campaign(True)

@@ -1,0 +1,471 @@
+"""Write-ahead log: the entries of one node, its term and its vote, in segment files.
+
+What it guarantees: after any crash the log holds exactly what was written up to some record, and that record is not before
+the last one whose sync was reported. The argument:
+
+1. All facts go into one stream of records (entry, cut, term and vote, reset, mark), so a prefix of the stream is a state the
+   node really had. Each record carries its number in the stream and a checksum over itself; a lost, doubled or foreign record
+   breaks the count.
+2. ``begin_sync`` hands everything written so far to the disk in one append; one fsync covers all that waits (group commit).
+   ``durable_index`` and ``durable_number`` move only when that fsync has been reported.
+3. A mark records which number had been synced before. On opening, the first bad record is a torn tail if no valid mark
+   behind it says that it had been synced: then it was never acknowledged and the stream is cut there. Otherwise acknowledged
+   data is damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft.
+   A mark is also written when writing pauses, so that damage to the last batch is recognised too; only a crash within that
+   pause leaves a last batch whose damage looks torn.
+4. Whole segments are deleted, never rewritten; each begins with the term, vote and commit index, so it stands alone.
+
+The commit index in a mark is a hint that lets a restarted node apply before it hears a leader; it is never ahead of its
+entries in the stream.
+
+The list interface at the end (``add``, ``clear``, ``deleteEntriesFrom`` …) is the one PySyncObj expects of a journal.
+"""
+
+import struct
+from zlib import crc32
+
+from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError, Storage
+
+RECORD = struct.Struct("<2sIIBQ")
+"""Marker, payload length, checksum of all that follows, type, number in the stream."""
+MARKER = b"\xa5\x5a"
+CHECKED_FROM = 10
+"""Offset in the record where checksummed bytes begin; the length is covered by a second, implied check: the next record."""
+HEADER = struct.Struct("<8sIQI")
+"""Magic, format version, number of the first record, checksum."""
+MAGIC = b"RAFTLOG\n"
+VERSION = 1
+INDEX_TERM = struct.Struct("<QQ")
+TWO_INDEX_TERMS = struct.Struct("<QQQQ")
+NUMBER = struct.Struct("<Q")
+
+ENTRY, CUT, TERM, RESET, MARK = 1, 2, 3, 4, 5
+
+Entry = tuple[bytes, int, int]
+"""(payload, index, term): the shape PySyncObj uses."""
+PLACEHOLDER = b"\x01"
+"""Payload that stands for an entry known only through a snapshot; never sent or applied."""
+ENTRIES_READ_MAX = 1 << 30
+
+
+def segment_name(number: int) -> str:
+    return f"log-{number:020d}"
+
+
+def encode_record(kind: int, number: int, payload: bytes) -> bytes:
+    body = struct.pack("<BQ", kind, number) + payload
+    return MARKER + struct.pack("<II", len(payload), crc32(body, len(payload))) + body
+
+
+class Segment:
+    """One file of the stream."""
+
+    __slots__ = ("first_number", "last_index", "name", "size")
+
+    def __init__(self, name: str, first_number: int, size: int) -> None:
+        self.name, self.first_number, self.size = name, first_number, size
+        self.last_index = 0
+        """Last entry of the log when the segment was closed: with a snapshot from there on it is not needed."""
+
+
+class Log:
+    """The log of one node. Opening recovers; writing is buffered until ``begin_sync``.
+
+    Raises CorruptionError if synced data is damaged, InvariantError if a caller would break the log, OSError from the disk.
+    """
+
+    def __init__(self, storage: Storage, segment_bytes: int = 16 << 20) -> None:
+        self._storage = storage
+        self._segment_bytes = segment_bytes
+        self._entries: list[Entry] = []
+        self.base_index = 0
+        """Entries after this one have their payload; up to it they are known by index and term at most."""
+        self._term, self._vote = 0, None  # type: int, str | None
+        self._commit = 1
+        self._commit_written = 1
+        self._segments: list[Segment] = []
+        self._buffer: list[bytes] = []
+        self.written_bytes = 0
+        """Bytes of records read or written since opening."""
+        self.number = 0
+        """Of the last record written; ``durable_number`` of the last one known synced."""
+        self.durable_number = 0
+        self.vote_number = 0
+        """Of the last record of term and vote."""
+        self.durable_index = 0
+        self._marked = 0
+        self._data_number = 0
+        self._reset_number = 0
+        self._syncing_number = 0
+        self._syncing_index = 0
+        self._directory_dirty = False
+        self._reset_entries: list[Entry] | None = None
+        self.keep_tail = False
+        """While set, ``deleteEntriesFrom`` does nothing: the guard knows that what follows is equal."""
+        self.read_max = ENTRIES_READ_MAX
+        """Bound on a slice with an end, so that a long backlog is applied in steps."""
+        self.cut_records = 0
+        """Records dropped as a torn tail when opening."""
+        self._open()
+
+    # Opening
+
+    def _open(self) -> None:
+        names = [n for n in self._storage.list_names() if n.startswith("log-")]
+        expected = 0
+        for position, name in enumerate(names):
+            data = self._storage.read(name)
+            offset = self._read_header(name, data, expected)
+            if offset:
+                self._segments.append(Segment(name, self.number + 1, len(data)))
+                offset = self._replay_segment(data, offset)
+            if offset < len(data) or not offset:
+                self._cut_tail(names[position:], data, offset)
+                break
+            self._segments[-1].last_index = self.last_index
+            expected = self.number + 1
+        if not self._segments:
+            self._new_segment()
+            self.sync_now()
+        else:
+            self._storage.sync([s.name for s in self._segments], True)
+        self.durable_number, self.durable_index, self._data_number = self.number, self.last_index, self.number
+        self._commit_written = self._commit
+        if self._entries and self._commit > self.last_index:
+            raise CorruptionError(
+                f"{self._segments[-1].name}: entry {self._commit} was committed but the log ends at {self.last_index}; " + REMEDY
+            )
+
+    def _read_header(self, name: str, data: bytes, expected: int) -> int:
+        """Offset of the first record, 0 if the header is bad or not the one expected."""
+        if len(data) < HEADER.size:
+            return 0
+        magic, version, first, checksum = HEADER.unpack_from(data)
+        if crc32(data[: HEADER.size - 4]) != checksum or magic != MAGIC or (expected and first != expected):
+            return 0
+        if version != VERSION:
+            raise CorruptionError(f"{name}: format version {version}, this program reads {VERSION}: use the one that wrote it")
+        if not expected:
+            self.number = first - 1
+        return HEADER.size
+
+    def _replay_segment(self, data: bytes, offset: int) -> int:
+        """Replay records from ``offset``; the offset of the first bad one, or the end."""
+        view, end, number = memoryview(data), len(data), self.number
+        unpack, size, entries = RECORD.unpack_from, RECORD.size, self._entries
+        read_index_term = INDEX_TERM.unpack_from
+        while offset + size <= end:
+            marker, length, checksum, kind, found = unpack(data, offset)
+            stop = offset + size + length
+            if (
+                marker != MARKER
+                or stop > end
+                or found != number + 1
+                or crc32(view[offset + CHECKED_FROM : stop], length) != checksum
+            ):
+                break
+            if kind == ENTRY:
+                index, term = read_index_term(data, offset + size)
+                if entries and index != entries[-1][1] + 1:
+                    raise CorruptionError(
+                        f"{self._segments[-1].name}: offset {offset}: entry {index} after {entries[-1][1]}; {REMEDY}"
+                    )
+                entries.append((data[offset + size + 16 : stop], index, term))
+            else:
+                self._replay(kind, data[offset + size : stop])
+                entries = self._entries
+            number = found
+            offset = stop
+        self.number = number
+        self.written_bytes += offset
+        return offset
+
+    def _replay(self, kind: int, payload: bytes) -> None:
+        if kind == CUT:
+            del self._entries[NUMBER.unpack(payload)[0] - self._entries[0][1] :]
+        elif kind == TERM:
+            self._term = NUMBER.unpack_from(payload)[0]
+            self._vote = payload[8:].decode() or None
+            self.vote_number = self.number
+        elif kind == RESET:
+            a, b, c, d = TWO_INDEX_TERMS.unpack(payload)
+            self._set_entries([(PLACEHOLDER, a, b), (PLACEHOLDER, c, d)], c)
+            self._commit = max(self._commit, c)
+            self._forget_segments()
+        elif kind == MARK:
+            self._commit = max(self._commit, INDEX_TERM.unpack(payload)[1])
+
+    def _cut_tail(self, names: list[str], data: bytes, offset: int) -> None:
+        """The record after ``self.number`` is bad: drop it and all behind it, or refuse if it had been synced."""
+        bad = self.number + 1
+        synced = self._synced_behind(data, offset)
+        for name in names[1:]:
+            synced = max(synced, self._synced_behind(self._storage.read(name), 0))
+        if synced >= bad:
+            raise CorruptionError(
+                f"{names[0]}: record {bad} at offset {offset} is damaged, but records up to {synced} had been synced; " + REMEDY
+            )
+        self.cut_records += 1
+        for name in reversed(names[1:]):
+            self._storage.remove(name)
+        if offset:
+            self._storage.truncate(names[0], offset)
+            self._segments[-1].size = offset
+            self._segments[-1].last_index = self.last_index
+        else:
+            self._storage.remove(names[0])
+            if not self._segments:
+                self.number = 0
+
+    @staticmethod
+    def _synced_behind(data: bytes, offset: int) -> int:
+        """Greatest synced number that any valid mark behind ``offset`` tells of."""
+        synced = 0
+        position = data.find(MARKER, offset)
+        while position >= 0 and position + RECORD.size <= len(data):
+            _, length, checksum, kind, _ = RECORD.unpack_from(data, position)
+            stop = position + RECORD.size + length
+            if stop <= len(data) and crc32(data[position + CHECKED_FROM : stop], length) == checksum:
+                if kind == MARK:
+                    synced = max(synced, INDEX_TERM.unpack_from(data, position + RECORD.size)[0])
+                position = data.find(MARKER, stop)
+            else:
+                position = data.find(MARKER, position + 1)
+        return synced
+
+    def align(self, previous: tuple[int, int], last: tuple[int, int]) -> None:
+        """Make the log begin with the (index, term) pairs at which the snapshot ends, keeping every entry behind it.
+
+        (PySyncObj itself would clear a log that begins anywhere else: acknowledged entries would be lost.)
+        """
+        if self._entries and self._entries[0][1] > last[0] + 1:
+            raise CorruptionError(
+                f"{self._segments[0].name}: the log begins at entry {self._entries[0][1]}, "
+                f"but the newest readable snapshot ends at {last[0]}; " + REMEDY
+            )
+        placeholders: list[Entry] = [(PLACEHOLDER, *previous), (PLACEHOLDER, *last)]
+        if (self._entries and self._entries[0][1] == last[0] + 1) or self.term_at(last[0]) == last[1]:
+            self._set_entries(placeholders + self.entries(last[0] + 1, ENTRIES_READ_MAX), last[0])
+            self._commit = max(self._commit, last[0])
+        else:
+            self._commit = last[0]
+            self._set_entries(placeholders, last[0])
+            self._write(RESET, TWO_INDEX_TERMS.pack(*previous, *last))
+            self._forget_segments()
+            self.sync_now()
+
+    def _set_entries(self, entries: list[Entry], base_index: int) -> None:
+        self._entries = entries
+        self.base_index = base_index
+
+    # Writing
+
+    def _write(self, kind: int, payload: bytes) -> None:
+        self.number += 1
+        record = encode_record(kind, self.number, payload)
+        self._buffer.append(record)
+        self.written_bytes += len(record)
+        if kind != MARK:
+            self._data_number = self.number
+
+    def _new_segment(self) -> None:
+        first = self.number + 1
+        header = HEADER.pack(MAGIC, VERSION, first, 0)[:-4]
+        self._buffer.append(header + struct.pack("<I", crc32(header)))
+        if self._segments:
+            self._segments[-1].last_index = self.last_index
+        self._segments.append(Segment(segment_name(first), first, 0))
+        self._directory_dirty = True
+        self._write(TERM, NUMBER.pack(self._term) + (self._vote or "").encode())
+        self.mark()
+
+    @property
+    def dirty(self) -> bool:
+        """Something was written that no sync in progress covers."""
+        return bool(self._buffer)
+
+    @property
+    def syncing(self) -> bool:
+        """A sync has begun and is not complete."""
+        return self._syncing_number > 0
+
+    @property
+    def wants_mark(self) -> bool:
+        """All is synced and the log does not say so yet."""
+        behind = self._marked < self._data_number or self._commit_written != self._commit
+        return behind and not self._buffer and not self._syncing_number
+
+    def mark(self) -> None:
+        """Note what has been synced and committed. The mark itself needs no mark."""
+        self._write(MARK, INDEX_TERM.pack(self.durable_number, self._commit))
+        self._marked, self._commit_written = self.durable_number, self._commit
+
+    def begin_sync(self) -> tuple[list[str], bool]:
+        """Hand the buffer to the disk; what the caller must now sync: (names, directory). Then ``complete_sync``."""
+        if self._syncing_number:
+            raise InvariantError("a sync of the log is already in progress")
+        if self._marked < self.durable_number or self._commit_written != self._commit:
+            self.mark()
+        segment, data = self._segments[-1], b"".join(self._buffer)
+        self._buffer = []
+        self._storage.append(segment.name, data)
+        segment.size += len(data)
+        directory, self._directory_dirty = self._directory_dirty, False
+        self._syncing_number, self._syncing_index = self.number, self.last_index
+        if segment.size >= self._segment_bytes:
+            self._new_segment()
+        return [segment.name], directory
+
+    def complete_sync(self) -> None:
+        """The sync begun last is durable."""
+        self.durable_number, self.durable_index = self._syncing_number, self._syncing_index
+        self._syncing_number = 0
+
+    def sync_now(self) -> None:
+        """Write and sync while the caller waits: when opening and for a group of one."""
+        names, directory = self.begin_sync()
+        self._storage.sync(names, directory)
+        self.complete_sync()
+
+    def release(self, index: int) -> None:
+        """A durable snapshot replaces entries up to ``index``: delete the segments that hold nothing else."""
+        if self._reset_number > self.durable_number:
+            return
+        while (
+            len(self._segments) > 1
+            and self._segments[0].last_index <= index
+            and self._segments[1].first_number < self.durable_number
+        ):
+            self._storage.remove(self._segments.pop(0).name)
+            self._directory_dirty = True
+
+    def _forget_segments(self) -> None:
+        """A reset: once it is durable, nothing written before its segment is needed."""
+        self._reset_number = self.number
+        for segment in self._segments[:-1]:
+            segment.last_index = 0
+
+    # Reading
+
+    @property
+    def first_index(self) -> int:
+        return self._entries[0][1]
+
+    @property
+    def last_index(self) -> int:
+        return self._entries[-1][1] if self._entries else 0
+
+    @property
+    def last_term(self) -> int:
+        return self._entries[-1][2] if self._entries else 0
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of all segments on disk."""
+        return sum(s.size for s in self._segments)
+
+    def term_at(self, index: int) -> int | None:
+        """Term of the entry at ``index``, None if the log does not hold it."""
+        entries = self._entries
+        if not entries or not 0 <= (position := index - entries[0][1]) < len(entries):
+            return None
+        return entries[position][2]
+
+    def entries(self, index: int, count: int) -> list[Entry]:
+        """At most ``count`` entries from ``index`` on, which must not be before the first."""
+        position = index - self._entries[0][1]
+        return self._entries[position : position + count]
+
+    def first_of_term(self, index: int) -> int:
+        """Index of the first entry that has the term of the one at ``index`` (bisecting: terms never fall)."""
+        entries = self._entries
+        low, high = 0, index - entries[0][1]
+        term = entries[high][2]
+        while low < high:
+            middle = (low + high) // 2
+            if entries[middle][2] < term:
+                low = middle + 1
+            else:
+                high = middle
+        return entries[low][1]
+
+    # The journal that PySyncObj expects (pysyncobj.journal.Journal)
+
+    def add(self, command: bytes, idx: int, term: int) -> None:
+        if self._reset_entries is not None:
+            self._add_after_clear((command, idx, term))
+            return
+        if self._entries and (idx != self._entries[-1][1] + 1 or term < self._entries[-1][2]):
+            raise InvariantError(f"entry {idx} of term {term} after entry {self.last_index} of term {self.last_term}")
+        self._entries.append((command, idx, term))
+        self._write(ENTRY, INDEX_TERM.pack(idx, term) + command)
+
+    def clear(self) -> None:
+        self._reset_entries = []
+
+    def _add_after_clear(self, entry: Entry) -> None:
+        """The two entries at which a snapshot ends: one record, once both are known."""
+        assert self._reset_entries is not None
+        self._reset_entries.append(entry)
+        if len(self._reset_entries) < 2:
+            return
+        entries, self._reset_entries = self._reset_entries, None
+        self._set_entries(entries, entries[1][1])
+        self.durable_index = self._syncing_index = 0
+        self._write(RESET, TWO_INDEX_TERMS.pack(*entries[0][1:], *entries[1][1:]))
+        self._forget_segments()
+
+    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
+        if self.keep_tail or entryFrom >= len(self._entries):
+            return
+        index = self._entries[entryFrom][1]
+        if index <= self._commit:
+            raise InvariantError(f"cut of committed entry {index}: the commit index is {self._commit}")
+        del self._entries[entryFrom:]
+        self.durable_index = min(self.durable_index, index - 1)
+        self._syncing_index = min(self._syncing_index, index - 1)
+        self._write(CUT, NUMBER.pack(index))
+
+    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+        if entryTo > 0:
+            del self._entries[:entryTo]
+            self.base_index = max(self.base_index, self._entries[0][1])
+
+    def __getitem__(self, key: int | slice) -> Entry | list[Entry]:
+        if isinstance(key, slice) and key.stop is not None:
+            return self._entries[key.start : min(key.stop, key.start + self.read_max)]
+        return self._entries[key]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def _destroy(self) -> None:
+        pass
+
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+        self._commit = raftCommitIndex
+
+    def getRaftCommitIndex(self) -> int:  # noqa: N802
+        return self._commit
+
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+        if term < self._term or (term == self._term and self._vote is not None and votedForNodeId != self._vote):
+            raise InvariantError(f"term and vote went from {self._term}, {self._vote} to {term}, {votedForNodeId}")
+        self._term, self._vote = term, votedForNodeId
+        self._write(TERM, NUMBER.pack(term) + (votedForNodeId or "").encode())
+        self.vote_number = self.number
+
+    def getCurrentTerm(self) -> int:  # noqa: N802
+        return self._term
+
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+        return self._vote
+
+    def onOneSecondTimer(self) -> None:  # noqa: N802
+        pass
+
+
+REMEDY = (
+    "this node may have forgotten what it acknowledged and must not vote. If the other nodes are well, move this data directory "
+    "away and start again: the node returns without a vote, copies the state and is then promoted"
+)

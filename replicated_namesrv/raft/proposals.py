@@ -1,0 +1,318 @@
+"""Proposals: from a caller's command to exactly one ending.
+
+Every proposal gets a number from this node's origin. A leader packs what waits into entries; another node forwards it to the
+leader. A copy of a proposal is where it was appended or sent. After a change of leader whatever is undecided is proposed again:
+the sessions see to it that only one copy is applied. A proposal ends
+
+- committed, when its number is first applied here, with the result of that;
+- rejected, when its time is up and no copy of it can exist: it never left, the receiver refused it, or another entry was
+  committed in its place;
+- indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not with what result,
+  or when this node stops.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, Indeterminate, MalformedError, Outcome, Rejected
+from replicated_namesrv.raft.messages import Forward, ForwardReply
+from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, unpack_groups
+from replicated_namesrv.raft.sessions import Origin
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+Done = Callable[[Outcome], None]
+EXPIRY_STEP_SECONDS = 0.05
+
+
+class Pending:
+    """A proposal that has not ended."""
+
+    __slots__ = ("command", "copies", "done", "queued")
+
+    def __init__(self, command: bytes, done: Done) -> None:
+        self.command, self.done = command, done
+        self.copies = 0
+        """Copies that may exist in some log."""
+        self.queued = True
+
+
+class Proposals:
+    def __init__(self, node: "RaftNode", origin: Origin) -> None:
+        self._node = node
+        self.origin = origin
+        self._pending: dict[int, Pending] = {}
+        self._pending_bytes = 0
+        self._queue: list[int] = []
+        self._next = 0
+        self._floor = 0
+        self._placed: dict[int, list[tuple[int, list[int]]]] = {}
+        """Index -> (term, numbers) of entries that hold proposals of ours."""
+        self._forwards: dict[int, tuple[list[int], float]] = {}
+        """Forwards without an answer: sequence -> (numbers, when sent)."""
+        self._sequence = origin.boot << 32
+        self._arrived: list[tuple[str, int, bytes]] = []
+        """Forwards received: (peer, sequence, group)."""
+        self._arrived_bytes = 0
+        self._expiry: dict[int, list[int]] = {}
+        self._next_expiry = float("inf")
+        self._not_before = 0.0
+        self._leader_term = 0
+
+    # Callers
+
+    def propose(self, command: bytes, done: Done, timeout_ms: int) -> None:
+        node, config = self._node, self._node.config
+        refused = node.writes_refused
+        if len(command) > config.command_bytes_max:
+            refused = f"the command has {len(command)} bytes, command_bytes_max is {config.command_bytes_max}"
+        elif self._next - self._floor >= config.pending_proposals_max:
+            self._advance_floor()
+            if self._next - self._floor >= config.pending_proposals_max:
+                refused = f"{self._next - self._floor} proposals are undecided, the most allowed"
+        elif self._pending_bytes + len(command) > config.pending_proposals_bytes_max:
+            refused = f"{self._pending_bytes} bytes of proposals are undecided, the most allowed"
+        if refused is not None:
+            done(Rejected(refused, node.leader_id))
+            return
+        number = self._next
+        self._next = number + 1
+        self._pending[number] = Pending(command, done)
+        self._pending_bytes += len(command)
+        self._queue.append(number)
+        bucket = int((node.environment.now() + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
+        numbers = self._expiry.get(bucket)
+        if numbers is None:
+            self._expiry[bucket] = [number]
+            self._next_expiry = min(self._next_expiry, bucket * EXPIRY_STEP_SECONDS)
+        else:
+            numbers.append(number)
+
+    @property
+    def count(self) -> int:
+        return len(self._pending)
+
+    # Progress
+
+    def tick(self, now: float) -> None:
+        node = self._node
+        if self._queue or self._arrived:
+            if node.core.is_leader:
+                if not node.elections.transferring:
+                    self._append()
+            elif node.leader_id in node.peers and now >= self._not_before and node.membership.is_voter:
+                self._forward(node.leader_id, now)
+        if now >= self._next_expiry:
+            self._expire(now)
+        if self._forwards and not node.core.is_leader:
+            self._retry_forwards(now)
+
+    def next_wakeup(self) -> float:
+        times = [self._next_expiry]
+        if self._forwards:
+            times.append(next(iter(self._forwards.values()))[1] + self._retry_seconds)
+        if self._queue or self._arrived:
+            node = self._node
+            if node.core.is_leader and not node.elections.transferring:
+                return 0.0
+            if not node.core.is_leader and node.leader_id is not None and node.membership.is_voter:
+                times.append(self._not_before)
+        return min(times)
+
+    @property
+    def _retry_seconds(self) -> float:
+        return 2 * self._node.config.election_min_ms / 1000
+
+    def _advance_floor(self) -> int:
+        """Lowest number that has not ended: nothing below it will be proposed again."""
+        floor, pending, last = self._floor, self._pending, self._next
+        while floor < last and floor not in pending:
+            floor += 1
+        self._floor = floor
+        return floor
+
+    def _take_groups(self) -> list[tuple[bytes, list[int]]]:
+        """The queue as groups of at most ``entry_bytes_max``, each with its numbers."""
+        queue, self._queue = self._queue, []
+        groups: list[tuple[bytes, list[int]]] = []
+        floor, size = self._advance_floor(), 0
+        batch: list[tuple[int, bytes]] = []
+        numbers: list[int] = []
+        for number in queue:
+            pending = self._pending.get(number)
+            if pending is None:
+                continue
+            length = len(pending.command) + PROPOSAL.size
+            if batch and size + length > self._node.config.entry_bytes_max:
+                groups.append((pack_group(self.origin, floor, batch), numbers))
+                batch, numbers, size = [], [], 0
+            pending.copies += 1
+            pending.queued = False
+            batch.append((number, pending.command))
+            numbers.append(number)
+            size += length
+        if batch:
+            groups.append((pack_group(self.origin, floor, batch), numbers))
+        return groups
+
+    def _append(self) -> None:
+        """Leader: put everything that waits into entries, ours and what others forwarded."""
+        arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
+        parts: list[bytes] = []
+        numbers: list[int] = []
+        answers: list[tuple[str, int]] = []
+        size = 0
+        work: list[tuple[bytes, list[int], tuple[str, int] | None]] = [(g, n, None) for g, n in self._take_groups()]
+        work += [(group, [], (peer, sequence)) for peer, sequence, group in arrived]
+        for group, own, answer in work:
+            if parts and size + len(group) > self._node.config.entry_bytes_max:
+                self._append_entry(parts, numbers, answers)
+                parts, numbers, answers, size = [], [], [], 0
+            parts.append(group)
+            size += len(group)
+            numbers.extend(own)
+            if answer:
+                answers.append(answer)
+        if parts:
+            self._append_entry(parts, numbers, answers)
+
+    def _append_entry(self, parts: list[bytes], numbers: list[int], answers: list[tuple[str, int]]) -> None:
+        node = self._node
+        index = node.core.propose(PROPOSALS + b"".join(parts))
+        if numbers:
+            self._placed.setdefault(index, []).append((node.core.term, numbers))
+        for peer, sequence in answers:
+            node.send(peer, ForwardReply, sequence, index, node.core.term)
+
+    def _forward(self, leader: str, now: float) -> None:
+        self._refuse_arrived()
+        for group, numbers in self._take_groups():
+            self._sequence += 1
+            self._forwards[self._sequence] = numbers, now
+            self._node.send(leader, Forward, self._node.core.term, self._sequence, group)
+
+    def _refuse_arrived(self) -> None:
+        for peer, sequence, _ in self._arrived:
+            self._node.send(peer, ForwardReply, sequence, 0, 0)
+        self._arrived, self._arrived_bytes = [], 0
+
+    def _retry_forwards(self, now: float) -> None:
+        """A forward may have been lost: send it again. Its first copy may exist still."""
+        for sequence, (numbers, sent_at) in list(self._forwards.items()):
+            if sent_at + self._retry_seconds > now:
+                break
+            del self._forwards[sequence]
+            self._requeue(numbers, False)
+
+    def _requeue(self, numbers: list[int], copy_is_dead: bool) -> None:
+        for number in numbers:
+            pending = self._pending.get(number)
+            if pending is None:
+                continue
+            if copy_is_dead:
+                pending.copies -= 1
+            if not pending.queued:
+                pending.queued = True
+                self._queue.append(number)
+
+    def leader_changed(self, term: int) -> None:
+        """A leader of a new term is known: what is undecided is proposed to it. (Old copies may exist still.)"""
+        if term <= self._leader_term:
+            return
+        self._leader_term = term
+        self._forwards.clear()
+        self._not_before = 0.0
+        self._requeue(list(self._pending), False)
+
+    def _expire(self, now: float) -> None:
+        for bucket in sorted(self._expiry):
+            if bucket * EXPIRY_STEP_SECONDS > now:
+                break
+            for number in self._expiry.pop(bucket):
+                pending = self._pending.get(number)
+                if pending is None:
+                    continue
+                if pending.copies == 0:
+                    self._end(number, Rejected("no leader took it in time", self._node.leader_id))
+                else:
+                    self._end(number, Indeterminate("not committed in time; it may still be"))
+        self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        pending = self._pending.pop(number)
+        self._pending_bytes -= len(pending.command)
+        pending.done(outcome)
+
+    # Messages
+
+    def on_forward(self, peer: str, message: Forward) -> None:
+        node = self._node
+        groups = unpack_groups(message.proposals)
+        if len(groups) != 1 or groups[0].origin.node != peer:
+            raise MalformedError("a forward holds one group of its sender")
+        if not node.core.is_leader or message.term != node.core.term:
+            # A term once lost is never led again: no repetition of this message can be taken either.
+            node.send(peer, ForwardReply, message.sequence, 0, 0)
+            return
+        if node.writes_refused or self._arrived_bytes + len(message.proposals) > node.config.pending_proposals_bytes_max:
+            return
+        self._arrived.append((peer, message.sequence, message.proposals))
+        self._arrived_bytes += len(message.proposals)
+
+    def on_forward_reply(self, message: ForwardReply) -> None:
+        known = self._forwards.pop(message.sequence, None)
+        if known is None:
+            return
+        numbers = known[0]
+        if message.log_index == 0:
+            self._not_before = self._node.environment.now() + self._node.heartbeat_seconds
+            self._requeue(numbers, True)
+        elif message.log_index <= self._node.core.applied_index:
+            self._requeue(numbers, False)  # decided already: what is still pending was not in it as far as we know
+        else:
+            self._placed.setdefault(message.log_index, []).append((message.term, numbers))
+
+    # Application
+
+    def apply(self, log_index: int, term: int, payload: bytes) -> None:
+        """Apply a proposals entry, in log order on every node."""
+        node = self._node
+        machine_apply, at_most_once = node.state_machine.apply, node.defences.at_most_once
+        for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
+            session = node.sessions.session(origin, floor, node.membership.voters.get(origin.node))
+            if session is None:
+                continue
+            ours = origin == self.origin
+            for number, command in proposals:
+                if not session.take(number) and at_most_once:
+                    continue
+                try:
+                    result = machine_apply(command)
+                except Exception as error:
+                    node.counters["apply_failures"] += 1
+                    node.note(f"apply raised at index {log_index}: {error!r}")
+                    result = ApplyFailed(type(error).__name__)
+                if ours and number in self._pending:
+                    self._end(number, Committed(result, log_index, term))
+
+    def applied(self, log_index: int, term: int) -> None:
+        """Whatever we had put at ``log_index`` in another term will never be committed."""
+        for placed_term, numbers in self._placed.pop(log_index, ()):
+            if placed_term != term:
+                self._requeue(numbers, True)
+
+    def restored(self, log_index: int) -> None:
+        """A snapshot took the place of entries that we did not apply one by one."""
+        session = self._node.sessions.find(self.origin)
+        if session is not None:
+            for number in [n for n in self._pending if session.applied(n)]:
+                self._end(number, Indeterminate("applied, but the result is hidden in a snapshot"))
+        for index in [i for i in self._placed if i <= log_index]:
+            for _, numbers in self._placed.pop(index):
+                self._requeue(numbers, False)
+
+    def stop(self, reason: str) -> None:
+        for number, pending in list(self._pending.items()):
+            self._end(number, Indeterminate(reason) if pending.copies else Rejected(reason, None))
+        self._queue, self._arrived = [], []

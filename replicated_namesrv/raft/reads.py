@@ -1,0 +1,260 @@
+"""Linearizable reads without a log entry: read index (dissertation, 6.4) and leader lease.
+
+A leader notes its commit index once an entry of its own term is committed, asks all nodes whether it still leads, and when a
+majority has said yes, everything acknowledged before the question is at or below the index: the read is ready as soon as that
+is applied. One round serves all reads that came before it was sent. A follower asks the leader for the index, for all its
+waiting reads at once, and waits until it has applied it.
+
+The lease saves the round: nobody who acknowledged an append votes for another for one minimum election time after it, by its
+clock. So if a majority acknowledged appends sent at time t or later, no other leader exists before t plus that time, shortened
+by the declared drift of clocks. A hand-over ends the lease first, since its votes are forced.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+Done = Callable[[ReadOutcome], None]
+FOREVER = float("inf")
+
+
+class Batch(NamedTuple):
+    """Reads that share everything."""
+
+    dones: list[Done]
+    deadline: float
+
+
+class Asking(NamedTuple):
+    """A peer's request waiting for the next round here."""
+
+    peer: str
+    sequence: int
+
+
+class Round:
+    """One confirmation in progress."""
+
+    __slots__ = ("askers", "batches", "confirmed", "log_index", "sent_at", "sequence", "started_at")
+
+    def __init__(self, sequence: int, log_index: int, batches: list[Batch], askers: list[Asking], node: str, now: float) -> None:
+        self.sequence, self.log_index, self.batches, self.askers = sequence, log_index, batches, askers
+        self.confirmed = {node}
+        self.started_at = self.sent_at = now
+
+
+class Reads:
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self._timeout = node.config.read_timeout_ms / 1000
+        self._waiting: list[Done] = []
+        """Asked since the last tick."""
+        self._batches: list[Batch] = []
+        """For the next round (leader) or the next request (follower)."""
+        self._askers: list[Asking] = []
+        self._round: Round | None = None
+        self._request: tuple[int, list[Batch], float] | None = None
+        """(sequence, reads, when sent) of the request that the leader has not answered."""
+        self._ready: deque[tuple[int, Batch]] = deque()
+        """(index to be applied first, reads)."""
+        self._sequence = node.boot << 32
+        """Never the same in two lives of a node, so that a late answer is not taken for another's."""
+        self.count = 0
+
+    # Callers
+
+    def ask(self, done: Done) -> None:
+        if self.count >= self._node.config.pending_reads_max:
+            done(Rejected(f"{self.count} reads are waiting, the most allowed", self._node.leader_id))
+            return
+        self.count += 1
+        self._waiting.append(done)
+
+    def ask_lease(self, done: Done) -> None:
+        node = self._node
+        if node.config.lease_reads and self.lease_valid() and node.core.applied_index >= node.core.commit_index:
+            done(ReadReady(node.core.applied_index, node.core.term))
+        else:
+            self.ask(done)
+
+    def lease_valid(self) -> bool:
+        """Whether no other leader can exist now, and this one knows all that was committed before it."""
+        node = self._node
+        if not node.core.is_leader or node.elections.lease_ended_term == node.core.term or not self._term_committed():
+            return False
+        if node.quorum == 1:
+            return True
+        drift = 2 * node.config.clock_drift_max if node.defences.lease_drift else 0.0
+        lease = node.config.election_min_ms / 1000 * (1 - drift)
+        return node.environment.now() < node.replication.quorum_acknowledged_at() + lease
+
+    def _term_committed(self) -> bool:
+        node = self._node
+        return not node.defences.read_term_commit or node.log.term_at(node.core.commit_index) == node.core.term
+
+    # Progress
+
+    def tick(self, now: float) -> None:
+        if self._waiting:
+            self._batches.append(Batch(self._waiting, now + self._timeout))
+            self._waiting = []
+        if self._node.core.is_leader:
+            self._tick_leader(now)
+        else:
+            self._tick_follower(now)
+        if self._ready:
+            self._finish_ready(now)
+        if self._batches and self._batches[0].deadline <= now:
+            self._batches = self._expire(self._batches, now)
+
+    def next_wakeup(self) -> float:
+        """When to send again, or to give up."""
+        times = [batches[0].deadline for batches in (self._batches,) if batches]
+        if self._ready:
+            times.append(self._ready[0][1].deadline)
+        if self._round:
+            times.append(self._round.sent_at + self._node.heartbeat_seconds)
+        if self._request:
+            times.append(self._request[2] + self._node.heartbeat_seconds)
+        return 0.0 if self._waiting else min(times, default=FOREVER)
+
+    def _tick_leader(self, now: float) -> None:
+        if self._request:
+            self._batches = self._request[1] + self._batches
+            self._request = None
+        if self._round and now - self._round.sent_at >= self._node.heartbeat_seconds:
+            self._round.batches = self._expire(self._round.batches, now)
+            self._send_round(now)
+        if self._round is None and (self._batches or self._askers) and self._term_committed():
+            self._start_round(now)
+
+    def _start_round(self, now: float) -> None:
+        node = self._node
+        self._sequence += 1
+        batches, self._batches = self._batches, []
+        askers, self._askers = self._askers, []
+        self._round = Round(self._sequence, node.core.commit_index, batches, askers, node.node_id, now)
+        if node.quorum == 1 or not node.defences.read_index:
+            self._confirm()
+        else:
+            self._send_round(now)
+
+    def _send_round(self, now: float) -> None:
+        assert self._round is not None
+        self._round.sent_at = now
+        for peer in self._node.peers:
+            self._node.send(peer, ReadProbe, self._node.core.term, self._round.sequence)
+
+    def _confirm(self) -> None:
+        assert self._round is not None
+        done, self._round = self._round, None
+        for batch in done.batches:
+            self._ready.append((done.log_index, batch))
+        for asker in done.askers:
+            self._node.send(asker.peer, ReadReply, asker.sequence, done.log_index)
+
+    def _tick_follower(self, now: float) -> None:
+        if self._round or self._askers:
+            self._step_down()
+        leader = self._node.leader_id
+        if leader is None or leader == self._node.node_id:
+            return
+        if self._request is None and self._batches:
+            self._sequence += 1
+            self._request = self._sequence, self._batches, now
+            self._batches = []
+        elif self._request and now - self._request[2] >= self._node.heartbeat_seconds:
+            batches = self._expire(self._request[1], now)
+            self._request = (self._request[0], batches, now) if batches else None
+        if self._request and self._request[2] == now:
+            self._node.send(leader, ReadRequest, self._request[0])
+
+    def _step_down(self) -> None:
+        """No longer leader: our own reads are asked again elsewhere, peers ask again by themselves."""
+        if self._round:
+            self._batches = self._round.batches + self._batches
+            self._round = None
+        self._askers = []
+
+    def _finish_ready(self, now: float) -> None:
+        applied, term = self._node.core.applied_index, self._node.core.term
+        waiting: deque[tuple[int, Batch]] = deque()
+        for log_index, batch in self._ready:
+            if log_index <= applied:
+                self.count -= len(batch.dones)
+                ready = ReadReady(applied, term)
+                for done in batch.dones:
+                    done(ready)
+            elif self._expire([batch], now):
+                waiting.append((log_index, batch))
+        self._ready = waiting
+
+    def _expire(self, batches: list[Batch], now: float) -> list[Batch]:
+        kept = []
+        for batch in batches:
+            if batch.deadline > now:
+                kept.append(batch)
+            else:
+                self._reject(batch, f"not confirmed by a majority within {self._node.config.read_timeout_ms} ms")
+        return kept
+
+    def _reject(self, batch: Batch, reason: str) -> None:
+        self.count -= len(batch.dones)
+        rejected = Rejected(reason, self._node.leader_id)
+        for done in batch.dones:
+            done(rejected)
+
+    def stop(self, reason: str) -> None:
+        self.tick_waiting()
+        self._step_down()
+        batches = self._batches + (self._request[1] if self._request else []) + [batch for _, batch in self._ready]
+        self._batches, self._request, self._ready = [], None, deque()
+        for batch in batches:
+            self._reject(batch, reason)
+
+    def tick_waiting(self) -> None:
+        if self._waiting:
+            self._batches.append(Batch(self._waiting, 0.0))
+            self._waiting = []
+
+    # Messages
+
+    def on_probe(self, peer: str, message: ReadProbe) -> None:
+        node = self._node
+        if message.term < node.core.term:
+            node.send(peer, HigherTerm, node.core.term)
+        elif message.term == node.core.term and not node.core.is_leader:
+            node.elections.heard_leader(peer)
+            node.send(peer, ReadAck, message.term, message.sequence)
+
+    def on_ack(self, peer: str, message: ReadAck) -> None:
+        node, current = self._node, self._round
+        if (
+            current is None
+            or message.sequence != current.sequence
+            or message.term != node.core.term
+            or not node.core.is_leader
+            or not node.membership.counts(peer, message.source)
+        ):
+            return
+        current.confirmed.add(peer)
+        if len(current.confirmed) >= node.quorum:
+            self._confirm()
+
+    def on_request(self, peer: str, message: ReadRequest) -> None:
+        asking = Asking(peer, message.sequence)
+        if self._node.core.is_leader and not (self._round and asking in self._round.askers):
+            self._askers = [a for a in self._askers if a.peer != peer]
+            self._askers.append(asking)
+
+    def on_reply(self, peer: str, message: ReadReply) -> None:
+        if self._request and message.sequence == self._request[0]:
+            batches, self._request = self._request[1], None
+            for batch in batches:
+                self._ready.append((message.log_index, batch))

@@ -1,0 +1,416 @@
+"""Replication: how the leader's log reaches the others, and what a follower answers.
+
+Follower. What may be cut is decided before PySyncObj sees the message: entries at or below the commit index are known to be
+equal, entries that are already there with the same term are skipped, and only a real term conflict behind both cuts the log.
+The answer leaves once the entries, and the term, are on disk.
+
+Leader. Each follower is probed (where do our logs meet?), replicated to, or sent a snapshot. Appends carry a sequence number
+that the reply repeats; replies of another term, or to something sent before the last change of state, are not believed.
+``match`` only rises, the next index never falls on success, and bytes in flight are bounded. PySyncObj hears of a match only
+as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's match is clipped to
+what the leader has synced, or to what a majority of others has without it.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
+from replicated_namesrv.raft.log import Entry
+from replicated_namesrv.raft.messages import Append, AppendReply, HigherTerm, SnapshotAck, SnapshotChunk
+from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, pack_join, unpack_entries
+from replicated_namesrv.raft.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+NEVER = float("-inf")
+PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
+CACHED_BLOBS_MAX = 16
+
+
+class Progress:
+    """What the leader knows of one follower."""
+
+    __slots__ = (
+        "acknowledged_at", "commit_sent", "connected", "delivered", "floor", "incarnation", "inflight", "inflight_bytes",
+        "match", "next", "peer", "probe_sent", "snapshot", "snapshot_offset", "snapshot_sent_at", "state",
+    )  # fmt: skip
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.connected = False
+        self.incarnation = 0
+        self.reset(1, 0)
+
+    def reset(self, following: int, sequence: int) -> None:
+        """Know nothing; try ``following`` next. Replies to ``sequence`` and older are stale."""
+        self.match, self.next, self.delivered = 0, following, 0
+        self.acknowledged_at = NEVER
+        """When the newest acknowledged message was sent."""
+        self.probe(following, sequence)
+
+    def probe(self, following: int, sequence: int) -> None:
+        self.state, self.next, self.floor = PROBE, following, sequence
+        self.inflight: deque[tuple[int, float, int]] = deque()
+        """(sequence, when sent, bytes)."""
+        self.inflight_bytes, self.commit_sent = 0, 0
+        self.probe_sent = False
+        self.snapshot: Snapshot | None = None
+        self.snapshot_offset, self.snapshot_sent_at = 0, NEVER
+
+    def acknowledge(self, sequence: int) -> None:
+        inflight = self.inflight
+        while inflight and inflight[0][0] <= sequence:
+            number, sent_at, size = inflight.popleft()
+            self.inflight_bytes -= size
+            if number == sequence and sent_at > self.acknowledged_at:
+                self.acknowledged_at = sent_at
+
+
+class Replication:
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self.progress = {peer: Progress(peer) for peer in node.peers}
+        self._sequence = 0
+        self._answering: tuple[int, int, int, bool] | None = None
+        """(term, sequence, previous index, with entries) of the append that PySyncObj is looking at."""
+        self._blobs: dict[tuple[int, int, int], bytes] = {}
+        self._joining = 0
+        """Index of the newest join proposed here."""
+
+    # Follower
+
+    def on_append(self, peer: str, message: Append) -> None:
+        node = self._node
+        core, log = node.core, node.log
+        if not self.accept_leader(peer, message.term):
+            return
+        entries = unpack_entries(message.entries, message.previous_index + 1)
+        with_entries = bool(entries)
+        previous_index, previous_term, commit_index = message.previous_index, message.previous_term, message.commit_index
+        if message.acknowledged > log.last_index and node.defences.acknowledged_check:
+            raise CorruptionError(
+                f"this node acknowledged entries up to {message.acknowledged} but its log ends at {log.last_index}: "
+                "the disk has lost synced data. Replace it, move the data directory away and start again: "
+                "the node returns without a vote, copies the state and is then promoted"
+            )
+        if node.defences.idempotent_append:
+            previous_index, previous_term, entries = self._skip_known(peer, previous_index, previous_term, entries)
+            if log.term_at(previous_index) == previous_term:
+                log.keep_tail = not entries
+                commit_index = min(commit_index, previous_index + len(entries))
+        self._answering = message.term, message.sequence, previous_index, with_entries
+        try:
+            core.append(peer, message.term, commit_index, previous_index, previous_term, entries)
+        finally:
+            log.keep_tail = False
+            self._answering = None
+        node.elections.heard_leader(peer)
+
+    def accept_leader(self, peer: str, term: int) -> bool:
+        core = self._node.core
+        if term < core.term:
+            self._node.send(peer, HigherTerm, core.term)
+            return False
+        if term == core.term and core.is_leader:
+            raise InvariantError(f"{peer} leads in term {term} as this node does")
+        return True
+
+    def _skip_known(
+        self, peer: str, previous_index: int, previous_term: int, entries: list[Entry]
+    ) -> tuple[int, int, list[Entry]]:
+        """Drop from the front what is here already."""
+        log, commit = self._node.log, self._node.core.commit_index
+        if previous_index < commit:
+            for _, index, term in entries[: commit - previous_index]:
+                if log.term_at(index) not in (None, term):
+                    raise InvariantError(
+                        f"{peer} sends entry {index} of term {term}; committed here is term {log.term_at(index)}"
+                    )
+            entries = entries[commit - previous_index :]
+            previous_index, previous_term = commit, log.term_at(commit) or 0
+        if log.term_at(previous_index) == previous_term:
+            known = 0
+            for _, index, term in entries:
+                if log.term_at(index) != term:
+                    break
+                known += 1
+            if known:
+                previous_index, previous_term = entries[known - 1][1:]
+                entries = entries[known:]
+        return previous_index, previous_term, entries
+
+    def append_answered(self, peer: str, success: bool, next_index: int) -> None:
+        """PySyncObj answers an append: let it leave when it is true."""
+        node, log = self._node, self._node.log
+        if self._answering is None or self._answering[1] == 0:
+            return
+        term, sequence, previous_index, with_entries = self._answering
+        if not success:
+            node.send_when_durable(log.vote_number, peer, AppendReply, term, sequence, False, self._conflict_hint(previous_index))
+            return
+        match = next_index - 1
+        if not node.defences.durable_acks or (match <= log.durable_index and log.vote_number <= log.durable_number):
+            node.send(peer, AppendReply, term, sequence, True, match)
+        elif not with_entries and log.vote_number <= log.durable_number:
+            node.send(peer, AppendReply, term, sequence, True, min(match, log.durable_index))
+        else:
+            node.send_when_durable(log.number, peer, AppendReply, term, sequence, True, match)
+
+    def _conflict_hint(self, previous_index: int) -> int:
+        """Where the leader should try next: behind our log, or before the term that conflicts."""
+        log = self._node.log
+        hint = log.last_index + 1 if log.term_at(previous_index) is None else log.first_of_term(previous_index)
+        return max(self._node.core.commit_index + 1, min(hint, previous_index))
+
+    # Leader
+
+    def lead(self) -> None:
+        """A new term of ours begins."""
+        for progress in self.progress.values():
+            progress.reset(self._node.log.last_index + 1, self._sequence)
+        self._joining = 0
+
+    def connected(self, peer: str) -> None:
+        progress = self.progress[peer]
+        progress.connected = True
+        self._restart(progress)
+
+    def disconnected(self, peer: str) -> None:
+        progress = self.progress[peer]
+        progress.connected = False
+        self._restart(progress)
+
+    def _restart(self, progress: Progress) -> None:
+        following = progress.match + 1 if progress.match else min(progress.next, self._node.log.last_index + 1)
+        snapshot, offset = progress.snapshot, progress.snapshot_offset
+        progress.probe(following, self._sequence)
+        if snapshot is not None:
+            progress.state, progress.snapshot, progress.snapshot_offset = SNAPSHOT, snapshot, offset
+
+    def new_incarnation(self, peer: str, incarnation: int) -> None:
+        """Another data directory speaks under this name: nothing is known of it."""
+        progress = self.progress[peer]
+        progress.incarnation = incarnation
+        progress.reset(self._node.log.last_index + 1, self._sequence)
+
+    def heartbeat(self) -> None:
+        for progress in self.progress.values():
+            self._pump(progress, True)
+
+    def tick(self) -> None:
+        """Send what is due to every follower, and promote a learner that has caught up."""
+        last, commit = self._node.log.last_index, self._node.core.commit_index
+        for progress in self.progress.values():
+            if progress.next <= last or progress.commit_sent < commit:
+                self._pump(progress, False)
+            if progress.state == REPLICATE and progress.match >= commit and not self._node.membership.counts_now(progress.peer):
+                self._promote(progress)
+
+    def _promote(self, progress: Progress) -> None:
+        node = self._node
+        committed = node.log.term_at(node.core.commit_index) == node.core.term
+        if committed and self._joining <= node.core.commit_index and progress.connected:
+            self._joining = node.core.propose(pack_join(progress.peer, progress.incarnation))
+
+    def _pump(self, progress: Progress, heartbeat: bool) -> None:
+        node = self._node
+        if not progress.connected or not progress.incarnation:
+            return
+        log = node.log
+        if progress.state != SNAPSHOT and progress.next <= log.base_index:
+            progress.state, progress.snapshot = SNAPSHOT, None
+        if progress.state == SNAPSHOT:
+            self._pump_snapshot(progress, heartbeat)
+        elif progress.state == PROBE:
+            if heartbeat or not progress.probe_sent:
+                progress.probe_sent = True
+                self._send_append(progress, 0, True)
+        elif not self._send_entries(progress) and (heartbeat or progress.commit_sent < node.core.commit_index):
+            self._send_append(progress, 0, heartbeat)
+
+    def _send_entries(self, progress: Progress) -> bool:
+        config, log = self._node.config, self._node.log
+        sent = False
+        while (
+            progress.next <= log.last_index
+            and progress.inflight_bytes < config.inflight_bytes_max
+            and len(progress.inflight) < config.inflight_messages_max
+        ):
+            self._send_append(progress, self._fitting(progress.next), True)
+            sent = True
+        return sent
+
+    def _fitting(self, index: int) -> int:
+        """How many entries from ``index`` on go into one message."""
+        count = size = 0
+        for payload, _, _ in self._node.log.entries(index, self._node.config.apply_entries_max):
+            size += len(payload) + WIRE_ENTRY.size
+            if count and size > self._node.config.append_bytes_max:
+                break
+            count += 1
+        return count
+
+    def _send_append(self, progress: Progress, count: int, reply: bool) -> None:
+        """Send ``count`` entries from ``progress.next`` on; without ``reply`` only the commit index is told."""
+        node, log = self._node, self._node.log
+        previous_index = progress.next - 1
+        blob = self._blob(progress.next, count) if count else b""
+        sequence = 0
+        if reply:
+            self._sequence += 1
+            sequence = self._sequence
+            progress.inflight.append((sequence, node.environment.now(), len(blob)))
+            progress.inflight_bytes += len(blob)
+            if len(progress.inflight) > 4 * node.config.inflight_messages_max:
+                progress.inflight_bytes -= progress.inflight.popleft()[2]
+        progress.commit_sent = node.core.commit_index
+        progress.next += count
+        node.send(
+            progress.peer, Append, node.core.term, sequence, previous_index, log.term_at(previous_index) or 0,
+            node.core.commit_index, progress.match, blob,
+        )  # fmt: skip
+
+    def _blob(self, index: int, count: int) -> bytes:
+        """Encoded entries; followers in step share one."""
+        log = self._node.log
+        key = index, count, log.term_at(index + count - 1) or 0
+        blob = self._blobs.get(key)
+        if blob is None:
+            if len(self._blobs) >= CACHED_BLOBS_MAX:
+                self._blobs.clear()
+            blob = self._blobs[key] = pack_entries(log.entries(index, count))
+        return blob
+
+    def on_append_reply(self, peer: str, message: AppendReply) -> None:
+        node, progress = self._node, self.progress[peer]
+        if message.term > node.core.term:
+            node.core.observe_term(peer, message.term)
+            return
+        fresh = message.term == node.core.term or not node.defences.fresh_acks
+        if not node.core.is_leader or not fresh or message.source != progress.incarnation:
+            node.counters["stale_replies"] += 1
+            return
+        progress.acknowledge(message.sequence)
+        if message.success:
+            self._on_success(progress, message)
+        else:
+            self._on_conflict(progress, message)
+
+    def _on_success(self, progress: Progress, message: AppendReply) -> None:
+        node = self._node
+        if message.log_index > node.log.last_index:
+            raise InvariantError(f"{progress.peer} acknowledges entry {message.log_index}; the log ends at {node.log.last_index}")
+        progress.match = max(progress.match, message.log_index)
+        progress.next = max(progress.next, progress.match + 1)
+        if progress.state == PROBE and message.sequence > progress.floor:
+            progress.state, progress.probe_sent, progress.floor = REPLICATE, False, self._sequence
+        elif progress.state == SNAPSHOT and progress.match >= node.log.base_index:
+            progress.probe(progress.match + 1, self._sequence)
+        elif progress.snapshot is not None and progress.match >= progress.snapshot.last_index:
+            progress.snapshot = None  # compacted further meanwhile: send the newer one
+        self._tell_core(progress, True)
+        if progress.next <= node.log.last_index or progress.state == PROBE:
+            self._pump(progress, False)
+
+    def _on_conflict(self, progress: Progress, message: AppendReply) -> None:
+        node = self._node
+        self._tell_core(progress, True)
+        if progress.state == SNAPSHOT or (node.defences.fresh_acks and message.sequence <= progress.floor):
+            node.counters["stale_replies"] += 1
+            return
+        node.counters["conflicts"] += 1
+        progress.probe(max(progress.match + 1, min(message.log_index, node.log.last_index + 1)), self._sequence)
+        self._pump(progress, False)
+
+    # What PySyncObj is told
+
+    def _clip(self) -> int:
+        """Up to where the leader may be counted: what it has synced, or what a majority has without it."""
+        node = self._node
+        if not node.defences.durable_acks:
+            return node.log.last_index
+        matches = sorted((p.match for p in self.progress.values() if self._counts(p)), reverse=True)
+        without = matches[node.quorum - 1] if len(matches) >= node.quorum else 0
+        return max(node.log.durable_index, without)
+
+    def _counts(self, progress: Progress) -> bool:
+        return self._node.membership.counts(progress.peer, progress.incarnation)
+
+    def _tell_core(self, progress: Progress, answered: bool) -> None:
+        """A follower answered (counts for CheckQuorum), and may have more on disk than PySyncObj knows."""
+        if not self._counts(progress):
+            return
+        clip = self._clip()
+        told = False
+        for other in self.progress.values():
+            index = min(other.match, clip)
+            if index > other.delivered and self._counts(other):
+                other.delivered = index
+                self._node.core.acknowledged(other.peer, index)
+                told = told or other is progress
+        if answered and not told:
+            self._node.core.follower_alive(progress.peer)
+
+    def on_log_synced(self) -> None:
+        """The leader's own disk has caught up: commit what waited for it."""
+        for progress in self.progress.values():
+            if progress.match > progress.delivered:
+                self._tell_core(progress, False)
+
+    def quorum_acknowledged_at(self) -> float:
+        """A majority, the leader included, has acknowledged messages sent at or after this time."""
+        node = self._node
+        times = sorted((p.acknowledged_at for p in self.progress.values() if self._counts(p)), reverse=True)
+        return times[node.quorum - 2] if len(times) >= node.quorum - 1 else NEVER
+
+    def furthest_voter(self) -> str | None:
+        voters = [p for p in self.progress.values() if p.connected and self._counts(p)]
+        return max(voters, key=lambda p: (p.match, p.peer)).peer if voters else None
+
+    def has_all(self, peer: str) -> bool:
+        """Whether ``peer`` is known to hold the whole log, and PySyncObj knows it too."""
+        progress = self.progress[peer]
+        return progress.delivered == self._node.log.last_index and progress.connected
+
+    # Snapshots, leader's side
+
+    def _pump_snapshot(self, progress: Progress, heartbeat: bool) -> None:
+        current = self._node.snapshots.current
+        if current is None:
+            raise InvariantError("the log was compacted without a snapshot")
+        if progress.snapshot is None:
+            progress.snapshot, progress.snapshot_offset = current, 0
+            self._send_chunk(progress)
+        elif heartbeat:
+            self._send_chunk(progress)
+
+    def _send_chunk(self, progress: Progress) -> None:
+        node, snapshot, offset = self._node, progress.snapshot, progress.snapshot_offset
+        assert snapshot is not None
+        try:
+            data = node.storage.read(snapshot.name, offset, node.config.snapshot_slice_bytes)
+        except FileNotFoundError:
+            progress.snapshot = None
+            return
+        self._sequence += 1
+        progress.inflight.append((self._sequence, node.environment.now(), 0))
+        index, term = snapshot.metadata.last
+        node.send(
+            progress.peer, SnapshotChunk, node.core.term, self._sequence, index, term,
+            snapshot.checksum, offset, snapshot.size, data,
+        )  # fmt: skip
+
+    def on_snapshot_ack(self, peer: str, message: SnapshotAck) -> None:
+        node, progress = self._node, self.progress[peer]
+        if not node.core.is_leader or message.term != node.core.term or message.source != progress.incarnation:
+            return
+        progress.acknowledge(message.sequence)
+        self._tell_core(progress, True)
+        snapshot = progress.snapshot
+        if progress.state != SNAPSHOT or snapshot is None or message.snapshot_index != snapshot.last_index:
+            return
+        if message.offset != progress.snapshot_offset and message.offset <= snapshot.size:
+            progress.snapshot_offset = message.offset
+            if message.offset < snapshot.size:
+                self._send_chunk(progress)

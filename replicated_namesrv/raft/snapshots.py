@@ -1,0 +1,179 @@
+"""Snapshot files: written aside, synced, renamed, the last two kept.
+
+A file is a header, blocks of ``length u32, checksum u32, bytes`` and an empty block whose checksum covers all before it. The
+first block is the metadata (JSON), the others are the chunks of the state machine. Files travel to other nodes as they are.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from replicated_namesrv.raft.interfaces import CorruptionError, Storage
+
+HEADER = struct.Struct("<8sI")
+BLOCK = struct.Struct("<II")
+MAGIC = b"RAFTSNAP"
+VERSION = 1
+BLOCK_BYTES_MAX = 64 << 20
+PREFIX = "snapshot-"
+WRITING = "snapshot.writing"
+RECEIVING = "snapshot.receiving"
+
+
+class Metadata(NamedTuple):
+    cluster: str
+    previous: tuple[int, int]
+    """(index, term) of the last entry but one that the snapshot covers."""
+    last: tuple[int, int]
+    voters: dict[str, int]
+    sessions: list[list[object]]
+
+    def encode(self) -> bytes:
+        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Metadata":
+        """ValueError on anything that ``encode`` did not make."""
+        try:
+            raw = json.loads(data)
+            pairs = [tuple(int(n) for n in raw[key]) for key in ("previous", "last")]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError("an entry is (index, term)")
+            voters = {str(name): int(incarnation) for name, incarnation in raw["voters"].items()}
+            return cls(str(raw["cluster"]), (pairs[0][0], pairs[0][1]), (pairs[1][0], pairs[1][1]), voters, list(raw["sessions"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"malformed snapshot metadata: {error!r}") from None
+
+
+class Snapshot(NamedTuple):
+    """A complete file."""
+
+    name: str
+    size: int
+    checksum: int
+    metadata: Metadata
+
+    @property
+    def last_index(self) -> int:
+        return self.metadata.last[0]
+
+
+class Writer:
+    """Writes a snapshot file block by block; nothing is durable before the caller syncs ``WRITING`` and ``publish`` is synced."""
+
+    def __init__(self, storage: Storage, metadata: Metadata) -> None:
+        self._storage = storage
+        self.metadata = metadata
+        self.checksum, self.size = 0, 0
+        storage.remove(WRITING)
+        self._append(HEADER.pack(MAGIC, VERSION))
+        self.write(metadata.encode())
+
+    def _append(self, data: bytes) -> None:
+        self._storage.append(WRITING, data)
+        self.checksum = crc32(data, self.checksum)
+        self.size += len(data)
+
+    def write(self, chunk: bytes) -> None:
+        if chunk:
+            self._append(BLOCK.pack(len(chunk), crc32(chunk)) + chunk)
+
+    def finish(self) -> None:
+        self._storage.append(WRITING, BLOCK.pack(0, self.checksum))
+        self.size += BLOCK.size
+
+
+class Reader:
+    """Reads a snapshot file block by block, checking each; ValueError names the offset of what is damaged."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self._storage, self._name = storage, name
+        header = storage.read(name, 0, HEADER.size)
+        if len(header) < HEADER.size or header[:8] != MAGIC:
+            raise ValueError("offset 0: no snapshot header")
+        if (version := HEADER.unpack(header)[1]) != VERSION:
+            raise ValueError(f"offset 8: format version {version}, this program reads {VERSION}")
+        self.offset, self.checksum = HEADER.size, crc32(header)
+        metadata = self.next()
+        if metadata is None:
+            raise ValueError(f"offset {self.offset}: no metadata")
+        self.metadata = Metadata.decode(metadata)
+
+    def next(self) -> bytes | None:
+        """The next chunk; None after the last, when the whole has been checked."""
+        head = self._storage.read(self._name, self.offset, BLOCK.size)
+        if len(head) < BLOCK.size:
+            raise ValueError(f"offset {self.offset}: the file ends in the middle")
+        length, checksum = BLOCK.unpack(head)
+        if length == 0:
+            if checksum != self.checksum or self._storage.size(self._name) != self.offset + BLOCK.size:
+                raise ValueError(f"offset {self.offset}: the checksum of the whole does not match")
+            return None
+        if length > BLOCK_BYTES_MAX:
+            raise ValueError(f"offset {self.offset}: a block of {length} bytes")
+        chunk = self._storage.read(self._name, self.offset + BLOCK.size, length)
+        if len(chunk) < length or crc32(chunk) != checksum:
+            raise ValueError(f"offset {self.offset}: damaged block of {length} bytes")
+        self.checksum = crc32(chunk, crc32(head, self.checksum))
+        self.offset += BLOCK.size + length
+        return chunk
+
+    def chunks(self) -> Iterator[bytes]:
+        while (chunk := self.next()) is not None:
+            yield chunk
+
+
+class SnapshotStore:
+    """The snapshot files of one node."""
+
+    def __init__(self, storage: Storage, cluster: str) -> None:
+        self._storage, self._cluster = storage, cluster
+        self.current: Snapshot | None = None
+        self.skipped: list[str] = []
+        """Damaged files passed over when opening, each with its reason."""
+        for name in (WRITING, RECEIVING):
+            storage.remove(name)
+
+    def names(self) -> list[str]:
+        """Complete files, oldest first."""
+        return [n for n in self._storage.list_names() if n.startswith(PREFIX)]
+
+    def open_newest(self) -> tuple[Snapshot, list[bytes]] | None:
+        """The newest readable snapshot and its chunks. Without any readable one though there are files: CorruptionError."""
+        names = self.names()
+        for name in reversed(names):
+            try:
+                reader = Reader(self._storage, name)
+                chunks = list(reader.chunks())
+            except ValueError as error:
+                self.skipped.append(f"{name}: {error}")
+                continue
+            self.current = Snapshot(name, reader.offset + BLOCK.size, reader.checksum, reader.metadata)
+            return self.current, chunks
+        if names:
+            raise CorruptionError(
+                f"no snapshot is readable ({'; '.join(self.skipped)}); move the data directory away and start again: "
+                "the node returns without a vote, copies the state from the others and is then promoted"
+            )
+        return None
+
+    def publish(self, temporary: str, size: int, checksum: int, metadata: Metadata) -> Snapshot:
+        """Give a synced file its name. The caller syncs the directory and then calls ``adopt``."""
+        index, term = metadata.last
+        snapshot = Snapshot(f"{PREFIX}{index:020d}-{term:020d}", size, checksum, metadata)
+        self._storage.rename(temporary, snapshot.name)
+        return snapshot
+
+    def adopt(self, snapshot: Snapshot) -> None:
+        """The file and its name are durable: use it, and delete all but the last two."""
+        if self.current is None or snapshot.last_index > self.current.last_index:
+            self.current = snapshot
+        for name in self.names()[:-2]:
+            self._storage.remove(name)
+
+    def oldest_index(self) -> int:
+        """Index at which the oldest kept snapshot ends: the log before it is not needed by any."""
+        names = self.names()
+        return int(names[0][len(PREFIX) :][:20]) if names else 0

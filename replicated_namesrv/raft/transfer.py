@@ -1,0 +1,195 @@
+"""Snapshots in motion: taking one of our own state, and receiving the leader's, each in small steps between other work.
+
+Taking: the state machine yields the state as of one index; each tick writes one chunk aside, then the file is synced, renamed,
+the directory synced, and only then PySyncObj may drop the log that it replaces.
+
+Receiving: chunks are appended to a file aside; after a reconnection the transfer goes on where it was. The complete file is
+synced, a second state is built from it chunk by chunk while the old one stays in use, the file is renamed and the directory
+synced. Then, on the leader's next message, the log is reset to begin there and the states are swapped, all in one step.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.raft.interfaces import Restoration
+from replicated_namesrv.raft.log import Entry
+from replicated_namesrv.raft.messages import AppendReply, SnapshotAck, SnapshotChunk
+from replicated_namesrv.raft.snapshots import RECEIVING, WRITING, Metadata, Reader, Snapshot, Writer
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+
+class SnapshotTaking:
+    """One snapshot of our own at a time."""
+
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self._writer: Writer | None = None
+        self._chunks: Iterator[bytes] | None = None
+        self._snapshot: Snapshot | None = None
+        self._done: int | None = None
+        self.taken = 0
+
+    @property
+    def running(self) -> bool:
+        return self._writer is not None
+
+    @property
+    def wants_tick(self) -> bool:
+        return self._chunks is not None or self._done is not None
+
+    def begin(self, previous: Entry, last: Entry) -> None:
+        """The state is exactly that after applying ``last``."""
+        node = self._node
+        metadata = Metadata(
+            node.cluster_id, (previous[1], previous[2]), (last[1], last[2]), dict(node.membership.voters), node.sessions.dump()
+        )
+        self._writer = Writer(node.storage, metadata)
+        self._chunks = node.state_machine.snapshot()
+
+    def tick(self) -> None:
+        if self._chunks is None or self._writer is None:
+            return
+        chunk = next(self._chunks, None)
+        if chunk is not None:
+            self._writer.write(chunk)
+            return
+        self._chunks = None
+        self._writer.finish()
+        self._node.request_sync([WRITING], False, self._written)
+
+    def _written(self) -> None:
+        assert self._writer is not None
+        writer = self._writer
+        self._snapshot = self._node.snapshots.publish(WRITING, writer.size, writer.checksum, writer.metadata)
+        self._node.request_sync([], True, self._named)
+
+    def _named(self) -> None:
+        assert self._snapshot is not None
+        node = self._node
+        node.snapshots.adopt(self._snapshot)
+        node.log.release(node.snapshots.oldest_index())
+        self._done = self._snapshot.last_index - node.config.compact_margin_entries
+        self._writer = self._snapshot = None
+        self.taken += 1
+
+    def take_done(self) -> int | None:
+        """Once after each snapshot: the index up to which entries may go."""
+        done, self._done = self._done, None
+        return done
+
+
+class SnapshotReceiving:
+    """The leader's snapshot on its way to us."""
+
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self._identity: tuple[int, int, int, int] | None = None
+        """(index, term, checksum, size) of the file being received; chunks of another start over."""
+        self._received = 0
+        self._generation = 0
+        """Distinguishes transfers: a sync that completes for one given up is ignored."""
+        self._reader: Reader | None = None
+        self._restoration: Restoration | None = None
+        self._ready: Snapshot | None = None
+        self.installed = 0
+
+    @property
+    def wants_tick(self) -> bool:
+        return self._restoration is not None and self._reader is not None
+
+    def on_chunk(self, peer: str, message: SnapshotChunk) -> None:
+        node = self._node
+        if not node.replication.accept_leader(peer, message.term):
+            return
+        node.core.leader_alive(peer, message.term)
+        node.elections.heard_leader(peer)
+        index, term = message.snapshot_index, message.snapshot_term
+        if index <= node.core.commit_index or node.log.term_at(index) == term:
+            # We have it all: say so, once it is on disk.
+            self._give_up()
+            node.send_when_durable(node.log.number, peer, AppendReply, message.term, message.sequence, True, index)
+            return
+        if self._ready is not None and self._ready.last_index >= index:
+            self._install(peer, message)
+            return
+        self._receive(message)
+        node.send(peer, SnapshotAck, message.term, message.sequence, index, self._received)
+
+    def _give_up(self) -> None:
+        self._identity = self._reader = self._restoration = self._ready = None
+        self._received = 0
+        self._generation += 1
+
+    def _receive(self, message: SnapshotChunk) -> None:
+        node = self._node
+        identity = message.snapshot_index, message.snapshot_term, message.checksum, message.total
+        if identity != self._identity:
+            self._give_up()
+            self._identity = identity
+            node.storage.remove(RECEIVING)
+        if message.offset != self._received or not message.data or self._received + len(message.data) > message.total:
+            return
+        node.storage.append(RECEIVING, message.data)
+        self._received += len(message.data)
+        if self._received == message.total:
+            generation = self._generation
+            node.request_sync([RECEIVING], False, lambda: self._synced(generation))
+
+    def _synced(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        try:
+            self._reader = Reader(self._node.storage, RECEIVING)
+        except ValueError as error:
+            self._damaged(error)
+            return
+        self._restoration = self._node.state_machine.restore()
+
+    def _damaged(self, error: ValueError) -> None:
+        """Not what the leader has: ask again from the start."""
+        self._node.counters["damaged_snapshots"] += 1
+        self._node.note(f"received snapshot dropped: {error}")
+        self._give_up()
+
+    def tick(self) -> None:
+        """Restore one chunk."""
+        if self._reader is None or self._restoration is None or self._ready is not None:
+            return
+        try:
+            chunk = self._reader.next()
+        except ValueError as error:
+            self._damaged(error)
+            return
+        if chunk is not None:
+            self._restoration.feed(chunk)
+            return
+        assert self._identity is not None
+        metadata, checksum = self._reader.metadata, self._reader.checksum
+        if (*metadata.last, checksum) != self._identity[:3] or metadata.cluster != self._node.cluster_id:
+            self._damaged(ValueError("it is not the one that was announced"))
+            return
+        self._reader = None
+        snapshot = self._node.snapshots.publish(RECEIVING, self._received, checksum, metadata)
+        generation = self._generation
+        self._node.request_sync([], True, lambda: self._named(generation, snapshot))
+
+    def _named(self, generation: int, snapshot: Snapshot) -> None:
+        self._node.snapshots.adopt(snapshot)
+        if generation == self._generation:
+            self._ready = snapshot
+
+    def _install(self, peer: str, message: SnapshotChunk) -> None:
+        node, snapshot, restoration = self._node, self._ready, self._restoration
+        assert snapshot is not None
+        assert restoration is not None
+        self._give_up()
+        metadata = snapshot.metadata
+        restoration.finish()
+        node.sessions.load(metadata.sessions)
+        node.core.install_snapshot(peer, message.term, metadata.previous, metadata.last)
+        node.membership.restored(metadata.voters)
+        node.on_restored(snapshot.last_index)
+        self.installed += 1
+        node.send_when_durable(node.log.number, peer, AppendReply, message.term, message.sequence, True, snapshot.last_index)

@@ -1,0 +1,283 @@
+"""A small world for directed Raft tests: virtual time, a network that tests can cut, disks that can lose power.
+
+Not the simulator: nothing random happens here that a test did not ask for.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
+from replicated_namesrv.raft.messages import Message, decode, encode
+from replicated_namesrv.raft.node import RaftNode
+
+
+class Inode:
+    """Contents of a file, and the part of it that is durable."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.synced = data
+
+
+class Disk:
+    """Storage in memory that knows what is durable: contents by file, names by directory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Inode] = {}
+        self.durable: dict[str, Inode] = {}
+        self.fail: OSError | None = None
+        self.lie = False
+        """Report syncs that did not happen."""
+
+    def list_names(self) -> list[str]:
+        return sorted(self.files)
+
+    def size(self, name: str) -> int:
+        return len(self._data(name))
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        return bytes(self._data(name)[offset : None if size is None else offset + size])
+
+    def _data(self, name: str) -> bytearray:
+        if name not in self.files:
+            raise FileNotFoundError(name)
+        return self.files[name].data
+
+    def append(self, name: str, data: bytes) -> None:
+        if self.fail:
+            raise self.fail
+        self.files.setdefault(name, Inode()).data.extend(data)
+
+    def truncate(self, name: str, size: int) -> None:
+        del self._data(name)[size:]
+
+    def rename(self, old: str, new: str) -> None:
+        self.files[new] = self.files.pop(old)
+
+    def remove(self, name: str) -> None:
+        self.files.pop(name, None)
+
+    def sync(self, names: Sequence[str], directory: bool) -> None:
+        if self.fail:
+            raise self.fail
+        if self.lie:
+            return
+        for name in names:
+            if name in self.files:
+                self.files[name].synced = bytes(self.files[name].data)
+        if directory:
+            self.durable = dict(self.files)
+
+    def close(self) -> None:
+        pass
+
+    def lose_power(self) -> None:
+        """Only what was synced remains."""
+        self.files = {name: Inode(inode.synced) for name, inode in self.durable.items()}
+        self.durable = dict(self.files)
+
+
+class Machine:
+    """A list of the commands applied."""
+
+    def __init__(self) -> None:
+        self.commands: list[bytes] = []
+
+    def apply(self, command: bytes) -> object:
+        self.commands.append(command)
+        return len(self.commands)
+
+    def snapshot(self) -> Iterator[bytes]:
+        return iter([len(c).to_bytes(4, "little") + c for c in self.commands])
+
+    def restore(self) -> "Machine._Restoration":
+        return Machine._Restoration(self)
+
+    def digest(self) -> bytes:
+        return blake2b(b"|".join(self.commands), digest_size=16).digest()
+
+    class _Restoration:
+        def __init__(self, machine: "Machine") -> None:
+            self.machine = machine
+            self.commands: list[bytes] = []
+
+        def feed(self, chunk: bytes) -> None:
+            self.commands.append(chunk[4:])
+
+        def finish(self) -> None:
+            self.machine.commands = self.commands
+
+
+class Host:
+    """One node with its clock, disk and connections; its Environment."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.rng = Random(f"{world.seed}/{name}")
+        self.disk = Disk()
+        self.sync_delay = 0.001
+        self.node: RaftNode | None = None
+        self.machine = Machine()
+        self.life = 0
+
+    def now(self) -> float:
+        return self.world.time
+
+    def send(self, peer: str, message: Message) -> None:
+        self.world.transmit(self, peer, message)
+
+    def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
+        life, names = self.life, list(names)
+
+        def complete() -> None:
+            if self.node is None or life != self.life:
+                return
+            try:
+                self.disk.sync(names, directory)
+            except OSError as error:
+                self.node.on_sync_failed(token, error)
+                return
+            self.node.on_synced(token)
+            self.wake()
+
+        self.world.later(self.sync_delay, complete)
+
+    def start(self) -> RaftNode:
+        self.life += 1
+        self.machine = Machine()
+        self.node = RaftNode(
+            self.name, self.world.names, "test", self, self.disk, self.machine, self.world.config, self.world.observer
+        )
+        for peer in self.world.hosts.values():
+            if peer is not self and peer.node is not None:
+                self.world.connect(self.name, peer.name)
+                self.world.connect(peer.name, self.name)
+        self.wake()
+        return self.node
+
+    def crash(self, power: bool = True) -> None:
+        self.node = None
+        self.life += 1
+        if power:
+            self.disk.lose_power()
+        for peer in self.world.names:
+            self.world.disconnect(self.name, peer)
+            self.world.disconnect(peer, self.name)
+
+    def wake(self) -> None:
+        if self.node is not None:
+            self.node.tick()
+
+
+class World:
+    """Hosts joined by a network of fixed delay."""
+
+    def __init__(self, size: int = 3, config: RaftConfig | None = None, seed: int = 1) -> None:
+        self.seed, self.time = seed, 0.0
+        self.config = config or RaftConfig()
+        self.observer = Observer()
+        self.names = [f"n{i}" for i in range(1, size + 1)]
+        self.hosts = {name: Host(self, name) for name in self.names}
+        self.links: set[tuple[str, str]] = set()
+        self.cut: set[tuple[str, str]] = set()
+        self.delay = 0.002
+        self.drop: Callable[[str, str, Message], bool] = lambda source, target, message: False
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.time + delay, self._count, action))
+
+    def transmit(self, source: Host, target: str, message: Message) -> None:
+        link = source.name, target
+        if link not in self.links or link in self.cut or self.drop(source.name, target, message):
+            return
+        self.later(self.delay, lambda: self._deliver(source.name, target, decode(encode(message))))
+
+    def _deliver(self, source: str, target: str, message: Message) -> None:
+        node = self.hosts[target].node
+        if node is not None and (source, target) in self.links and (source, target) not in self.cut:
+            node.on_message(source, message)
+            node.tick()
+
+    def connect(self, source: str, target: str) -> None:
+        node = self.hosts[source].node
+        if (source, target) not in self.links and node is not None and source != target:
+            self.links.add((source, target))
+            node.on_connected(target)
+
+    def disconnect(self, source: str, target: str) -> None:
+        if (source, target) in self.links:
+            self.links.remove((source, target))
+            node = self.hosts[source].node
+            if node is not None:
+                node.on_disconnected(target)
+
+    def isolate(self, name: str) -> None:
+        self.cut |= {(name, n) for n in self.names} | {(n, name) for n in self.names}
+
+    def heal(self) -> None:
+        self.cut.clear()
+
+    def start_all(self) -> None:
+        for host in self.hosts.values():
+            host.start()
+
+    @property
+    def nodes(self) -> list[RaftNode]:
+        return [h.node for h in self.hosts.values() if h.node is not None]
+
+    @property
+    def leader(self) -> RaftNode | None:
+        leaders = [n for n in self.nodes if n.role == "leader" and not n.stopped]
+        return max(leaders, key=lambda n: n.term, default=None)
+
+    def run_until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
+        """Let time pass until ``condition`` holds; AssertionError if it does not within ``seconds`` of virtual time."""
+        end = self.time + seconds
+        while not condition():
+            assert self.time < end, f"not reached within {seconds} virtual seconds"
+            self.step()
+
+    def run(self, seconds: float) -> None:
+        end = self.time + seconds
+        while self.time < end:
+            self.step()
+
+    def step(self) -> None:
+        """The next event: a delivery, a completed sync or a node's wake-up."""
+        wakeups = [(max(h.node.next_wakeup(), self.time), h) for h in self.hosts.values() if h.node is not None]
+        wake_at = min((t for t, _ in wakeups), default=float("inf"))
+        if self._events and self._events[0][0] <= wake_at:
+            self.time, _, action = heapq.heappop(self._events)
+            action()
+            return
+        self.time = max(self.time + 1e-5, wake_at)
+        for at, host in wakeups:
+            if at <= self.time:
+                host.wake()
+
+    def elect(self) -> RaftNode:
+        self.run_until(lambda: self.leader is not None and self.leader.commit_index >= self.leader.last_index)
+        assert self.leader is not None
+        return self.leader
+
+    def propose(self, name: str, command: bytes, timeout_ms: int | None = None) -> list[Outcome]:
+        """Ask node ``name``; the outcome appears in the list."""
+        outcomes: list[Outcome] = []
+        node = self.hosts[name].node
+        assert node is not None
+        node.propose(command, outcomes.append, timeout_ms)
+        return outcomes
+
+    def read(self, name: str) -> list[ReadOutcome]:
+        outcomes: list[ReadOutcome] = []
+        node = self.hosts[name].node
+        assert node is not None
+        node.read_index(outcomes.append)
+        return outcomes

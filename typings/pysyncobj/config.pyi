@@ -1,0 +1,17 @@
+from typing import Any
+
+class FAIL_REASON:
+    SUCCESS: int
+    DISCARDED: int
+
+class SERIALIZER_STATE:
+    NOT_SERIALIZING: int
+    SERIALIZING: int
+    SUCCESS: int
+    FAILED: int
+
+class SyncObjConf:
+    appendEntriesPeriod: float
+    raftMinTimeout: float
+    raftMaxTimeout: float
+    def __init__(self, **kwargs: Any) -> None: ...

@@ -1,0 +1,3 @@
+class Node:
+    id: str
+    def __init__(self, id: str, **kwargs: object) -> None: ...
