@@ -85,14 +85,12 @@ def decode_route(body: bytes) -> TopicRouteData:
         )
         for entry in _list(route, "queueDatas")
     )
-    mappings = _mapping(route, "topicQueueMappingByBroker")
+    filters, mappings = _mapping(route, "filterServerTable"), _mapping(route, "topicQueueMappingByBroker")
     return TopicRouteData(
         broker_datas=tuple(sorted(_broker_data(entry) for entry in _list(route, "brokerDatas"))),
         queue_datas=tuple(sorted(queues)),
-        order_topic_conf=route.get("orderTopicConf"),
-        filter_server_table=tuple(
-            sorted((str(addr), tuple(servers or ())) for addr, servers in _mapping(route, "filterServerTable").items())
-        ),
+        order_topic_conf=_optional_text(route, "orderTopicConf"),
+        filter_server_table=tuple(sorted((str(addr), _texts(servers, "filterServerTable")) for addr, servers in filters.items())),
         topic_queue_mapping_by_broker=tuple(sorted((str(name), _mapping_info(info)) for name, info in mappings.items())),
     )
 
@@ -103,14 +101,14 @@ def decode_cluster_info(body: bytes) -> ClusterInfo:
     clusters = _mapping(info, "clusterAddrTable").items()
     return ClusterInfo(
         broker_datas=tuple(sorted(_broker_data(entry) for entry in _mapping(info, "brokerAddrTable").values())),
-        clusters=tuple(sorted((str(name), tuple(sorted(str(member) for member in members))) for name, members in clusters)),
+        clusters=tuple(sorted((str(name), tuple(sorted(_texts(members, "clusterAddrTable")))) for name, members in clusters)),
     )
 
 
 def decode_topic_list(body: bytes) -> TopicList:
     """Body of a code 206, 224, 304 or 311 to 313 answer."""
     answer = _object(body)
-    return TopicList(tuple(sorted(str(topic) for topic in _list(answer, "topicList"))), answer.get("brokerAddr"))
+    return TopicList(tuple(sorted(_texts(answer.get("topicList"), "topicList"))), _optional_text(answer, "brokerAddr"))
 
 
 def decode_kv_table(body: bytes) -> dict[str, str]:
@@ -137,14 +135,14 @@ def decode_data_version(body: bytes) -> DataVersion:
 def write_queues(route: TopicRouteData) -> tuple[WriteQueues, ...]:
     """Where a producer sends: writable queues of groups that have a master (``topicRouteData2TopicPublishInfo``).
 
-    A non-empty ``order_topic_conf`` alone decides about groups and counts.
+    A non-empty ``order_topic_conf`` alone decides about groups and counts; BodyError if it is malformed.
     """
     masters = {data.broker_name: data.master_addr for data in route.broker_datas}
     if route.order_topic_conf:
         counts = []
         for part in route.order_topic_conf.split(";"):
             name, _, count = part.partition(":")
-            counts.append((name, int(count)))
+            counts.append((name, _whole(count, "orderTopicConf")))
     else:
         counts = [(name, queues.write_queue_nums) for name, queues in route.queue_datas if queues.perm & PERM_WRITE]
     return tuple(WriteQueues(name, master, count) for name, count in counts if (master := masters.get(name)) is not None)
@@ -171,22 +169,19 @@ def _broker_data(entry: Any) -> BrokerData:
         cluster=_text(entry, "cluster"),
         broker_addrs=tuple(sorted(_addresses(entry).items())),
         enable_acting_master=bool(entry.get("enableActingMaster", False)),
-        zone_name=entry.get("zoneName"),
+        zone_name=_optional_text(entry, "zoneName"),
     )
 
 
 def _addresses(entry: Mapping[str, Any]) -> dict[int, str]:
-    try:
-        return {int(broker_id): str(addr) for broker_id, addr in _mapping(entry, "brokerAddrs").items()}
-    except ValueError as error:
-        raise BodyError(f"brokerAddrs has a key that is no broker id: {error}") from error
+    return {_whole(key, "brokerAddrs"): str(addr) for key, addr in _mapping(entry, "brokerAddrs").items()}
 
 
 def _mapping_info(entry: Any) -> TopicQueueMappingInfo:
     ids = _mapping(entry, "currIdMap").items()
     return TopicQueueMappingInfo(
         bname=_text(entry, "bname"),
-        curr_id_map=tuple(sorted((int(global_id), int(local_id)) for global_id, local_id in ids)),
+        curr_id_map=tuple(sorted((_whole(here, "currIdMap"), _whole(there, "currIdMap")) for here, there in ids)),
         dirty=bool(entry.get("dirty", False)),
         epoch=_integer(entry, "epoch", 0),
         scope=_text(entry, "scope"),
@@ -218,9 +213,27 @@ def _text(entry: Mapping[str, Any], member: str) -> str:
     return "" if value is None else str(value)
 
 
+def _optional_text(entry: Mapping[str, Any], member: str) -> str | None:
+    value = entry.get(member)
+    if value is not None and not isinstance(value, str):
+        raise BodyError(f"member {member!r} is {type(value).__name__}, expected a string")
+    return value
+
+
+def _texts(value: Any, member: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise BodyError(f"member {member!r} holds {type(value).__name__}, expected an array of strings")
+    return tuple(str(item) for item in value)
+
+
 def _integer(entry: Mapping[str, Any], member: str, default: int | None = None) -> int:
-    value = entry.get(member, default)
+    return _whole(entry.get(member, default), member)
+
+
+def _whole(value: Any, member: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError) as error:
-        raise BodyError(f"member {member!r} is {value!r}, expected an integer") from error
+        raise BodyError(f"member {member!r} has {value!r} where an integer is expected") from error

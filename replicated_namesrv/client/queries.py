@@ -15,7 +15,7 @@ from replicated_namesrv.client.answers import (
     decode_topic_list,
 )
 from replicated_namesrv.client.remoting import RemotingCommand
-from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.errors import BodyError, NamesrvError
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -98,7 +98,10 @@ def change_write_perm_request(broker_name: str, *, writable: bool) -> RemotingCo
 def read_write_perm_count(response: RemotingCommand) -> int:
     """Topics that have queues of the broker."""
     fields = _check(response).ext_fields or {}
-    return int(fields.get("addTopicCount", fields.get("wipeTopicCount", "0")))
+    text = fields.get("addTopicCount", fields.get("wipeTopicCount", "0"))
+    if not text.isascii() or not text.isdigit():
+        raise BodyError(f"the answer counts {text!r} topics, which is no number")
+    return int(text)
 
 
 def put_kv_request(namespace: str, key: str, value: str) -> RemotingCommand:

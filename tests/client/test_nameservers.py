@@ -11,7 +11,8 @@ from replicated_namesrv.client.nameservers import ADDRESSES_MAX, NameServers, pa
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
-from tests.support.client_peers import Behaviour, ScriptedServer, answer_to, scripted_server, until
+from tests.support.client_peers import Behaviour, ScriptedServer, answer_to, scripted_server
+from tests.support.waiting import until
 
 ASK = RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
 SHORT_MS = 150
@@ -112,7 +113,7 @@ def test_a_lost_connection_moves_the_next_call_on_without_an_error() -> None:
         async with servers_that(*[Behaviour.ANSWER] * 2) as (names, servers):
             await names.query(ASK)
             await servers[0].refuse()
-            await until(lambda: not names.client.is_connected(servers[0].address))
+            await until(lambda: not names.client.is_connected(servers[0].address), "the loss to be noticed")
             assert (await names.query(ASK)).address == servers[1].address
             await servers[0].listen()
             assert (await names.query(ASK)).address == servers[1].address, "it stays where it was answered"

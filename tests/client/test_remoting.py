@@ -9,7 +9,8 @@ import pytest
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand, client_tls_context, encode_command, parse_address
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, SerializeType
-from tests.support.client_peers import Behaviour, answer_to, scripted_server, until
+from tests.support.client_peers import Behaviour, answer_to, scripted_server
+from tests.support.waiting import until
 
 ASK = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
 SHORT_MS = 150
@@ -30,7 +31,7 @@ def test_answers_are_matched_by_opaque_whatever_their_order() -> None:
                 asyncio.create_task(client.request(server.address, ASK._replace(ext_fields={"topic": f"T{index}"})))
                 for index in range(200)
             ]
-            await until(lambda: len(waiting) == 200)
+            await until(lambda: len(waiting) == 200, "all requests to arrive")
             (writer,) = server._writers
             for request in reversed(waiting):
                 writer.write(encode_command(answer_to(request, ext_fields=request.ext_fields)))
@@ -96,7 +97,7 @@ def test_one_silence_ends_the_connection_for_all_that_wait_on_it() -> None:
         async with scripted_server(Behaviour.HANG) as server:
             client = RemotingClient()
             long = asyncio.create_task(client.request(server.address, ASK, 60_000))
-            await until(lambda: server.requests)
+            await until(lambda: server.requests, "the request to arrive")
             with pytest.raises(OutcomeUnknownError):
                 await client.request(server.address, ASK, SHORT_MS)
             with pytest.raises(OutcomeUnknownError):
@@ -113,7 +114,7 @@ def test_next_request_connects_again_after_a_loss() -> None:
             client = RemotingClient(on_disconnect=lost.append)
             await client.request(server.address, ASK)
             server.drop_connections()
-            await until(lambda: not client.is_connected(server.address))
+            await until(lambda: not client.is_connected(server.address), "the loss to be noticed")
             await client.request(server.address, ASK)
             assert (server.accepted, lost) == (2, [server.address])
             await client.close()
@@ -138,7 +139,7 @@ def test_oneway_is_flagged_and_waits_for_nothing() -> None:
         async with scripted_server(Behaviour.HANG) as server:
             client = RemotingClient()
             await client.send_oneway(server.address, ASK)
-            await until(lambda: server.requests)
+            await until(lambda: server.requests, "the request to arrive")
             assert server.requests[0].flag == ONEWAY_FLAG
             assert client.is_connected(server.address)
             await client.close()

@@ -11,8 +11,6 @@ from enum import Enum, auto
 from replicated_namesrv.client.remoting import RemotingCommand, cut_commands, encode_command
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCode
 
-CONDITION_DEADLINE_S = 10.0
-
 
 class Behaviour(Enum):
     """What a server does with a connection or a request."""
@@ -142,13 +140,3 @@ async def scripted_server(
         yield server
     finally:
         await server.stop()
-
-
-async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Let the loop run until ``condition`` holds; fails after ten seconds, naming it."""
-    try:
-        async with asyncio.timeout(CONDITION_DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - any condition, most of them without an event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"did not come true within {CONDITION_DEADLINE_S} s: {what or condition}") from None

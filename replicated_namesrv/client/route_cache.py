@@ -1,0 +1,101 @@
+"""Routes as a client holds them: what it was given last, until it is given something else (``MQClientInstance``).
+
+A topic in use is asked for when it is first needed and then every ``poll_interval_ms``. Neither a failure nor "no route" takes
+a known route away: a running client goes on with it, which is why a name server that cannot serve must not answer at all.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from replicated_namesrv.client.answers import TopicRouteData
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import read_route, route_request
+from replicated_namesrv.errors import NamesrvError
+
+POLL_INTERVAL_MS = 30_000
+"""``pollNameServerInterval``."""
+TOPICS_MAX = 10_000
+"""Topics held at once; what was used least recently is forgotten."""
+
+
+class RouteUpdate(NamedTuple):
+    """One look-up and what it did to the cache."""
+
+    topic: str
+    address: str | None
+    """The server that answered; None if none did."""
+    route: TopicRouteData | None
+    """What it answered; None: no route, or no answer."""
+    changed: bool
+    """Whether the cached route is another now."""
+    error: NamesrvError | None
+    """Why there is no answer, or no good one."""
+
+
+class RouteCache:
+    """Routes of the topics in use by one client."""
+
+    def __init__(
+        self,
+        servers: NameServers,
+        *,
+        poll_interval_ms: int = POLL_INTERVAL_MS,
+        observe: Callable[[RouteUpdate], None] | None = None,
+    ) -> None:
+        """``observe`` is told of every look-up."""
+        self._servers = servers
+        self._poll_interval_ms = poll_interval_ms
+        self._observe = observe
+        self._routes: dict[str, TopicRouteData | None] = {}
+        self._polling: asyncio.Task[None] | None = None
+
+    def known(self, topic: str) -> TopicRouteData | None:
+        """What is held, without asking anybody."""
+        return self._routes.get(topic)
+
+    async def route(self, topic: str) -> TopicRouteData | None:
+        """The route held, else the one that is asked for now. Raises what ``refresh`` met if nothing is held."""
+        if topic in self._routes:
+            route = self._routes[topic] = self._routes.pop(topic)
+            if route is not None:
+                return route
+        update = await self.refresh(topic)
+        if update.error is not None:
+            raise update.error
+        return update.route
+
+    async def refresh(self, topic: str) -> RouteUpdate:
+        """Ask now. Never raises an operating error: it is in the update."""
+        address, answered, error = None, None, None
+        try:
+            address, response = await self._servers.query(route_request(topic))
+            answered = read_route(response)
+        except NamesrvError as failure:
+            error = failure
+        held = self._routes.pop(topic, None)
+        self._routes[topic] = held if answered is None else answered
+        if len(self._routes) > TOPICS_MAX:
+            del self._routes[next(iter(self._routes))]
+        update = RouteUpdate(topic, address, answered, answered is not None and answered != held, error)
+        if self._observe is not None:
+            self._observe(update)
+        return update
+
+    def start_polling(self) -> None:
+        """Refresh every topic in use each ``poll_interval_ms``, one after the other as Java does."""
+        assert self._polling is None, "polling already"
+        self._polling = asyncio.create_task(self._poll())
+
+    async def stop_polling(self) -> None:
+        """End what ``start_polling`` began."""
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.gather(self._polling, return_exceptions=True)
+            self._polling = None
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_interval_ms / 1000)
+            for topic in list(self._routes):
+                await self.refresh(topic)
