@@ -100,9 +100,10 @@ class Nemesis:
         for machine in self._machines:
             machine.disk.full = machine.disk.failing = False
             machine.disk.slow_ms = 0
-            machine.pauses = 0
             machine.start()
-            machine.resume()
+            if machine.pauses:
+                machine.pauses = 1
+                machine.resume()
 
     # Whom
 

@@ -6,6 +6,7 @@
 - State-machine safety: what one node commits at an index, all nodes commit.
 - Leader completeness: who becomes leader has every entry that was committed in an earlier term.
 - No node cuts an entry from its log that was committed.
+- A leader that was deposed knows it within two election times, unless it is paused.
 - No node goes back: the commit index and the term of a running process never fall.
 - Every proposal ends exactly once; ``Proposals`` counts.
 
@@ -61,6 +62,10 @@ class Invariants:
         self._world = world
         self._watched: dict[str, _Watched] = {}
         self._leaders: dict[int, str] = {}
+        self._newest = (0, 0)
+        """Highest term that has a leader, and since when."""
+        self.deposed_ns = 0
+        """How long a deposed leader may go on; 0: not checked."""
         self._entries: dict[tuple[int, int], tuple[int, int]] = {}
         """(index, term) -> (checksum of the payload, term of the entry before)."""
         self.committed: dict[int, _Committed] = {}
@@ -111,6 +116,8 @@ class Invariants:
             self._check_commit(machine.name, raft, watched)
         if raft.role != watched.role:
             self._check_role(machine.name, raft, watched)
+        if raft.role == "leader" and raft.term < self._newest[0]:
+            self._check_deposed(machine, raft.term)
         if raft.applied_index > raft.commit_index:
             self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {raft.commit_index}")
         self._world.trace.event(self._world.now_ns, machine.name, raft.term, raft.commit_index, raft.last_index)
@@ -167,6 +174,8 @@ class Invariants:
         if raft.role == "leader":
             self.elections += 1
             self._world.note(f"{name} leads term {raft.term} (log to {raft.last_index}, committed to {raft.commit_index})")
+            if raft.term > self._newest[0]:
+                self._newest = raft.term, self._world.now_ns
             other = self._leaders.setdefault(raft.term, name)
             if other != name:
                 self.violated("election safety", f"{name} leads term {raft.term}, which {other} led already")
@@ -185,6 +194,13 @@ class Invariants:
                     f"{committed.in_term} (it has {raft.term_at(index) or 'nothing'} there)",
                 )
                 return
+
+    def _check_deposed(self, machine: "Machine", term: int) -> None:
+        newest, led_since_ns = self._newest
+        since_ns = max(led_since_ns, machine.ran_since_ns)
+        if self.deposed_ns and self._world.now_ns - since_ns > self.deposed_ns:
+            late_s = (self._world.now_ns - led_since_ns) / 1e9
+            self.violated("deposed leader", f"{machine.name} still leads term {term}, {late_s:.2f} s after term {newest} began")
 
     def truncated(self, name: str, index: int) -> None:
         """``name`` has cut its log before ``index``."""

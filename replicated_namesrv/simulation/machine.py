@@ -130,6 +130,8 @@ class Machine(Endpoint):
         self.observer: Observer = Observer()
         self.boots = 0
         self.pauses = 0
+        self.ran_since_ns = 0
+        """Since when the process has run without a pause."""
         self.disk_faulted = False
         """Some disk fault was on in this life: that the process stops by itself is right."""
         self._inbox: list[Callable[[Process], None]] = []
@@ -202,6 +204,7 @@ class Machine(Endpoint):
         """Undo one ``pause``."""
         self.pauses = max(0, self.pauses - 1)
         if self.pauses == 0 and self.process is not None:
+            self.ran_since_ns = self.world.now_ns
             self._turn_soon()
 
     # Events

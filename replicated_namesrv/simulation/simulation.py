@@ -1,8 +1,8 @@
 """One run: a cluster, its clients and its faults under one seed, from first boot to the final judgement.
 
 Phases: faults strike until ``duration``; then everything is healed and each node must catch up within the application's
-bound while the clients go on; then the clients stop, everything asked for must end, every node is read once more, and the
-application judges what happened.
+bound while the clients go on; then the clients stop, everything asked for must end, every node is read once more and
+the application judges what happened; at last a follower is isolated and returns.
 """
 
 import time
@@ -134,6 +134,8 @@ class Simulation:
         self._run(5 * SECOND)
         if not self._stopped():
             self._application.check()
+        if self.scenario.nodes > 1 and not self._stopped():
+            self._return_from_isolation()
         return self._result(time.perf_counter() - started)
 
     def _catch_up(self) -> None:
@@ -149,6 +151,26 @@ class Simulation:
         if lag is not None:
             self.invariants.violated("catch-up", f"{self.catch_up_s:.1f} s after the last heal {lag}")
         self._run(end_ns - self.world.now_ns)
+
+    def _return_from_isolation(self) -> None:
+        """A follower that comes back after it heard nothing for a while does not depose the leader."""
+        leader, followers = None, []
+        for machine in self.machines:
+            if machine.raft is not None and machine.raft.role == "leader":
+                leader = machine
+            else:
+                followers.append(machine)
+        if leader is None or leader.raft is None:
+            self.invariants.violated("catch-up", "there is no leader at the end")
+            return
+        term, name = leader.raft.term, followers[0].name
+        links = [link for link in self.network.links if name in link]
+        self.network.cut(links, hold=False)
+        self._run(self._application.catch_up_ns)
+        self.network.mend(links)
+        self._run(self._application.catch_up_ns)
+        if not self._stopped() and (leader.raft is None or leader.raft.role != "leader" or leader.raft.term != term):
+            self.invariants.violated("no election on heal", f"{name} came back from isolation and deposed {leader.name}")
 
     def _lag(self, target: int) -> str | None:
         leaders = {machine.raft.leader_id if machine.raft else None for machine in self.machines}

@@ -68,6 +68,7 @@ def build_raft(simulation: Simulation) -> Application:
         machine.enqueue(ask)
 
     simulation.nemesis.transfer = transfer
+    simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
     application = RegisterApplication(
         simulation.world,
         simulation.invariants,

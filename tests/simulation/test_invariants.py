@@ -46,7 +46,8 @@ class Cluster:
         self.invariants = Invariants(World(0))
         self.nodes = [ScriptedNode(), ScriptedNode()]
         self.machines = [
-            cast(Machine, SimpleNamespace(name=f"n{number}", raft=node, life=object())) for number, node in enumerate(self.nodes)
+            cast(Machine, SimpleNamespace(name=f"n{number}", raft=node, life=object(), ran_since_ns=0))
+            for number, node in enumerate(self.nodes)
         ]
         for machine in self.machines:
             self.invariants.started(machine)
