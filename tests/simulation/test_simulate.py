@@ -1,0 +1,104 @@
+"""The shipped core in the simulated world: some seeds always, many when there is time; equal seeds give equal traces.
+
+Repeat a failing seed with ``namesrv simulate --seeds N:N+1 --nodes 3 --duration-s S``; the failure prints the command.
+"""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from replicated_namesrv.cli.main import main
+from replicated_namesrv.raft.config import Defences
+from replicated_namesrv.simulation.campaign import cores, run_all
+from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.subjects import run
+
+FIXED_SEEDS = 150
+FRESH_SEEDS = 30
+
+
+def judge(results: list[Result]) -> None:
+    """No violation; else the commands that repeat what failed."""
+    failed = [f"{result.violation}: {result.text}\n  {result.scenario.command()}" for result in results if result.violation]
+    assert not failed, "\n".join(failed)
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 5])
+def test_a_few_seeds(nodes: int) -> None:
+    judge([run(Scenario(seed, nodes, duration_s=10.0)) for seed in range(2)])
+
+
+@pytest.mark.slow
+def test_fixed_seeds() -> None:
+    scenarios = [Scenario(seed, nodes=5 if seed % 5 == 4 else 3) for seed in range(FIXED_SEEDS)]
+    results = list(run_all(scenarios, cores()))
+    judge(results)
+    assert sum(result.counts["snapshots installed"] for result in results) > 100, "the world has become too kind"
+    assert sum(result.counts["truncations"] for result in results) > 100, "the world has become too kind"
+
+
+@pytest.mark.slow
+def test_fresh_seeds() -> None:
+    first = random.SystemRandom().randrange(10_000, 1_000_000_000)
+    print(f"fresh seeds: namesrv simulate --seeds {first}:{first + FRESH_SEEDS} --nodes 3 --duration-s 30")
+    judge(list(run_all([Scenario(first + number) for number in range(FRESH_SEEDS)], cores())))
+
+
+def digest_of(seed: int, hash_seed: str, subject: str) -> str:
+    """Trace digest of a run in a process of its own."""
+    code = (
+        "from replicated_namesrv.simulation.simulation import Scenario; from replicated_namesrv.simulation.subjects import run; "
+        f"print(run(Scenario({seed}, duration_s=8.0, subject={subject!r})).digest)"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120)
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("subject", ["raft", "plain"])
+def test_equal_seeds_give_equal_traces_whatever_the_hash_seed(subject: str) -> None:
+    digests = {digest_of(3, hash_seed, subject) for hash_seed in ("0", "1", "4711")}
+    assert len(digests) == 1
+    assert digest_of(4, "0", subject) not in digests
+
+
+def test_telling_the_story_changes_nothing() -> None:
+    scenario = Scenario(2, duration_s=6.0)
+    quiet, told = run(scenario), run(scenario, readable=True)
+    assert quiet.digest == told.digest
+    assert told.lines
+
+
+@pytest.mark.slow
+def test_a_failing_run_is_made_smaller_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--plain", "--seeds", "14:15"]) == 1
+    out = capsys.readouterr().out
+    assert "linearizability" in out
+    command = next(line for line in out.splitlines() if line.startswith("repeat: "))
+    assert main(command.removeprefix("repeat: namesrv ").split()) == 1, "the printed command repeats the violation"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--seeds", "5:5"],
+        ["--seeds", "x"],
+        ["--duration-s", "0"],
+        ["--off", "nonsense"],
+        ["--off", "pre_vote", "--plain"],
+        ["--clients", "0"],
+        ["--faults", "1,x"],
+    ],
+)
+def test_wrong_usage_is_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("namesrv simulate: --")
+
+
+def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["simulate", "--off", "nonsense"])
+    err = capsys.readouterr().err
+    assert all(name in err for name in Defences.__dataclass_fields__)
