@@ -69,7 +69,7 @@ class Node:
     @property
     def listen_address(self) -> str:
         """host:port of the remoting server."""
-        host = self.settings.bind_address
+        host = self.settings.listen_address[0]
         return f"[{host}]:{self.remoting.port}" if ":" in host else f"{host}:{self.remoting.port}"
 
     async def start(self) -> None:

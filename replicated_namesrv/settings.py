@@ -42,7 +42,7 @@ def camel_case(snake: str) -> str:
 
 
 _NEVER_BY_REMOTING = {
-    *("mode", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
+    *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     *("tls.test.mode.enable", "tls.server.need.client.auth", "tls.server.authClient"),
 }
@@ -161,6 +161,7 @@ class Settings:
 
     # Ours
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: every node agrees.")
+    listen: str = setting("", OWN, "HOST:PORT that peers connect to; empty: bindAddress and listenPort.")
     node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
     data_dir: str = setting("", OWN, "Folder of everything this node writes. Empty: ~/namesrv.")
     admin_listen: str = setting("", OWN, "HOST:PORT of the admin HTTP; empty: 127.0.0.1, ten above listenPort; 'off': none.")
@@ -207,13 +208,19 @@ class Settings:
         return Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
 
     @property
+    def listen_address(self) -> tuple[str, int]:
+        """(host, port) that peers connect to; port 0: one the kernel chooses."""
+        return parse_address("listen", self.listen) if self.listen else (self.bind_address, self.listen_port)
+
+    @property
     def admin_address(self) -> tuple[str, int] | None:
         """(host, port) of the admin HTTP, None where it is off."""
         if self.admin_listen == "off":
             return None
         if self.admin_listen:
             return parse_address("adminListen", self.admin_listen)
-        return "127.0.0.1", self.listen_port + 10 if self.listen_port else 0
+        port = self.listen_address[1]
+        return "127.0.0.1", port + 10 if port else 0
 
     def get(self, row: "Row") -> Value:
         """Present value of a setting."""
@@ -427,11 +434,10 @@ def check(settings: Settings) -> None:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
-    admin = settings.admin_address
-    if admin and admin[1] and admin[1] == settings.listen_port:
-        raise SettingError(
-            f"{_described(settings, 'admin_listen')} and {_described(settings, 'listen_port')}: give them different ports"
-        )
+    admin, listen = settings.admin_address, settings.listen_address
+    if admin and admin[1] and admin[1] == listen[1]:
+        port = _described(settings, "listen" if settings.listen else "listen_port")
+        raise SettingError(f"{_described(settings, 'admin_listen')} and {port}: give them different ports")
     if settings.tls_server_mode != "disabled" and not settings.tls_test_mode_enable:
         for one, other in (("tls_server_key_path", "tls_server_cert_path"), ("tls_server_cert_path", "tls_server_key_path")):
             if getattr(settings, one) and not getattr(settings, other):

@@ -35,8 +35,8 @@ async def fresh_state(context: AdminContext) -> RouteInfoManager:
 
 def advertised_address(context: AdminContext) -> str:
     """host:port under which peers reach this node's remoting server."""
-    port = context.remoting.port if context.remoting.is_listening else context.settings.listen_port
-    host = advertised_host(context.settings.bind_address)
+    port = context.remoting.port if context.remoting.is_listening else context.settings.listen_address[1]
+    host = advertised_host(context.settings.listen_address[0])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -56,7 +56,7 @@ async def status(request: web.Request) -> web.Response:
             "uptimeSeconds": round(monotonic() - context.started_monotonic_s, 3),
             "ready": health["ready"],
             "failedLayer": health["failedLayer"],
-            "listen": f"{settings.bind_address}:{context.remoting.port}" if context.remoting.is_listening else None,
+            "listen": f"{settings.listen_address[0]}:{context.remoting.port}" if context.remoting.is_listening else None,
             "advertisedAddress": advertised_address(context),
             "nameServerAddresses": [address.strip() for address in addresses.split(";") if address.strip()],
             "dataDir": str(settings.data_path),

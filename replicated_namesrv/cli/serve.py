@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import NoReturn
 
 from replicated_namesrv.errors import BodyError, SettingError
-from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, ROWS, Settings, load_settings, parse_address
+from replicated_namesrv.settings import NAMESRV, NETTY_CLIENT, NETTY_SERVER, ROWS, Settings, load_settings
 
 HELP = "run one name server; takes the options and the properties file of RocketMQ's mqnamesrv"
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours = parser.add_argument_group("more")
     ours.add_argument("--mode", metavar="ap|cp", help="ap: an independent node (default); cp: every node agrees")
     ours.add_argument("--node-id", metavar="ID", help="name of this node, unique in its cluster (nodeId)")
-    ours.add_argument("--listen", metavar="HOST:PORT", help="RocketMQ address (bindAddress and listenPort); port 0: any")
+    ours.add_argument("--listen", metavar="HOST:PORT", help="address for RocketMQ peers; port 0: any")
     ours.add_argument("--admin", metavar="HOST:PORT|off", help="admin HTTP address (adminListen)")
     ours.add_argument("--data-dir", metavar="DIR", help="folder of everything the node writes (dataDir)")
     ours.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
@@ -88,14 +88,12 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, str]:
     for name, value in (
         ("mode", arguments.mode),
         ("nodeId", arguments.node_id),
+        ("listen", arguments.listen),
         ("adminListen", arguments.admin),
         ("dataDir", arguments.data_dir),
     ):
         if value is not None:
             given.append((name, value))
-    if arguments.listen is not None:
-        host, port = parse_address("--listen", arguments.listen)
-        given += [("bindAddress", host), ("listenPort", str(port))]
     for text in arguments.set:
         key, equals, value = text.partition("=")
         if not equals or not key:

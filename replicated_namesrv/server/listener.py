@@ -10,13 +10,13 @@ from replicated_namesrv.settings import Settings
 
 
 class Listener:
-    """Listens on ``bindAddress:listenPort`` while open; connections outlive its closing."""
+    """Listens on ``Settings.listen_address`` while open; connections outlive its closing."""
 
     def __init__(self, settings: Settings, protocol_factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._settings = settings
         self._protocol_factory = protocol_factory
         self._server: asyncio.AbstractServer | None = None
-        self._port = settings.listen_port
+        self._host, self._port = settings.listen_address
 
     @property
     def is_open(self) -> bool:
@@ -53,11 +53,11 @@ class Listener:
         settings = self._settings
         try:
             found = socket.getaddrinfo(
-                settings.bind_address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
             )
         except OSError as error:
             raise SettingError(
-                f"bindAddress={settings.bind_address}: no address of this machine ({error}); give an IP address, 0.0.0.0 for all"
+                f"{self._where()}: no address of this machine ({error}); give an IP address, 0.0.0.0 for all"
             ) from None
         family, kind, protocol, _, address = found[0]
         listening = socket.socket(family, kind, protocol)
@@ -75,10 +75,14 @@ class Listener:
         return listening
 
     def _explain(self, error: OSError) -> SettingError:
-        where = f"bindAddress={self._settings.bind_address}, listenPort={self._port}"
         remedies = {
             errno.EADDRINUSE: "the port is in use; stop whoever listens there or choose another with --listen HOST:PORT",
             errno.EADDRNOTAVAIL: "not an address of this machine; choose another with --listen HOST:PORT",
             errno.EACCES: "not allowed; choose a port above 1023 with --listen HOST:PORT",
         }
-        return SettingError(f"{where}: {remedies.get(error.errno or 0, str(error))}")
+        return SettingError(f"{self._where()}: {remedies.get(error.errno or 0, str(error))}")
+
+    def _where(self) -> str:
+        if self._settings.listen:
+            return f"listen={self._host}:{self._port}"
+        return f"bindAddress={self._host}, listenPort={self._port}"
