@@ -129,7 +129,7 @@ def _put_live(
     if not same_life:
         _end_predecessors(tables, key, current)
     tables.put_registration(group, registration)
-    if current is None or not same_life or current.filter_servers != filter_servers:
+    if current is None or current.filter_servers != filter_servers:  # ending a holder has marked the routes
         tables.touch_routes(group)
     return registration
 

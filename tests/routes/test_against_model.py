@@ -157,5 +157,5 @@ class AgainstModel(RuleBasedStateMachine):
         return BrokerData(group.cluster, name, tuple(addrs), group.zone, group.acting_master)
 
 
-AgainstModel.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None, print_blob=True)
+AgainstModel.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None, print_blob=True)
 TestAgainstModel = AgainstModel.TestCase
