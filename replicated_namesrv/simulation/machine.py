@@ -261,7 +261,7 @@ class Machine(Endpoint):
 
     def _schedule_wakeup(self, process: Process, life: Life) -> None:
         seconds = process.next_wakeup() - self.local_now()
-        delay = min(max(0, int(seconds / self._clock_rate * SECOND) + 1), _WAKE_MAX_NS)
+        delay = int(min(max(0.0, seconds / self._clock_rate * SECOND), _WAKE_MAX_NS)) + 1
         wake_at = self.world.now_ns + delay
         if self._wake_at < 0 or wake_at < self._wake_at:
             self._wake_at = wake_at

@@ -167,7 +167,7 @@ class PlainNode:
 
         self._sync_obj.propose(command, ended)
 
-    def read_index(self, done: Callable[[ReadOutcome], None], timeout_ms: int | None = None) -> None:
+    def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         if self.role == "leader" and self._sync_obj.isReady():
             done(ReadReady(self.applied_index, self.term))
         else:
