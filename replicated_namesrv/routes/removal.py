@@ -23,7 +23,7 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
                 offline_addrs[group.broker_name] = member.broker_addr
             tables.end_registration(member)
             settle_group(tables, group, None if member.cluster_name == removal.cluster_name else removal.cluster_name)
-        elif removal.epoch is None and not group.members:
+        elif removal.epoch is None:  # as in Java, which settles every group that a request names
             settle_group(tables, group, removal.cluster_name)
     if tables.settings.notify_min_broker_id_changed:
         for broker_name, offline_addr in offline_addrs.items():
@@ -34,7 +34,7 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
 
 
 def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -> None:
-    """After a member left: drop a group without members, or take the write permission of one that waits for its master.
+    """What follows a removal: drop a group without members, or take the write permission of one that waits for its master.
 
     A dropped group's name leaves ``cluster_name``, or with None every cluster that lists it. Java knows only the former,
     which leaves a name listed for ever in a cluster that one of its earlier members had named.
@@ -43,7 +43,7 @@ def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -
         tables.drop_group(group)
         for cluster in list(tables.cluster_names) if cluster_name is None else (cluster_name,):
             tables.unlist_from_cluster(cluster, group.broker_name)
-    elif group.enable_acting_master and MASTER_ID not in group.members:
+    elif group.enable_acting_master and min(group.members) > MASTER_ID:
         _change_perm(tables, group, writable=False)
 
 

@@ -196,7 +196,7 @@ class PlainModel:
                     offline[b.name] = b.addr
                 s.brokers.remove(b)
                 self._after_departure(b.name, None if b.cluster == r.cluster_name else r.cluster_name)
-            if not found and not group_ids and r.epoch is None:
+            if not found and r.epoch is None:
                 self._after_departure(r.broker_name, r.cluster_name)
         for name, addr in offline.items():
             if s.settings.notify_min_broker_id_changed and name in s.groups and s.groups[name].acting_master:
@@ -212,7 +212,7 @@ class PlainModel:
             s.queues = {key: value for key, value in s.queues.items() if key[1] != name}
             s.mappings = {key: value for key, value in s.mappings.items() if key[1] != name}
             s.listed = {(c, n) for c, n in s.listed if n != name or cluster not in (None, c)}
-        elif s.groups[name].acting_master and 0 not in ids:
+        elif s.groups[name].acting_master and min(ids) > 0:
             self._perm(name, lambda perm: perm & ~2)
 
     def _DeleteTopic(self, c: DeleteTopic, time_ms: int) -> Result:  # noqa: N802

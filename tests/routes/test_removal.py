@@ -103,11 +103,36 @@ class TestActingMaster:
         assert self.shown(state, "T") == {0: "m:1", 2: "s2:1", 3: "s3:1"}
         assert perms(state, "T") == {"b": 6}
 
+    def test_ids_stay_ascending_under_an_acting_master(self) -> None:
+        state = RouteInfoManager(RouteSettings(support_acting_master=True))
+        for broker_id, addr in ((-1, "s1:1"), (-2, "s2:1"), (5, "s5:1")):
+            state.apply(register("b", broker_id, addr, acting_master=True), 1)
+        route = state.route("T")
+        assert route is not None
+        assert route.broker_datas[0].broker_addrs == ((-1, "s1:1"), (0, "s2:1"), (5, "s5:1"))
+
     def test_a_writable_topic_has_no_acting_master(self) -> None:
         state = self.state()
         state.apply(unregister("b", 0, "m:1"), 2)
         state.apply(ChangeWritePerm("b", writable=True), 3)
         assert self.shown(state, "T") == {2: "s2:1", 3: "s3:1"}
+
+    def test_a_group_without_master_is_made_read_only_by_any_unfenced_removal(self) -> None:
+        state = self.state()
+        state.apply(unregister("b", 0, "m:1"), 2)
+        state.apply(ChangeWritePerm("b", writable=True), 3)
+        assert not state.apply(unregister("b", 0, "unknown:1", epoch=1), 4).result.changed
+        assert state.apply(unregister("b", 0, "unknown:1"), 5).effects == ()
+        assert perms(state, "T") == {"b": 4}
+
+    def test_a_push_is_for_groups_with_acting_master_and_for_the_least_id(self) -> None:
+        state = RouteInfoManager(RouteSettings(notify_min_broker_id_changed=True))
+        for broker_id, addr in ((0, "m:1"), (1, "s:1"), (2, "s:2")):
+            state.apply(register("b", broker_id, addr), 1)
+        assert len(state.apply(unregister("b", 0, "m:1"), 2).effects) == 1
+        state = self.state()
+        assert len(state.apply(unregister("b", 0, "s3:1"), 2).effects) == 1
+        assert len(state.apply(unregister("b", 7, "m:1"), 3).effects) == 2
 
     def test_a_batch_is_settled_once(self) -> None:
         state = self.state()
@@ -157,11 +182,13 @@ class TestFence:
 
     def test_an_epoch_is_of_one_broker(self) -> None:
         state = RouteInfoManager()
+        state.apply(register("a", 0, "a:1"), 1)
         state.apply(register("b", 0, "m:1"), 1)
         state.apply(register("b", 1, "s:1"), 2)
         of_another = unregister("b", 0, "m:1", epoch=epoch_of(state, "s:1"))
         under_another_name = unregister("a", 0, "m:1", epoch=epoch_of(state, "m:1"))
-        for removal in (of_another, under_another_name):
+        in_another_cluster = unregister("b", 0, "m:1", epoch=epoch_of(state, "m:1"), cluster="D")
+        for removal in (of_another, under_another_name, in_another_cluster):
             assert not state.apply(removal, 3).result.changed
 
     def test_a_refused_registration_has_no_epoch(self) -> None:
