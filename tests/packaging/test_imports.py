@@ -1,6 +1,11 @@
 """Directions of import between the layers, what pure layers may know of the world, and names that mean somebody else's code."""
 
-from tests.packaging.tree import LINKED, Import, imports, layer, product_sources, sources
+import sys
+import tomllib
+
+from packaging.requirements import Requirement
+
+from tests.packaging.tree import LINKED, ROOT, Import, imports, layer, product_sources, sources
 
 BASE = {"__version__", "errors", "model"}
 """Values and errors: free to all."""
@@ -51,7 +56,8 @@ PURE_MAY_IMPORT = {
 PURE_EXCEPTIONS = {"replicated_namesrv/verify/history.py": {"pathlib"}}
 """The one reader of history files."""
 
-PRODUCT_LIBRARIES = {"aiohttp", "cryptography", "msgpack", "orjson", "prometheus_client", "pysyncobj", "uvloop", "xxhash"}
+EXTRAS = ("chaos", "spark")
+"""Layers whose libraries come with an extra of their name."""
 
 
 def internal(found: Import) -> str | None:
@@ -122,3 +128,11 @@ def test_chaos_and_spark_are_imported_by_the_command_line_alone() -> None:
         if internal(found) in ("chaos", "spark") and layer(file) not in (internal(found), "cli")
     ]
     assert not wrong
+
+
+def test_what_is_imported_is_declared_and_the_other_way_round() -> None:
+    """Distributions and modules differ in name by no more than - and _ here; extras may be imported by their users only."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {Requirement(line).name.replace("-", "_") for line in project["dependencies"]}
+    roots = {found.target.split(".")[0] for file in product_sources() for found in imports(file) if layer(file) not in EXTRAS}
+    assert roots - sys.stdlib_module_names - {"replicated_namesrv"} <= declared
