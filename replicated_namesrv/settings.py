@@ -434,6 +434,11 @@ def check(settings: Settings) -> None:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
+    for rival in ("bind_address", "listen_port"):
+        source = settings.origins.get(rival)
+        if source is not None and source == settings.origins.get("listen"):
+            both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
+            raise SettingError(f"{both}: both say where to listen; leave one out")
     admin, listen = settings.admin_address, settings.listen_address
     if admin and admin[1] and admin[1] == listen[1]:
         port = _described(settings, "listen" if settings.listen else "listen_port")
