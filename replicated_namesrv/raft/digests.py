@@ -60,8 +60,12 @@ class Digests:
         self._note(node.node_id, log_index, digest)
 
     def on_report(self, peer: str, message: DigestReport) -> None:
-        if self._node.membership.counts(peer, message.source):
-            self._note(peer, message.log_index, message.digest)
+        node = self._node
+        if not node.membership.counts(peer, message.source):
+            return
+        self._note(peer, message.log_index, message.digest)
+        if message.log_index == node.core.applied_index and node.node_id not in self._by_index.get(message.log_index, {}):
+            self._report(message.log_index)
 
     def _note(self, name: str, log_index: int, digest: bytes) -> None:
         reports = self._by_index.setdefault(log_index, {})

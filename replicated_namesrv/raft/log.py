@@ -307,12 +307,13 @@ class Log:
         if self._marked < self.durable_number or self._commit_written != self._commit:
             self.mark()
         segment, data = self._segments[-1], b"".join(self._buffer)
+        is_new = segment.size == 0
         self._buffer = []
         self._storage.append(segment.name, data)
         segment.size += len(data)
         directory, self._directory_dirty = self._directory_dirty, False
         self._syncing_number, self._syncing_index = self.number, self.last_index
-        if segment.size >= self._segment_bytes:
+        if segment.size >= self._segment_bytes and not is_new:
             self._new_segment()
         return [segment.name], directory
 

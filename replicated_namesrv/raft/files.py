@@ -1,0 +1,91 @@
+"""Storage in a real directory.
+
+Files are appended to through one descriptor each, kept open, and locked against a second process by a lock file. ``sync`` runs
+in another thread while the owner goes on appending.
+"""
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from replicated_namesrv.raft.interfaces import IdentityError
+
+LOCK = "lock"
+
+
+class FileStorage:
+    """``Storage`` on the files of one directory, which is created if missing. IdentityError if another process uses it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._descriptors: dict[str, int] = {}
+        self._directory_descriptor = os.open(directory, os.O_RDONLY)
+        self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            os.close(self._directory_descriptor)
+            raise IdentityError(f"{directory} is used by another process; give each node a directory of its own") from None
+
+    def list_names(self) -> list[str]:
+        return sorted(entry.name for entry in os.scandir(self._directory) if entry.is_file() and entry.name != LOCK)
+
+    def size(self, name: str) -> int:
+        return os.stat(self._directory / name).st_size
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        with open(self._directory / name, "rb") as file:
+            file.seek(offset)
+            return file.read(-1 if size is None else size)
+
+    def _open(self, name: str) -> int:
+        descriptor = self._descriptors.get(name)
+        if descriptor is None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            descriptor = self._descriptors[name] = os.open(self._directory / name, flags, 0o600)
+        return descriptor
+
+    def append(self, name: str, data: bytes) -> None:
+        descriptor, view = self._open(name), memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def truncate(self, name: str, size: int) -> None:
+        os.ftruncate(self._open(name), size)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(self._directory / old, self._directory / new)
+        self._forget(new)
+        if old in self._descriptors:
+            self._descriptors[new] = self._descriptors.pop(old)
+
+    def remove(self, name: str) -> None:
+        self._forget(name)
+        (self._directory / name).unlink(missing_ok=True)
+
+    def _forget(self, name: str) -> None:
+        descriptor = self._descriptors.pop(name, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def sync(self, names: Sequence[str], directory: bool) -> None:
+        for name in names:
+            try:
+                descriptor = os.open(self._directory / name, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        if directory:
+            os.fsync(self._directory_descriptor)
+
+    def close(self) -> None:
+        for name in list(self._descriptors):
+            self._forget(name)
+        os.close(self._directory_descriptor)
+        os.close(self._lock)

@@ -1,0 +1,223 @@
+"""The write-ahead log: every cut and every flipped bit of small logs, segments, resets, lying syncs, speed of opening."""
+
+import struct
+import time
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
+from replicated_namesrv.raft.log import Log
+from tests.support.raft_world import Disk, Inode
+
+State = tuple[list[tuple[bytes, int, int]], int, str | None]
+
+
+def state(log: Log) -> State:
+    return [log[i] for i in range(len(log))], log.getCurrentTerm(), log.getVotedForNodeId()  # type: ignore[misc]
+
+
+def small_log(segment_bytes: int = 16 << 20) -> tuple[Disk, list[tuple[int, State]]]:
+    """A disk with a log of every kind of record, and the states it went through: (total bytes when synced, state)."""
+    disk = Disk()
+    log = Log(disk, segment_bytes)
+    states = [(total(disk), state(log))]
+
+    def synced() -> None:
+        log.sync_now()
+        while log.dirty:
+            log.sync_now()
+        states.append((total(disk), state(log)))
+
+    log.add(b"\x01", 1, 0)
+    synced()
+    log.setCurrentTerm(1, "n2")
+    synced()
+    for index in range(2, 6):
+        log.add(b"\x00\x00" + b"x" * index, index, 1)
+    log.setRaftCommitIndex(3)
+    synced()
+    log.deleteEntriesFrom(4)
+    log.setCurrentTerm(2, None)
+    log.add(b"\x00\x00other", 5, 2)
+    synced()
+    log.mark()
+    synced()
+    return disk, states
+
+
+def total(disk: Disk) -> int:
+    return sum(len(i.data) for name, i in disk.files.items())
+
+
+def copy_of(disk: Disk) -> Disk:
+    copy = Disk()
+    copy.files = {name: Inode(bytes(inode.data)) for name, inode in disk.files.items()}
+    return copy
+
+
+@pytest.mark.parametrize("segment_bytes", [16 << 20, 100])
+def test_cut_at_every_offset_opens_with_a_prefix(segment_bytes: int) -> None:
+    """Whatever a power loss leaves of the end, the log opens with a state it had, not older than the last sync that fits."""
+    disk, states = small_log(segment_bytes)
+    names = disk.list_names()
+    assert (len(names) > 1) == (segment_bytes == 100)
+    before = 0
+    for position, name in enumerate(names):
+        for size in range(len(disk.files[name].data)):
+            cut = copy_of(disk)
+            del cut.files[name].data[size:]
+            for later in names[position + 1 :]:
+                del cut.files[later]
+            opened = Log(cut, segment_bytes)
+            known = [s for at, s in states if at <= before + size]
+            if known:
+                entries, term, vote = known[-1]
+                assert opened.getCurrentTerm() >= term
+                assert opened.getCurrentTerm() > term or opened.getVotedForNodeId() in (vote, "n2")
+                if len(opened) < len(entries):
+                    assert opened.getCurrentTerm() >= 1
+                    assert state(opened)[0] == entries[: len(opened)]
+            again = Log(copy_of(cut), segment_bytes)
+            assert state(again) == state(opened)
+            opened.add(b"\x00\x00more", opened.last_index + 1, 9)
+            opened.sync_now()
+            assert state(Log(cut, segment_bytes)) == state(opened)
+        before += len(disk.files[name].data)
+
+
+@pytest.mark.parametrize("segment_bytes", [16 << 20, 100])
+def test_every_flipped_bit_is_refused_or_harmless(segment_bytes: int) -> None:
+    """Damage to synced data is refused with file and offset. The log ends with a mark, so only damage to that mark itself
+    looks like a torn tail, and then nothing is lost."""
+    disk, states = small_log(segment_bytes)
+    whole = state(Log(copy_of(disk), segment_bytes))
+    assert whole == states[-1][1]
+    refused = harmless = 0
+    for name in disk.list_names():
+        for offset in range(len(disk.files[name].data)):
+            for bit in (0, 3, 7):
+                damaged = copy_of(disk)
+                damaged.files[name].data[offset] ^= 1 << bit
+                try:
+                    opened = Log(damaged, segment_bytes)
+                except CorruptionError as error:
+                    refused += 1
+                    assert name in str(error)
+                    assert "offset" in str(error) or "version" in str(error)
+                else:
+                    harmless += 1
+                    assert state(opened) == whole
+    assert refused > 8 * harmless > 0
+
+
+def test_records_that_were_never_synced_may_be_torn_anywhere() -> None:
+    """Pages of an unsynced batch reach the disk in any order: a hole in it is no damage."""
+    disk, _ = small_log()
+    log = Log(disk)
+    synced = state(log)
+    name = disk.list_names()[-1]
+    start = len(disk.files[name].data)
+    for index in range(log.last_index + 1, log.last_index + 6):
+        log.add(b"\x00\x00" + b"y" * 50, index, 3)
+    log.begin_sync()
+    for offset in range(start, len(disk.files[name].data)):
+        torn = copy_of(disk)
+        torn.files[name].data[offset] ^= 0xFF
+        opened = Log(torn)
+        assert opened.cut_records == 1
+        assert state(opened)[0][: len(synced[0])] == synced[0]
+
+
+def test_missing_segment_is_refused() -> None:
+    disk, _ = small_log(100)
+    for name in disk.list_names()[1:-1]:
+        damaged = copy_of(disk)
+        del damaged.files[name]
+        with pytest.raises(CorruptionError, match="had been synced"):
+            Log(damaged, 100)
+
+
+def test_another_format_version_is_refused() -> None:
+    disk, _ = small_log()
+    data = disk.files[disk.list_names()[0]].data
+    data[8:12] = struct.pack("<I", 9)
+    data[20:24] = struct.pack("<I", crc32(bytes(data[:20])))
+    with pytest.raises(CorruptionError, match="version 9"):
+        Log(disk)
+
+
+def test_reset_replaces_everything_once_durable() -> None:
+    disk, _ = small_log(100)
+    log = Log(disk, 100)
+    log.clear()
+    log.add(b"ignored", 99, 4)
+    log.add(b"ignored", 100, 4)
+    log.release(100)
+    assert len(disk.list_names()) > 2
+    log.sync_now()
+    log.add(b"\x00\x00after", 101, 4)
+    while log.dirty:
+        log.sync_now()
+    log.release(100)
+    assert len(disk.list_names()) <= 2
+    opened = Log(disk, 100)
+    opened.align((99, 4), (100, 4))
+    assert (opened.first_index, opened.base_index, opened.last_index) == (99, 100, 101)
+
+
+def test_segments_are_released_up_to_the_snapshot() -> None:
+    disk = Disk()
+    log = Log(disk, 200)
+    for index in range(1, 50):
+        log.add(b"\x00\x00" + b"z" * 20, index, 1)
+        log.sync_now()
+    segments = len(disk.list_names())
+    log.release(25)
+    left = len(disk.list_names())
+    assert 2 < left < segments
+    opened = Log(disk, 200)
+    opened.align((24, 1), (25, 1))
+    assert (opened.first_index, opened.base_index, opened.last_index) == (24, 25, 49)
+    with pytest.raises(CorruptionError, match="newest readable snapshot"):
+        Log(disk, 200).align((2, 1), (3, 1))
+
+
+def test_cut_of_a_committed_entry_is_refused() -> None:
+    disk, _ = small_log()
+    log = Log(disk)
+    with pytest.raises(InvariantError, match="committed entry 3"):
+        log.deleteEntriesFrom(2)
+
+
+def test_acknowledged_only_when_synced() -> None:
+    """A cut while a sync is in progress must not let the cut entries count as durable."""
+    log = Log(Disk())
+    log.add(b"\x01", 1, 0)
+    log.add(b"\x00\x00a", 2, 1)
+    assert log.durable_index == 0
+    log.begin_sync()
+    log.add(b"\x00\x00b", 3, 1)
+    log.deleteEntriesFrom(1)
+    log.add(b"\x00\x00c", 2, 2)
+    log.complete_sync()
+    assert log.durable_index == 1
+    log.sync_now()
+    assert log.durable_index == 2
+
+
+@pytest.mark.slow
+def test_a_million_entries_open_within_five_seconds(tmp_path: Path) -> None:
+    storage = FileStorage(tmp_path)
+    log = Log(storage)
+    for index in range(1, 1_000_001):
+        log.add(b"\x00\x00" + b"%032d" % index, index, 1)
+        if index % 20_000 == 0:
+            log.sync_now()
+    storage.close()
+    started = time.perf_counter()
+    opened = Log(FileStorage(tmp_path))
+    assert time.perf_counter() - started < 5
+    assert opened.last_index == 1_000_000
