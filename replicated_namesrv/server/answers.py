@@ -11,7 +11,9 @@ revision alone, so it holds while ``state.topic_revisions`` gives the revision i
 "no such topic" (no revision). What depends on anything else (time, per-request consistency, other environments) is never
 remembered.
 
-The length field is part of the key: it says how many digits the opaque has, and it makes frame and answer lengths constants.
+The length field is part of what must be equal: it says how many digits the opaque has, and it makes all lengths constants.
+An answer is looked up by what precedes the opaque (in Java's requests the topic does) and then compared with what follows;
+where several requests share the former they are kept under both.
 
 A cache of two generations approximates least-recently-used without any work on a hit: what is used moves from the old
 generation to the young one; when the young one is full the old one is dropped and they change places.
@@ -24,15 +26,18 @@ from typing import Generic, NamedTuple, TypeVar
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, frame_prefix
-from replicated_namesrv.wire.header import ROCKETMQ, AnswerParts, opaque_is_certain
+from replicated_namesrv.wire.header import AnswerParts, opaque_is_certain
 
 PIECES_PER_WRITE = 256
 """Pieces of answers that are collected before they are written: 64 prepared answers."""
 ENTRY_OVERHEAD_BYTES = 600
 """What the objects of one cache entry take beside their payload, measured generously."""
+HEAD_MAX_BYTES = 1024
+"""A request whose opaque stands further behind is not prepared for."""
 MARK = b'"opaque":'
 MARK_BYTES = len(MARK)
 BINARY_OPAQUE = FRAME_PREFIX_BYTES + 5
+LEAST_BYTES = BINARY_OPAQUE + 4
 LENGTH = Struct(">i")
 
 K = TypeVar("K", bound=Hashable)
@@ -46,7 +51,7 @@ class GenerationCache(Generic[K, V]):
         self.limit_bytes = limit_bytes
         self.evictions = 0
         self.young: dict[K, V] = {}
-        """Look here first; on a miss call ``find_old``."""
+        """What was used lately; for a quick look before ``find``."""
         self._old: dict[K, V] = {}
         self._sizes: dict[K, int] = {}
         self._young_bytes = 0
@@ -57,13 +62,15 @@ class GenerationCache(Generic[K, V]):
         """What the entries take, as given to ``put``."""
         return self._young_bytes + self._old_bytes
 
-    def find_old(self, key: K) -> V | None:
-        """The value of a key that is not in ``young``; a used one becomes young again."""
-        value = self._old.pop(key, None)
-        if value is not None:
-            size = self._sizes.pop(key)
-            self._old_bytes -= size
-            self.put(key, value, size)
+    def find(self, key: K) -> V | None:
+        """The value of a key; a used one is young again."""
+        value = self.young.get(key)
+        if value is None:
+            value = self._old.pop(key, None)
+            if value is not None:
+                size = self._sizes.pop(key)
+                self._old_bytes -= size
+                self.put(key, value, size)
         return value
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
@@ -100,17 +107,10 @@ class Body(NamedTuple):
     data: bytes
 
 
-class Prepared(NamedTuple):
-    """An answer that lacks only its opaque, and when it holds."""
-
-    topic: str
-    revision: int | None
-    """None: the topic has no route."""
-    before: bytes
-    """Frame prefix and header before the opaque."""
-    after: bytes
-    """Header after the opaque."""
-    body: bytes
+Prepared = tuple[str, int | None, int, int, bytes, int, bytes, bytes]
+"""An answer that lacks only its opaque, and when it holds; a plain tuple, which is unpacked faster than a named one:
+topic; its revision, None where it has no route; in the request frame: bytes before the opaque, bytes of the opaque, what
+follows, its length; in the answer frame: what precedes the opaque, what follows it, body included."""
 
 
 class RouteAnswers:
@@ -119,14 +119,19 @@ class RouteAnswers:
     def __init__(self, state: RouteInfoManager, limit_bytes: int, metrics: ServerMetrics) -> None:
         self._revisions = state.topic_revisions
         self._metrics = metrics
+        self._is_allowed: Callable[[], bool] = lambda: True
         self._bodies: GenerationCache[tuple[str, Hashable], Body] = GenerationCache(limit_bytes // 2)
-        self._prepared: GenerationCache[tuple[bytes, bytes], Prepared] = GenerationCache(limit_bytes // 2)
+        self._prepared: GenerationCache[bytes | tuple[bytes, bytes], Prepared] = GenerationCache(limit_bytes // 2)
+
+    def allow_if(self, is_allowed: Callable[[], bool]) -> None:
+        """Give prepared answers only while ``is_allowed()``."""
+        self._is_allowed = is_allowed
 
     def body(self, topic: str, variant: Hashable, encode: Callable[[], bytes]) -> bytes:
-        """The encoded route of ``topic``, which has one, in a variant (dialect, zone); ``encode`` makes it if it is not at hand."""
+        """The encoded route of ``topic``, which has one, in a variant (dialect, zone); ``encode`` makes one not at hand."""
         key = (topic, variant)
         revision = self._revisions[topic]
-        found = self._bodies.young.get(key) or self._bodies.find_old(key)
+        found = self._bodies.find(key)
         if found is not None and found.revision == revision:
             return found.data
         data = encode()
@@ -139,72 +144,91 @@ class RouteAnswers:
         cut = cut_frame(data, start, end)
         if cut is None:
             return
-        key, opaque = cut
-        if parts.serialize_type != ROCKETMQ and not opaque_is_certain(key[0][FRAME_PREFIX_BYTES:], key[1]):
+        head, digits, tail = cut
+        if not data[start + 4] and not opaque_is_certain(head[FRAME_PREFIX_BYTES:], tail):
             return
-        header_bytes = len(parts.before) + len(opaque) + len(parts.after)
-        prefix = frame_prefix(header_bytes, len(parts.body), parts.serialize_type)
-        entry = Prepared(topic, self._revisions.get(topic), prefix + parts.before, parts.after, parts.body)
-        size = 2 * (end - start) + header_bytes + len(parts.body) + ENTRY_OVERHEAD_BYTES
-        self._prepared.put(key, entry, size)
+        header_bytes = len(parts.before) + digits + len(parts.after)
+        before = frame_prefix(header_bytes, len(parts.body), parts.serialize_type) + parts.before
+        after = parts.after + parts.body
+        entry = (topic, self._revisions.get(topic), len(head), digits, tail, len(tail), before, after)
+        holder = self._prepared.find(head)
+        key = head if holder is None or holder[4] == tail else (head, tail)
+        self._prepared.put(key, entry, 2 * len(head) + len(tail) + len(before) + len(after) + ENTRY_OVERHEAD_BYTES)
         self._count()
 
     def answer(self, data: bytes, start: int, pieces: list[bytes]) -> int:
         """Answer frames from ``start`` on as long as each has a prepared answer that holds: append pieces of answer frames, give
         the position of the first frame that was not answered. Stops at ``PIECES_PER_WRITE``."""
+        if not self._is_allowed():
+            return start
         size = len(data)
-        find, unpack = data.find, LENGTH.unpack_from
-        young, revisions = self._prepared.young, self._revisions.get
-        hits = misses = 0
-        while size - start > BINARY_OPAQUE + 4 and len(pieces) < PIECES_PER_WRITE:
-            end = start + 4 + unpack(data, start)[0]
-            if end > size:
-                break
-            if data[start + 4]:
-                opening = start + BINARY_OPAQUE
-                closing = opening + 4
-                opaque = data[opening:closing]
-            else:
-                opening = find(MARK, start, end) + MARK_BYTES
-                closing = find(b",", opening, end)
-                opaque = data[opening:closing]
-                if not opaque.isdigit() or (opaque[0] == 48 and closing - opening > 1):
-                    break
-            key = (data[start:opening], data[closing:end])
-            found = young.get(key)
+        find, tail_is = data.find, data.startswith
+        young, revisions = self._prepared.young.get, self._revisions.get
+        misses = 0
+        pieces_before = len(pieces)
+        while start < size and len(pieces) < PIECES_PER_WRITE:
+            opening = find(MARK, start, start + HEAD_MAX_BYTES) + MARK_BYTES
+            found = young(data[start:opening])
+            if found is not None:
+                topic, revision, head_bytes, digits, tail, tail_bytes, before, after = found
+                closing = opening + digits
+                if not tail_is(tail, closing):
+                    found = None
             if found is None:
-                found = self._prepared.find_old(key)
+                found = self._find(data, start)
                 if found is None:
                     break
-            topic, revision, before, after, body = found
+                topic, revision, head_bytes, digits, tail, tail_bytes, before, after = found
+                opening = start + head_bytes
+                closing = opening + digits
+            opaque = data[opening:closing]
             if revisions(topic) != revision:
                 break
-            pieces += (before, opaque, after, body)
-            hits += 1
+            if (not opaque.isdigit() or opaque[0] == 48) and not data[start + 4]:
+                break
+            pieces += (before, opaque, after)
             if revision is None:
                 misses += 1
-            start = end
-        self._metrics.fast_path_hits += hits
-        self._metrics.fast_path_misses += misses
-        self._metrics.answered += hits
+            start = closing + tail_bytes
+        hits = (len(pieces) - pieces_before) // 3
+        metrics = self._metrics
+        metrics.fast_path_hits += hits
+        metrics.fast_path_misses += misses
+        metrics.answered += hits
         return start
+
+    def _find(self, data: bytes, start: int) -> Prepared | None:
+        """The prepared answer of the frame at ``start``, wherever it is kept; ``answer`` looks at the likeliest place first."""
+        if len(data) - start < LEAST_BYTES:
+            return None
+        end = start + 4 + LENGTH.unpack_from(data, start)[0]
+        if not start + LEAST_BYTES <= end <= len(data):
+            return None
+        cut = cut_frame(data, start, end)
+        if cut is None:
+            return None
+        head, _, tail = cut
+        found = self._prepared.find(head)
+        if found is not None and found[4] == tail:
+            return found
+        return self._prepared.find((head, tail))
 
     def _count(self) -> None:
         self._metrics.answer_cache_bytes = self._bodies.size_bytes + self._prepared.size_bytes
         self._metrics.answer_cache_evictions = self._bodies.evictions + self._prepared.evictions
 
 
-def cut_frame(data: bytes, start: int, end: int) -> tuple[tuple[bytes, bytes], bytes] | None:
-    """The frame without its opaque, (before, after), and the opaque as it stands there; None if it has not the usual form.
+def cut_frame(data: bytes, start: int, end: int) -> tuple[bytes, int, bytes] | None:
+    """The frame around its opaque: (head, bytes of the opaque, tail); None if it has not the usual form.
 
-    The same cut as ``RouteAnswers.answer`` makes.
+    The length field is part of the head, so a head says how many digits follow it.
     """
     if data[start + 4]:
-        opening, closing = start + BINARY_OPAQUE, start + BINARY_OPAQUE + 4
+        opening, digits = start + BINARY_OPAQUE, 4
     else:
-        opening = data.find(MARK, start, end) + MARK_BYTES
-        closing = data.find(b",", opening, end)
-        digits = data[opening:closing]
-        if opening < start + MARK_BYTES or not digits.isdigit() or len(digits) > 9 or (digits[0] == 48 and len(digits) > 1):
+        opening = data.find(MARK, start, min(end, start + HEAD_MAX_BYTES)) + MARK_BYTES
+        opaque = data[opening : data.find(b",", opening, end)]
+        digits = len(opaque)
+        if opening < start + MARK_BYTES or not opaque.isdigit() or digits > 9 or opaque[0] == 48:
             return None
-    return (data[start:opening], data[closing:end]), data[opening:closing]
+    return data[start:opening], digits, data[opening + digits : end]

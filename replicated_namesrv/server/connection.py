@@ -32,14 +32,12 @@ from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 
 RECEIVE_BUFFER_BYTES = 262_144
 TLS_HANDSHAKE_BYTE = 0x16
+SAMPLED_HITS = 16
+"""Requests of the fast path of which one read's latency is taken for all."""
 
 
 class Dispatcher(Protocol):
     """Turns request frames into answer frames."""
-
-    def prepared(self, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """Answer frames from ``start`` on as long as each has a prepared answer: append pieces of answer frames, give the
-        position of the first frame that has none. Stops when ``pieces`` has ``PIECES_PER_WRITE`` or more."""
 
     def request(self, connection: "RemotingConnection", data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
         """Answer of the frame at ``start``; None: there is none, or it comes later through ``RemotingConnection.finish``,
@@ -49,7 +47,6 @@ class Dispatcher(Protocol):
 class Host(Protocol):
     """What all connections of a server share."""
 
-    dispatcher: Dispatcher
     limits: Limits
     metrics: ServerMetrics
     held: HeldBytes
@@ -58,6 +55,13 @@ class Host(Protocol):
     tls: TlsContexts
     receive_view: memoryview
     now_s: Callable[[], float]
+
+    @property
+    def prepared(self) -> Callable[[bytes, int, list[bytes]], int]:
+        """``RouteAnswers.answer``."""
+
+    @property
+    def dispatcher(self) -> Dispatcher: ...
 
     def opened(self, connection: "RemotingConnection") -> bool:
         """Admit ``connection``; False: there are too many."""
@@ -134,12 +138,25 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._closing:
             return
         host = self._host
-        host.metrics.bytes_in += count
+        metrics = host.metrics
+        metrics.bytes_in += count
         self.last_active_tick = host.idle.tick
         if self._tls is not None:
             self._decrypt(bytes(host.receive_view[:count]))
         elif self._partial is None and self._decided:
-            self._take(bytes(host.receive_view[:count]))
+            data = bytes(host.receive_view[:count])
+            pieces: list[bytes] = []
+            is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
+            started_ns = perf_counter_ns() if is_sample else 0
+            position = host.prepared(data, 0, pieces)
+            if pieces:
+                answer = b"".join(pieces)
+                metrics.bytes_out += len(answer)
+                self._transport.write(answer)  # type: ignore[union-attr]  # there is one until connection_lost
+                if is_sample:
+                    metrics.observe_fast_path(perf_counter_ns() - started_ns)
+            if position < count:
+                self._take(data, position)
         else:
             self._append(host.receive_view[:count])
             self._proceed()
@@ -339,12 +356,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # -- frames and answers ---------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes) -> None:
-        """Handle the frames of ``data`` in order; keep what is incomplete or has to wait."""
+    def _take(self, data: bytes, position: int = 0) -> None:
+        """Handle the frames of ``data`` from ``position`` on in order; keep what is incomplete or has to wait."""
         started_ns = perf_counter_ns()
         metrics = self._host.metrics
-        answered_before = metrics.answered
-        position, incomplete = 0, False
+        answered_before, hits_before = metrics.answered, metrics.fast_path_hits
+        incomplete = False
         self._running = True
         try:
             while self._reading and not self._closing and not incomplete:
@@ -362,15 +379,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
         answered = metrics.answered - answered_before
         if answered:
             metrics.latency.observe(perf_counter_ns() - started_ns, answered)
+            metrics.fast_path_observed += metrics.fast_path_hits - hits_before
         if position < len(data) and not self._closing:
             self._keep(data[position:], incomplete)
 
     def _answer(self, data: bytes, position: int, pieces: list[bytes]) -> tuple[int, bool]:
         """Answer frames until ``pieces`` are worth a write: where that was, and whether the bytes there are no whole frame."""
-        dispatcher = self._host.dispatcher
+        prepared, dispatcher = self._host.prepared, self._host.dispatcher
         size = len(data)
         while self._reading and not self._closing:
-            position = dispatcher.prepared(data, position, pieces)
+            position = prepared(data, position, pieces)
             if position == size:
                 return position, True
             if len(pieces) >= PIECES_PER_WRITE:

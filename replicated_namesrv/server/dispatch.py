@@ -48,15 +48,15 @@ class RequestDispatcher:
         problems: Problems,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.is_going_away = False
-        """While set, clients that understand it are answered GO_AWAY."""
+        self._is_going_away = False
         self._settings = settings
         self._metrics = metrics
         self._problems = problems
         self._pending_route_queries = 0
         self._pending_others = 0
-        self._answers = RouteAnswers(service.state, settings.route_cache_bytes, metrics)
-        self._queries = Queries(settings, service, self._answers, now_s)
+        self.answers = RouteAnswers(service.state, settings.route_cache_bytes, metrics)
+        self._queries = Queries(settings, service, self.answers, now_s)
+        self.answers.allow_if(self._queries.is_ready)
         self._registrations = Registrations(settings, service, metrics)
         changes = Changes(settings, service)
         self._handlers: dict[int, Handler] = {
@@ -69,11 +69,10 @@ class RequestDispatcher:
         """The server listens from now on (needWaitForService counts from here)."""
         self._queries.started()
 
-    def prepared(self, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """See ``connection.Dispatcher``."""
-        if self.is_going_away or not self._queries.is_ready():
-            return start
-        return self._answers.answer(data, start, pieces)
+    def send_clients_away(self) -> None:
+        """From now on answer those that understand it GO_AWAY."""
+        self._is_going_away = True
+        self.answers.allow_if(lambda: False)
 
     def request(self, connection: RemotingConnection, data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
         """See ``connection.Dispatcher``."""
@@ -96,7 +95,7 @@ class RequestDispatcher:
     def _outcome(self, request: Request) -> Outcome | None:
         """None: the connection is closed instead."""
         header = request.header
-        if self.is_going_away and header.version > V5_3_1:
+        if self._is_going_away and header.version > V5_3_1:
             return GO_AWAY
         handler = self._handlers.get(header.code)
         if handler is None:

@@ -56,7 +56,8 @@ class IdleWheel:
         while self.tick < target:
             self.tick += 1
             slot = self._slots[self.tick % len(self._slots)]
-            due, moved = [], []
+            due: list[Idler] = []
+            moved: list[Idler] = []
             for member in slot:
                 (due if member.last_active_tick + self._idle_ticks <= self.tick else moved).append(member)
             slot.clear()

@@ -91,17 +91,18 @@ class Registrations:
         cluster_name, broker_addr, broker_name = get("clusterName"), get("brokerAddr"), get("brokerName")
         if not cluster_name or not broker_addr or not broker_name or java_long(get("brokerId")) is None:
             missing = [name for name in ("clusterName", "brokerName", "brokerAddr") if not get(name)]
-            return Answer(ERROR, f"{', '.join(missing) or 'brokerId'} is missing; send clusterName, brokerName, brokerAddr, brokerId")
+            return Answer(
+                ERROR, f"{', '.join(missing) or 'brokerId'} is missing; send all of clusterName, brokerName, brokerAddr, brokerId"
+            )
         fields = memo_fields(request)
         body = memoryview(request.data)[request.bounds.body_start : request.bounds.end]
         body_hash = xxh3_128_digest(body)
-        memo = self._memos.get((cluster_name, broker_addr))
-        if memo is not None and memo.body_hash == body_hash and memo.fields == fields:
-            if memo.generation == self._service.state.group_generation(broker_name):
-                outcome = self._service.renew_unchanged(cluster_name, broker_addr, request.connection)
-                if outcome is not None:
-                    self._metrics.registration_memo_hits += 1
-                    return then(outcome, self._answer)
+        memo = Memo(fields, body_hash, self._service.state.group_generation(broker_name))
+        if memo == self._memos.get((cluster_name, broker_addr)):
+            outcome = self._service.renew_unchanged(cluster_name, broker_addr, request.connection)
+            if outcome is not None:
+                self._metrics.registration_memo_hits += 1
+                return then(outcome, self._answer)
         self._metrics.registration_memo_misses += 1
         crc = java_int(get("bodyCrc32"))
         if crc and crc != zlib.crc32(body) & CRC_MASK:

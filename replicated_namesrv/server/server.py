@@ -47,7 +47,8 @@ class RemotingServer:
         self.problems = Problems(now_s)
         self.tls = TlsContexts(settings, self.metrics)
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self.dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, now_s)
+        self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, now_s)
+        self.prepared = self._dispatcher.answers.answer
         self.connections: set[RemotingConnection] = set()
         self._service = service
         self._listener = Listener(settings, self._new_connection)
@@ -56,6 +57,11 @@ class RemotingServer:
         self._pushes = Pushes(settings, self.metrics, self.problems)
         self._gone = asyncio.Event()
         service.on_effects(self._pushes.perform)
+
+    @property
+    def dispatcher(self) -> RequestDispatcher:
+        """What answers the requests."""
+        return self._dispatcher
 
     @property
     def port(self) -> int:
@@ -87,7 +93,7 @@ class RemotingServer:
         """
         self._listener.close()
         if self.settings.enable_shutdown_gracefully:
-            self.dispatcher.is_going_away = True
+            self._dispatcher.send_clients_away()
             await self._wait_until_gone(self.settings.shutdown_wait_time_seconds)
         self._drain_all()
         await self._wait_until_gone(DRAIN_MAX_S)

@@ -176,7 +176,7 @@ class TlsContexts:
         return self._context
 
     async def start(self) -> None:
-        """Build the first context and, with files, begin to watch them. Raises SettingError in enforcing mode without a usable one.
+        """Build the first context and, with files, begin to watch them. Raises SettingError: enforcing mode, no usable files.
 
         A self-signed certificate is made in a thread, so that the start does not wait for it; a client that is quicker waits.
         """
