@@ -52,7 +52,7 @@ def test_equal_queues_are_written_once() -> None:
     assert len(encode_command(register("b", 0, "m:1", topics=varied), 1)) < plain + 2 * len(names) + 300
 
 
-@pytest.mark.parametrize("data", [b"", bytes((COMMAND_FORMAT + 1,)) + b"[]", b"[]"])
+@pytest.mark.parametrize("data", [b"", bytes((COMMAND_FORMAT + 1,)) + b"[]", b"\0[]", b"[]"])
 def test_another_format_is_named(data: bytes) -> None:
     with pytest.raises(RouteFormatError, match=f"only {COMMAND_FORMAT}"):
         decode_command(data)

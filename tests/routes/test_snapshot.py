@@ -77,6 +77,7 @@ def test_a_restored_state_goes_on_as_the_original() -> None:
 
 def test_topic_revisions_stay_the_same_object() -> None:
     state = RouteInfoManager()
+    state.apply(register("b", 0, "m:1", topics=["gone", "U"]), 1)
     seen = state.topic_revisions
     state.restore(populated().snapshot())
     assert state.topic_revisions is seen
