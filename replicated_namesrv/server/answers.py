@@ -25,6 +25,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, frame_prefix
 from replicated_namesrv.wire.header import AnswerParts, opaque_is_certain
 
@@ -38,6 +39,8 @@ MARK = b'"opaque":'
 MARK_BYTES = len(MARK)
 BINARY_OPAQUE = FRAME_PREFIX_BYTES + 5
 LEAST_BYTES = BINARY_OPAQUE + 4
+DIGITS_MAX = 9
+"""An opaque of more digits may be no int32; a request with one is not prepared for."""
 LENGTH = Struct(">i")
 
 K = TypeVar("K", bound=Hashable)
@@ -116,16 +119,17 @@ follows, its length; in the answer frame: what precedes the opaque, what follows
 class RouteAnswers:
     """Both caches over one state."""
 
-    def __init__(self, state: RouteInfoManager, limit_bytes: int, metrics: ServerMetrics) -> None:
+    def __init__(self, state: RouteInfoManager, settings: Settings, metrics: ServerMetrics) -> None:
+        self.is_off = False
+        """While set, prepared answers are not given."""
+        self.is_ready: Callable[[], bool] = lambda: True
+        """Asked while needWaitForService is set: whether prepared answers may be given."""
         self._revisions = state.topic_revisions
+        self._settings = settings
         self._metrics = metrics
-        self._is_allowed: Callable[[], bool] = lambda: True
+        limit_bytes = settings.route_cache_bytes
         self._bodies: GenerationCache[tuple[str, Hashable], Body] = GenerationCache(limit_bytes // 2)
         self._prepared: GenerationCache[bytes | tuple[bytes, bytes], Prepared] = GenerationCache(limit_bytes // 2)
-
-    def allow_if(self, is_allowed: Callable[[], bool]) -> None:
-        """Give prepared answers only while ``is_allowed()``."""
-        self._is_allowed = is_allowed
 
     def body(self, topic: str, variant: Hashable, encode: Callable[[], bytes]) -> bytes:
         """The encoded route of ``topic``, which has one, in a variant (dialect, zone); ``encode`` makes one not at hand."""
@@ -159,21 +163,25 @@ class RouteAnswers:
     def answer(self, data: bytes, start: int, pieces: list[bytes]) -> int:
         """Answer frames from ``start`` on as long as each has a prepared answer that holds: append pieces of answer frames, give
         the position of the first frame that was not answered. Stops at ``PIECES_PER_WRITE``."""
-        if not self._is_allowed():
+        if self.is_off or (self._settings.need_wait_for_service and not self.is_ready()):
             return start
         size = len(data)
-        find, tail_is = data.find, data.startswith
+        find, tail_is, length_at = data.find, data.startswith, LENGTH.unpack_from
         young, revisions = self._prepared.young.get, self._revisions.get
         misses = 0
         pieces_before = len(pieces)
         while start < size and len(pieces) < PIECES_PER_WRITE:
             opening = find(MARK, start, start + HEAD_MAX_BYTES) + MARK_BYTES
-            found = young(data[start:opening])
+            head = data[start:opening]
+            found = young(head)
             if found is not None:
                 topic, revision, head_bytes, digits, tail, tail_bytes, before, after = found
                 closing = opening + digits
                 if not tail_is(tail, closing):
-                    found = None
+                    closing = find(b",", opening, opening + DIGITS_MAX + 1)
+                    found = young((head, data[closing : start + 4 + length_at(data, start)[0]]))
+                    if found is not None:
+                        topic, revision, head_bytes, digits, tail, tail_bytes, before, after = found
             if found is None:
                 found = self._find(data, start)
                 if found is None:
@@ -229,6 +237,6 @@ def cut_frame(data: bytes, start: int, end: int) -> tuple[bytes, int, bytes] | N
         opening = data.find(MARK, start, min(end, start + HEAD_MAX_BYTES)) + MARK_BYTES
         opaque = data[opening : data.find(b",", opening, end)]
         digits = len(opaque)
-        if opening < start + MARK_BYTES or not opaque.isdigit() or digits > 9 or opaque[0] == 48:
+        if opening < start + MARK_BYTES or not opaque.isdigit() or digits > DIGITS_MAX or opaque[0] == 48:
             return None
     return data[start:opening], digits, data[opening + digits : end]

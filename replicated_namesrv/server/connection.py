@@ -385,22 +385,19 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _answer(self, data: bytes, position: int, pieces: list[bytes]) -> tuple[int, bool]:
         """Answer frames until ``pieces`` are worth a write: where that was, and whether the bytes there are no whole frame."""
-        prepared, dispatcher = self._host.prepared, self._host.dispatcher
+        prepared, request = self._host.prepared, self._host.dispatcher.request
         size = len(data)
-        while self._reading and not self._closing:
-            position = prepared(data, position, pieces)
-            if position == size:
-                return position, True
-            if len(pieces) >= PIECES_PER_WRITE:
-                break
+        while self._reading and not self._closing and len(pieces) < PIECES_PER_WRITE:
             bounds = next_frame(data, position, size)
             if bounds is None:
                 return position, True
-            answer = dispatcher.request(self, data, position, bounds)
+            answer = request(self, data, position, bounds)
             position = bounds.end
             if answer is not None:
                 pieces.append(answer)
-        return position, False
+            if position < size and self._reading:
+                position = prepared(data, position, pieces)
+        return position, position == size
 
     def _keep(self, rest: bytes, incomplete: bool) -> None:
         self._needed = len(rest) + missing_bytes(rest, 0, len(rest)) if incomplete else 0

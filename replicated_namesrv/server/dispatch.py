@@ -28,7 +28,7 @@ from replicated_namesrv.service import CloseReason, NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
-from replicated_namesrv.wire.header import RemotingHeader, answer_frame, answer_parts, decode_header, opaque_bytes
+from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_header, opaque_bytes
 
 OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
@@ -54,9 +54,9 @@ class RequestDispatcher:
         self._problems = problems
         self._pending_route_queries = 0
         self._pending_others = 0
-        self.answers = RouteAnswers(service.state, settings.route_cache_bytes, metrics)
+        self.answers = RouteAnswers(service.state, settings, metrics)
         self._queries = Queries(settings, service, self.answers, now_s)
-        self.answers.allow_if(self._queries.is_ready)
+        self.answers.is_ready = self._queries.is_ready
         self._registrations = Registrations(settings, service, metrics)
         changes = Changes(settings, service)
         self._handlers: dict[int, Handler] = {
@@ -72,7 +72,7 @@ class RequestDispatcher:
     def send_clients_away(self) -> None:
         """From now on answer those that understand it GO_AWAY."""
         self._is_going_away = True
-        self.answers.allow_if(lambda: False)
+        self.answers.is_off = True
 
     def request(self, connection: RemotingConnection, data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
         """See ``connection.Dispatcher``."""
@@ -88,7 +88,7 @@ class RequestDispatcher:
         if isinstance(outcome, Deferred):
             self._defer(request, outcome)
             return None
-        frame = self._complete(header, outcome)
+        frame = self._complete(request, outcome)
         self._metrics.answered += frame is not None
         return frame
 
@@ -131,19 +131,23 @@ class RequestDispatcher:
         )
         return Answer(ResponseCode.SYSTEM_ERROR.value, f"{name}: {error}")
 
-    def _complete(self, header: RemotingHeader, answer: Answer) -> bytes | None:
+    def _complete(self, request: Request, answer: Answer) -> bytes | None:
         """Frame of the answer, None for a oneway request."""
+        header = request.header
         if header.is_oneway:
             self._metrics.count_request(header.code, None)
             return None
         self._metrics.count_request(header.code, answer.code)
         parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
+        if request.lasting_topic is not None:
+            self.answers.remember(request.data, request.start, request.bounds.end, request.lasting_topic, parts)
         return answer_frame(parts, opaque_bytes(header.opaque, header.serialize_type))
 
     # -- answers that come later ------------------------------------------------------------------------------------------
 
     def _defer(self, request: Request, deferred: Deferred) -> None:
         self._count_pending(request, 1)
+        request.data = b""  # a whole read buffer
         request.connection.defer()
         deferred.future.add_done_callback(partial(self._done, request, deferred.convert, perf_counter_ns()))
 
@@ -160,7 +164,7 @@ class RequestDispatcher:
         if answer is None:
             self._metrics.count_request(request.header.code, None)
         else:
-            frame = self._complete(request.header, answer)
+            frame = self._complete(request, answer)
             self._metrics.latency.observe(perf_counter_ns() - started_ns)
         request.connection.finish(frame)
 

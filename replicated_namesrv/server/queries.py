@@ -16,7 +16,6 @@ from replicated_namesrv.service import DataVersionAnswer, Freshness, NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
-from replicated_namesrv.wire.header import answer_parts
 
 ERROR = ResponseCode.SYSTEM_ERROR.value
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
@@ -84,10 +83,8 @@ class Queries:
         outcome = self._service.barrier(None, None)
         if isinstance(outcome, Future):
             return Deferred(outcome, lambda freshness: self._route_answer(request, topic))
-        answer = self._route_answer(request, topic)
-        parts = answer_parts(answer.code, answer.remark, None, answer.body, request.header.serialize_type)
-        self._answers.remember(request.data, request.start, request.bounds.end, topic, parts)
-        return answer
+        request.lasting_topic = topic
+        return self._route_answer(request, topic)
 
     def _route_answer(self, request: Request, topic: str | None) -> Answer:
         if topic is None or topic not in self._state.topic_revisions:

@@ -40,7 +40,7 @@ Outcome = Answer | Deferred
 class Request:
     """One request frame: header decoded, body where it lies."""
 
-    __slots__ = ("bounds", "connection", "data", "fields", "header", "start")
+    __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "start")
 
     def __init__(
         self, connection: "RemotingConnection", header: RemotingHeader, data: bytes, start: int, bounds: FrameBounds
@@ -53,6 +53,8 @@ class Request:
         """The read buffer: the frame is ``data[start:bounds.end]``."""
         self.start = start
         self.bounds = bounds
+        self.lasting_topic: str | None = None
+        """Set by a handler whose answer holds for equal requests until this topic's revision moves."""
 
     @property
     def body(self) -> bytes:
