@@ -1,0 +1,247 @@
+"""RaftService: one node on an asyncio loop, with real files and sockets.
+
+The node runs on the loop it is started on. Everything it does is cut into short steps (bounded batches of applied entries,
+one chunk of a snapshot at a time), fsync runs in threads, and whatever arrives in one turn of the loop is answered in one: one
+tick, one write per peer, one fsync. Messages are written before the fsync is started, so a leader syncs its log while the
+followers sync theirs.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random, SystemRandom
+from typing import TypeVar
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
+from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Syncer:
+    """A thread that syncs, in order, and reports each completion on the loop."""
+
+    def __init__(self, service: "RaftService", name: str) -> None:
+        self._service = service
+        self._requests: queue.SimpleQueue[tuple[int, Sequence[str], bool] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def request(self, token: int, names: Sequence[str], directory: bool) -> None:
+        self._requests.put((token, names, directory))
+
+    def stop(self) -> None:
+        self._requests.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        service = self._service
+        while (request := self._requests.get()) is not None:
+            token, names, directory = request
+            error: BaseException | None = None
+            try:
+                service.storage.sync(names, directory)
+            except OSError as caught:
+                error = caught
+            try:
+                service.loop.call_soon_threadsafe(service.synced, token, error)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits for this any more
+
+
+class RaftService:
+    """One node: ``await start()``, then propose and read from the same loop, ``await stop()``."""
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        data_directory: Path,
+        state_machine: StateMachine,
+        config: RaftConfig | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        """The members are the names in ``settings.addresses``. TransportError if settings contradict each other."""
+        self.settings, self._directory = settings, data_directory
+        self._machine, self._config, self._observer = state_machine, config or RaftConfig(), observer
+        self.rng: Random = SystemRandom()
+        self.now = time.monotonic
+        self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
+        self.node: RaftNode
+        self.storage: FileStorage
+        self.loop: asyncio.AbstractEventLoop
+        self._kicked = False
+        self._running = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._sync_requests: list[tuple[int, Sequence[str], bool]] = []
+
+    async def start(self) -> None:
+        """Open the data directory (off the loop: a long log takes seconds), bind and begin. Raises what RaftNode raises,
+        OSError if the address cannot be bound."""
+        self.loop = asyncio.get_running_loop()
+        self.storage = FileStorage(self._directory)
+        try:
+            self.node = await self.loop.run_in_executor(None, self._open)
+            await self.transport.start()
+        except BaseException:
+            self.storage.close()
+            raise
+        if self.settings.secret is None and self.transport.tls is None:
+            logger.warning("peers are not authenticated: bound to loopback %s only", self.settings.listen[0])
+        self._log_syncer = Syncer(self, f"raft-log-sync-{self.settings.node_id}")
+        self._snapshot_syncer = Syncer(self, f"raft-snapshot-sync-{self.settings.node_id}")
+        self._running = True
+        self.kick()
+
+    def _open(self) -> RaftNode:
+        settings = self.settings
+        return RaftNode(
+            settings.node_id,
+            list(settings.addresses),
+            settings.cluster_id,
+            self,
+            self.storage,
+            self._machine,
+            self._config,
+            self._observer,
+        )
+
+    async def stop(self) -> None:
+        """End every proposal and read, close every connection. Idempotent."""
+        if not self._running:
+            return
+        self._running = False
+        self.node.stop()
+        if self._timer:
+            self._timer.cancel()
+        await self.transport.stop()
+        await self.loop.run_in_executor(None, self._stop_syncers)
+        self.storage.close()
+
+    def _stop_syncers(self) -> None:
+        self._log_syncer.stop()
+        self._snapshot_syncer.stop()
+
+    # Callers
+
+    def propose(self, command: bytes, timeout_ms: int | None = None) -> "asyncio.Future[Outcome]":
+        """The outcome of having ``command`` applied once on every node; the Future never fails."""
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        self.node.propose(command, _setter(future), timeout_ms)
+        self.kick()
+        return future
+
+    def read_index(self) -> "asyncio.Future[ReadOutcome]":
+        """Completes when the local state holds all that was acknowledged before this call."""
+        future: asyncio.Future[ReadOutcome] = self.loop.create_future()
+        self.node.read_index(_setter(future))
+        self.kick()
+        return future
+
+    def lease_read(self) -> "asyncio.Future[ReadOutcome]":
+        """As ``read_index``, but answered from the lease where it holds."""
+        future: asyncio.Future[ReadOutcome] = self.loop.create_future()
+        self.node.lease_read(_setter(future))
+        if not future.done():
+            self.kick()
+        return future
+
+    def lease_valid(self) -> bool:
+        """Whether the local state may be read at this moment without asking anybody."""
+        return self.node.lease_valid()
+
+    def transfer_leadership(self, peer: str | None = None) -> "asyncio.Future[bool]":
+        """Hand over; see RaftNode."""
+        future: asyncio.Future[bool] = self.loop.create_future()
+        self.node.transfer_leadership(peer, _setter(future))
+        self.kick()
+        return future
+
+    def status(self) -> dict[str, object]:
+        """JSON-able: node and transport."""
+        return {**self.node.status(), "transport": self.transport.status()}
+
+    # Environment of the node
+
+    def send(self, peer: str, message: Message) -> None:
+        self.transport.send(peer, message)
+
+    def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
+        self._sync_requests.append((token, names, directory))
+
+    def synced(self, token: int, error: BaseException | None) -> None:
+        """A sync has completed, or failed."""
+        if error is None:
+            self.node.on_synced(token)
+        else:
+            self.node.on_sync_failed(token, error)
+        self._run()
+
+    # Events
+
+    def _on_message(self, peer: str, message: Message) -> None:
+        self.node.on_message(peer, message)
+        self.kick()
+
+    def _on_connected(self, peer: str) -> None:
+        self.node.on_connected(peer)
+        self.kick()
+
+    def _on_disconnected(self, peer: str) -> None:
+        self.node.on_disconnected(peer)
+        self.kick()
+
+    def kick(self) -> None:
+        """Tick once in the next turn of the loop, whatever else arrives in this one."""
+        if not self._kicked and self._running:
+            self._kicked = True
+            self.loop.call_soon(self._kicked_run)
+
+    def _kicked_run(self) -> None:
+        self._kicked = False
+        self._run()
+
+    def _timed_run(self) -> None:
+        self._timer = None
+        self._run()
+
+    def _run(self) -> None:
+        if not self._running:
+            return
+        self.node.tick()
+        self.transport.flush()
+        if self._sync_requests:
+            self._start_syncs()
+        wake_at = self.node.next_wakeup()
+        if wake_at <= self.now():
+            self.kick()
+        elif self._timer is None or wake_at < self._timer_at - 0.001:
+            if self._timer:
+                self._timer.cancel()
+            self._timer_at = wake_at
+            self._timer = self.loop.call_later(max(0.0, wake_at - self.now()), self._timed_run)
+
+    def _start_syncs(self) -> None:
+        requests, self._sync_requests = self._sync_requests, []
+        for token, names, directory in requests:
+            is_log = any(name.startswith("log-") for name in names)
+            (self._log_syncer if is_log else self._snapshot_syncer).request(token, names, directory)
+
+
+def _setter(future: "asyncio.Future[T]") -> Callable[[T], None]:
+    """Completes ``future``, unless its waiter has given up."""
+
+    def done(outcome: T) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    return done

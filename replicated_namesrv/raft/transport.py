@@ -1,0 +1,456 @@
+"""Peer transport: TCP connections of length-prefixed frames, authenticated both ways before the first message.
+
+- One connection per ordered pair of nodes: who dialled it sends, who accepted it only receives. A fault in one direction is
+  then just that, and a newer connection of a peer replaces its older one, whose bytes are never delivered afterwards.
+- Names are not addresses: ``addresses`` says where this node dials each peer, so a proxy or NAT may stand between.
+- Hello: the acceptor sends a nonce; the dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over
+  all of it, keyed with the shared secret; the acceptor proves itself the same way. A recorded hello fits no other nonce,
+  direction, cluster or pair of names.
+- TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
+  when they change; connections made before keep their old ones.
+- With neither secret nor TLS nothing authenticates a peer: only a loopback address may be bound.
+- Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
+  yet authenticated.
+"""
+
+import asyncio
+import hmac
+import ipaddress
+import os
+import secrets
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import cast
+
+from replicated_namesrv.raft.interfaces import MalformedError, RaftError
+from replicated_namesrv.raft.messages import Message, decode, encode
+
+LENGTH = struct.Struct("<I")
+MAGIC = b"RAFT\x01"
+NONCE_BYTES = 16
+MAC_BYTES = 32
+HELLO_BYTES_MAX = 1024
+HELLO_SECONDS = 3.0
+DIAL_SECONDS = 2.0
+DIAL_PAUSE_MIN_SECONDS, DIAL_PAUSE_MAX_SECONDS = 0.05, 1.0
+UNACKNOWLEDGED_MS_MAX = 3_000
+"""TCP gives a connection up when sent bytes are unacknowledged this long: after a cut, dialling anew beats its retries."""
+UNAUTHENTICATED_MAX = 64
+
+
+class TransportError(RaftError):
+    """The transport cannot be started as configured; the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files for mutual TLS. Replace them in place to renew; they are looked at before every handshake."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+    """Certificates that may sign those of peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSettings:
+    node_id: str
+    cluster_id: str
+    addresses: Mapping[str, tuple[str, int]]
+    """Where this node dials each peer."""
+    listen: tuple[str, int]
+    secret: bytes | None = None
+    tls: TlsFiles | None = None
+    frame_bytes_max: int = 20 << 20
+    """Longest frame; a longer one closes its connection."""
+    buffer_bytes_max: int = 48 << 20
+    """Bytes waiting for a peer that does not read; past it the connection is closed."""
+
+
+class Tls:
+    """SSL contexts that follow their files."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._seen: tuple[int, ...] = ()
+        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.server.verify_mode = ssl.CERT_REQUIRED
+        for context in (self.server, self.client):
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Load the files if they have changed. TransportError if they cannot be used."""
+        files = self._files
+        try:
+            seen = tuple(os.stat(path).st_mtime_ns for path in (files.certificate, files.key, files.authority))
+            if seen == self._seen:
+                return
+            for context in (self.server, self.client):
+                context.load_cert_chain(files.certificate, files.key)
+                context.load_verify_locations(files.authority)
+        except (OSError, ssl.SSLError) as error:
+            raise TransportError(f"TLS files {files.certificate}, {files.key}, {files.authority}: {error}") from None
+        self._seen = seen
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def proof(secret: bytes, role: bytes, acceptor_nonce: bytes, dialler_nonce: bytes, *names: str) -> bytes:
+    """HMAC over everything that makes this hello unlike any other; each part has a fixed length or is hashed."""
+    parts = [role, acceptor_nonce, dialler_nonce, *(name.encode() for name in names)]
+    return hmac.digest(secret, b"".join(sha256(part).digest() for part in parts), "sha256")
+
+
+def pack_names(*names: str) -> bytes:
+    return b"".join(bytes([len(raw)]) + raw for raw in (name.encode() for name in names))
+
+
+def unpack_names(data: bytes, count: int) -> list[str]:
+    names, offset = [], 0
+    for _ in range(count):
+        if offset >= len(data):
+            raise MalformedError("hello ends in the middle")
+        end = offset + 1 + data[offset]
+        try:
+            names.append(data[offset + 1 : end].decode())
+        except UnicodeDecodeError:
+            raise MalformedError("hello holds a name that is not UTF-8") from None
+        offset = end
+    if offset != len(data):
+        raise MalformedError("hello has the wrong length")
+    return names
+
+
+class _Frames(asyncio.Protocol):
+    """Cuts the stream into frames."""
+
+    def __init__(self, owner: "PeerTransport") -> None:
+        self.owner = owner
+        self.transport: asyncio.Transport | None = None
+        self.authenticated = False
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def send_frame(self, payload: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(LENGTH.pack(len(payload)) + payload)
+
+    def data_received(self, data: bytes) -> None:
+        buffer = self._buffer
+        buffer += data
+        position, end = 0, len(buffer)
+        try:
+            while end - position >= LENGTH.size:
+                (length,) = LENGTH.unpack_from(buffer, position)
+                limit = self.owner.settings.frame_bytes_max if self.authenticated else HELLO_BYTES_MAX
+                if length > limit:
+                    raise MalformedError(f"a frame of {length} bytes, the limit is {limit}")
+                stop = position + LENGTH.size + length
+                if stop > end:
+                    break
+                frame = bytes(buffer[position + LENGTH.size : stop])
+                position = stop
+                self.on_frame(frame)
+        except MalformedError as error:
+            self.owner.refused(f"connection closed: {error}")
+            self.abort()
+            return
+        del buffer[:position]
+
+    def on_frame(self, frame: bytes) -> None:
+        raise NotImplementedError
+
+
+class _Accepted(_Frames):
+    """A connection that a peer dialled: it sends, we receive."""
+
+    def __init__(self, owner: "PeerTransport") -> None:
+        super().__init__(owner)
+        self.peer: str | None = None
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        owner = self.owner
+        if len(owner.unauthenticated) >= UNAUTHENTICATED_MAX:
+            owner.refused("connection closed: too many are not authenticated yet")
+            self.abort()
+            return
+        owner.unauthenticated.add(self)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self.abort)
+        self.send_frame(MAGIC + self._nonce)
+
+    def on_frame(self, frame: bytes) -> None:
+        owner = self.owner
+        if self.peer is None:
+            self._on_hello(frame)
+        elif owner.accepted.get(self.peer) is self:
+            owner.on_message(self.peer, decode(frame))
+
+    def _on_hello(self, frame: bytes) -> None:
+        settings = self.owner.settings
+        nonce, mac = frame[:NONCE_BYTES], frame[NONCE_BYTES : NONCE_BYTES + MAC_BYTES]
+        source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)
+        if cluster != settings.cluster_id:
+            raise MalformedError(f"{source} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
+        if target != settings.node_id or source not in settings.addresses:
+            raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
+        secret = settings.secret or b""
+        names = source, target, cluster
+        if not hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):
+            raise MalformedError(f"{source} does not know the shared secret")
+        self._check_certificate(source)
+        self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))
+        if self._timer:
+            self._timer.cancel()
+        self.owner.unauthenticated.discard(self)
+        self.peer, self.authenticated = source, True
+        older = self.owner.accepted.get(source)
+        self.owner.accepted[source] = self
+        if older is not None:
+            older.abort()
+
+    def _check_certificate(self, source: str) -> None:
+        """With TLS, the certificate must be that of the node it says it is."""
+        if self.owner.tls is None:
+            return
+        assert self.transport is not None
+        certificate = self.transport.get_extra_info("peercert") or {}
+        if ("DNS", source) not in certificate.get("subjectAltName", ()):
+            raise MalformedError(f"the certificate of {source} does not name it")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self.owner.unauthenticated.discard(self)
+        if self.peer is not None and self.owner.accepted.get(self.peer) is self:
+            del self.owner.accepted[self.peer]
+
+
+class _Dialled(_Frames):
+    """A connection that we dialled: we send; after the hello nothing may arrive."""
+
+    def __init__(self, owner: "PeerTransport", peer: str) -> None:
+        super().__init__(owner)
+        self.peer = peer
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._expected: bytes | None = None
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    def on_frame(self, frame: bytes) -> None:
+        settings = self.owner.settings
+        if self._expected is None:
+            if len(frame) != len(MAGIC) + NONCE_BYTES or not frame.startswith(MAGIC):
+                raise MalformedError(f"{self.peer} speaks another protocol or version")
+            names = settings.node_id, self.peer, settings.cluster_id
+            secret, nonce = settings.secret or b"", frame[len(MAGIC) :]
+            self._expected = proof(secret, b"accept", nonce, self._nonce, *names)
+            self.send_frame(self._nonce + proof(secret, b"dial", nonce, self._nonce, *names) + pack_names(*names))
+        elif self.authenticated or not hmac.compare_digest(frame, self._expected):
+            raise MalformedError(f"{self.peer} does not know the shared secret")
+        else:
+            self.authenticated = True
+            if not self.ready.done():
+                self.ready.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(exc or ConnectionResetError("closed during the hello"))
+            self.ready.exception()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+@dataclass
+class PeerState:
+    """What the status shows of the connection we dial."""
+
+    connected: bool = False
+    error: str = ""
+    connections: int = 0
+    sent_messages: int = 0
+    waiting: list[bytes] = field(default_factory=list)
+
+
+class PeerTransport:
+    """All connections of one node. ``on_message`` is called for each message, ``on_connected`` and ``on_disconnected`` for
+    those dialled here; ``refused`` counts what was turned away."""
+
+    def __init__(
+        self,
+        settings: TransportSettings,
+        on_message: Callable[[str, Message], None],
+        on_connected: Callable[[str], None],
+        on_disconnected: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        if settings.secret is None and settings.tls is None and not is_loopback(settings.listen[0]):
+            raise TransportError(
+                f"without a shared secret or TLS nothing keeps strangers out, so only a loopback address can be bound, "
+                f"not {settings.listen[0]}; give the nodes a secret or certificates"
+            )
+        self.settings = settings
+        self.tls = Tls(settings.tls) if settings.tls else None
+        self.on_message = on_message
+        self._on_connected, self._on_disconnected = on_connected, on_disconnected
+        self._warn = warn
+        self.accepted: dict[str, _Accepted] = {}
+        self.unauthenticated: set[_Accepted] = set()
+        self.peers = {peer: PeerState() for peer in settings.addresses if peer != settings.node_id}
+        self._dialled: dict[str, _Dialled] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._random = Random()
+        self._dirty: list[str] = []
+        self.refused_count = 0
+        self.last_refusal = ""
+
+    async def start(self) -> None:
+        """Bind and begin to dial. OSError if the address cannot be bound."""
+        loop = asyncio.get_running_loop()
+        host, port = self.settings.listen
+        self._server = await loop.create_server(
+            self._accept, host, port, ssl=self.tls.server if self.tls else None, reuse_address=True
+        )
+        self._tasks = [loop.create_task(self._dial_forever(peer)) for peer in self.peers]
+
+    @property
+    def port(self) -> int:
+        """The port bound, for those who asked for port 0."""
+        assert self._server is not None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def _accept(self) -> _Accepted:
+        self._refresh_tls()
+        return _Accepted(self)
+
+    def _refresh_tls(self) -> None:
+        if self.tls is not None:
+            try:
+                self.tls.refresh()
+            except TransportError as error:
+                self.refused(f"the old certificates stay in use: {error}")
+
+    def refused(self, reason: str) -> None:
+        self.refused_count += 1
+        if reason != self.last_refusal:
+            self._warn(reason)
+        self.last_refusal = reason
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for connection in [*self._dialled.values(), *self.accepted.values(), *self.unauthenticated]:
+            connection.abort()
+
+    async def _dial_forever(self, peer: str) -> None:
+        state, pause = self.peers[peer], DIAL_PAUSE_MIN_SECONDS
+        while True:
+            connection = None
+            try:
+                connection = await self._dial(peer)
+                pause = DIAL_PAUSE_MIN_SECONDS
+                state.connected, state.error = True, ""
+                state.connections += 1
+                self._dialled[peer] = connection
+                self._on_connected(peer)
+                await connection.closed
+            except (OSError, ssl.SSLError, TimeoutError) as error:
+                state.error = f"{type(error).__name__}: {error}"
+            finally:
+                if connection is not None:
+                    connection.abort()
+                if self._dialled.pop(peer, None) is not None:
+                    state.connected = False
+                    state.waiting = []
+                    self._on_disconnected(peer)
+            await asyncio.sleep(pause * (0.5 + self._random.random()))
+            pause = min(pause * 2, DIAL_PAUSE_MAX_SECONDS)
+
+    async def _dial(self, peer: str) -> _Dialled:
+        self._refresh_tls()
+        loop = asyncio.get_running_loop()
+        host, port = self.settings.addresses[peer]
+        context, name = (self.tls.client, peer) if self.tls else (None, None)
+        async with asyncio.timeout(DIAL_SECONDS):
+            _, connection = await loop.create_connection(
+                lambda: _Dialled(self, peer), host, port, ssl=context, server_hostname=name
+            )
+            try:
+                await asyncio.shield(connection.ready)
+            except BaseException:
+                connection.abort()
+                raise
+        raw = connection.transport.get_extra_info("socket") if connection.transport else None
+        if raw is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS_MAX)
+        return connection
+
+    def send(self, peer: str, message: Message) -> None:
+        """Queue for the next ``flush``; without a connection the message is lost."""
+        if peer not in self._dialled:
+            return
+        state = self.peers[peer]
+        if not state.waiting:
+            self._dirty.append(peer)
+        payload = encode(message)
+        state.waiting.append(LENGTH.pack(len(payload)))
+        state.waiting.append(payload)
+        state.sent_messages += 1
+
+    def flush(self) -> None:
+        """One write per peer for all that was queued."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, []
+        for peer in dirty:
+            state, connection = self.peers[peer], self._dialled.get(peer)
+            waiting, state.waiting = state.waiting, []
+            if connection is None or connection.transport is None or connection.transport.is_closing():
+                continue
+            if connection.transport.get_write_buffer_size() > self.settings.buffer_bytes_max:
+                self.refused(f"connection to {peer} closed: it does not read")
+                connection.abort()
+            else:
+                connection.transport.write(b"".join(waiting))
+
+    def status(self) -> dict[str, object]:
+        return {
+            "listen": f"{self.settings.listen[0]}:{self.port if self._server else self.settings.listen[1]}",
+            "authentication": "+".join(
+                name for name, on in (("secret", self.settings.secret is not None), ("tls", self.tls is not None)) if on
+            )
+            or "none (loopback only)",
+            "refused": self.refused_count,
+            "last_refusal": self.last_refusal,
+            "accepted": sorted(self.accepted),
+            "peers": {
+                peer: {"connected": s.connected, "error": s.error, "connections": s.connections, "sent": s.sent_messages}
+                for peer, s in self.peers.items()
+            },
+        }
