@@ -4,7 +4,7 @@ A value that does not fit raises ``MalformedJsonError`` with the member's name; 
 """
 
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from replicated_namesrv.wire.fastjson import MalformedJsonError, NumberText
@@ -14,12 +14,16 @@ INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
+MAX_NUMBER_CHARACTERS: Final = 400
+"""Of a number with a fraction or an exponent."""
 MAX_TEXT_DEPTH: Final = 64
 """Nesting of a value that is taken where text belongs."""
 MAX_TEXT_MEMBERS: Final = 256
 """Members of such a value that are put into Java's hash order."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
+_SAFE_DIGITS = 15
+"""A number with a fraction and fewer digits before it is taken without it; a greater one is an error."""
 _ZERO_FRACTION = re.compile(r"\.0*$")
 
 
@@ -52,9 +56,9 @@ def _to_integer(value: object, name: str, default: int, smallest: int, greatest:
 
 
 def _integer_of(text: str, name: str) -> int:
-    if type(text) is NumberText and len(text) <= 40 and not text.lstrip("-").isdigit():
-        number = Decimal(text)
-        if abs(number) < 2**53:
+    if type(text) is NumberText and not text.lstrip("-").isdigit():
+        number = _decimal(text)
+        if number.adjusted() < _SAFE_DIGITS:
             return int(number)
     digits = _ZERO_FRACTION.sub("", text.replace(",", ""))
     if _INTEGER.fullmatch(digits) is None:
@@ -86,7 +90,7 @@ def to_text(value: object) -> str | None:
     if value is None or type(value) is str:
         return value
     if isinstance(value, NumberText):
-        return value[:] if value.lstrip("-").isdigit() else _decimal_text(value)
+        return value[:] if value.lstrip("-").isdigit() else str(_decimal(value))
     return _nested_text(value, 0)
 
 
@@ -105,14 +109,18 @@ def _nested_text(value: object, depth: int) -> str:
     return dumps(value)
 
 
-def _decimal_text(text: str) -> str:
-    """``BigDecimal.toString`` of a number; beyond any sensible length the text itself."""
-    return str(Decimal(text)) if len(text) <= 400 else str.__str__(text)
+def _decimal(text: str) -> Decimal:
+    if len(text) > MAX_NUMBER_CHARACTERS:
+        raise MalformedJsonError(f"a number of {len(text)} characters, more than {MAX_NUMBER_CHARACTERS}")
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise MalformedJsonError(f"the number {text[:60]} is beyond any limit") from None
 
 
 def to_object(value: object, name: str) -> dict[str, object] | None:
-    """A Java bean: a JSON object; None for null and for the empty text, which fastjson takes for null."""
-    if value is None or value == "":
+    """A Java bean: a JSON object; None for null, and for the empty text and array, which fastjson takes for null."""
+    if value is None or value in ("", []):
         return None
     if type(value) is not dict:
         raise MalformedJsonError(f"{name} is no JSON object: {value!r:.60}")
@@ -121,8 +129,8 @@ def to_object(value: object, name: str) -> dict[str, object] | None:
 
 def to_map(value: object, name: str) -> dict[str, object] | None:
     """A Java Map: a JSON object; None for null."""
-    if value == "":
-        raise MalformedJsonError(f"{name} is no JSON object: ''")
+    if value in ("", []):
+        raise MalformedJsonError(f"{name} is no JSON object: {value!r}")
     return to_object(value, name)
 
 

@@ -25,7 +25,7 @@ from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.wire.codes import V3_0_11
 from replicated_namesrv.wire.fastjson import MAX_BYTES_AT_ONCE, MalformedJsonError, decode_utf8, loads, parse_steps
-from replicated_namesrv.wire.fastjson_values import members, to_list, to_object, to_text
+from replicated_namesrv.wire.fastjson_values import members, to_list, to_map, to_object, to_text
 from replicated_namesrv.wire.registration_canonical import decode_canonical
 from replicated_namesrv.wire.registration_compressed import decode_compressed
 from replicated_namesrv.wire.registration_values import (
@@ -99,7 +99,7 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
     if wrapper is None:
         return RegisterBrokerBody(None, None, {}, filter_servers)
     given = members(wrapper, _WRAPPER_MEMBERS)
-    table = to_object(given.get("topicConfigTable", {}), "topicConfigTable")
+    table = to_map(given.get("topicConfigTable", {}), "topicConfigTable")
     topics: dict[str, QueueData] | None = None
     if table is not None:
         topics = {}

@@ -43,7 +43,7 @@ def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Gen
     The topic-queue mappings are there from 5.0.0 on.
     """
     stream = _InflatedTexts(body, max_inflated_bytes)
-    data_version = data_version_of(loads(stream.text()))
+    data_version = data_version_of(_json(stream.text()))
     topics: dict[str, QueueData] = {}
     for _ in range(stream.integer()):
         line = stream.text()
@@ -58,7 +58,9 @@ def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Gen
     mappings = {}
     if version >= V5_0_0:
         for _ in range(stream.integer()):
-            info = mapping_info_of(loads(stream.text()))
+            info = mapping_info_of(_json(stream.text()))
+            if not info.topic:
+                raise MalformedJsonError("a topic queue mapping has no topic")
             mappings[info.topic] = info
             if stream.work > SLICE_WORK:
                 stream.work = 0
@@ -88,10 +90,15 @@ def _number(field: bytes) -> int:
     return int(field)
 
 
+def _json(text: bytes) -> object:
+    """A JSON text; an empty one reads as null."""
+    return loads(text) if text else None
+
+
 def _filter_servers(text: bytes) -> tuple[str, ...] | None:
     """A JSON array of texts; null is None, and what cannot be read is empty, as in Java."""
     try:
-        items = to_list(loads(text), "filterServerList")
+        items = to_list(_json(text), "filterServerList")
     except MalformedJsonError:
         return ()
     return None if items is None else tuple([server for server in map(to_text, items) if server is not None])
