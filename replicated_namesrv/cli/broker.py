@@ -132,6 +132,7 @@ class _Run:
         self.name_servers = name_servers
         self.counts: Counter[EventKind] = Counter()
         self.signs_of_life = 0
+        self.last_error = ""
         self.ever: set[tuple[str, str]] = set()
         """(broker address, name server) pairs that succeeded once."""
         self.agents = self._agents()
@@ -182,6 +183,10 @@ class _Run:
             if event.code != RequestCode.UNREGISTER_BROKER:
                 self.signs_of_life += 1
         self.counts[event.kind] += 1
+        if event.kind is EventKind.REFUSED:
+            self.last_error = f"{event.address} {event.detail}"
+        elif event.kind in (EventKind.NOT_SENT, EventKind.UNKNOWN):
+            self.last_error = event.detail
         if self.arguments.json:
             print(json.dumps(_as_json(event)), flush=True)
         elif event.kind is EventKind.PUSHED:
@@ -193,6 +198,8 @@ class _Run:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
+        if not self.arguments.json:
+            print(f"{len(self.agents)} brokers at {' '.join(self.name_servers)}; Ctrl-C unregisters them", flush=True)
         progress = asyncio.create_task(self._progress())
         starting = asyncio.create_task(self._start_all())
         waiting = asyncio.create_task(ended.wait())
@@ -208,6 +215,8 @@ class _Run:
             for task in (starting, waiting, progress):
                 task.cancel()
             await asyncio.gather(starting, waiting, progress, return_exceptions=True)
+            if sys.stderr.isatty():
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             await self._stop_all()
         return self._result()
 
@@ -234,7 +243,7 @@ class _Run:
         }
         print(json.dumps(summary) if self.arguments.json else text, flush=True)
         if not self.ever:
-            print(f"no name server of {';'.join(self.name_servers)} took a registration", file=sys.stderr)
+            print(f"no name server of {';'.join(self.name_servers)} took a registration: {self.last_error}", file=sys.stderr)
             return USAGE if self.counts[EventKind.REFUSED] == 0 else BAD
         return FOUND if len(self.ever) == expected else BAD
 
@@ -249,6 +258,8 @@ class _Run:
             before = self.signs_of_life
             errors = self.counts[EventKind.REFUSED] + self.counts[EventKind.NOT_SENT] + self.counts[EventKind.UNKNOWN]
             state = f"{registered} of {len(self.agents) * len(self.name_servers)} registrations in force, {errors} errors"
+            if errors:
+                state += f" (last: {self.last_error[:200]})"
             if terminal:
                 print(f"\r\x1b[K{state}, {rate:.0f} renewals/s", end="", file=sys.stderr, flush=True)
             elif state != shown:

@@ -43,10 +43,10 @@ from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.pushes import PushListener
 from replicated_namesrv.client.queries import RefusedError, route_request
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
-from replicated_namesrv.client.topics import BrokerTopics, TopicConfig
+from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable
 from replicated_namesrv.errors import BodyError, NamesrvError
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.wire.codes import RequestCode, ResponseCode
+from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, ResponseCode
 
 FIRST_ROUND_DELAY_MS = 10_000
 """Between the registration at start and the first periodic one, at most."""
@@ -152,6 +152,15 @@ class BrokerEvent(NamedTuple):
     detail: str
 
 
+class _State(NamedTuple):
+    """What a request was built from, and the connections it goes over."""
+
+    client: RemotingClient
+    identity: BrokerIdentity
+    data_version: DataVersion
+    topics: int
+
+
 class BrokerAgent:
     """One broker. Create, ``await start()``, and end with ``stop`` or ``kill``; it can be started again."""
 
@@ -234,7 +243,7 @@ class BrokerAgent:
         await self._end_tasks()
         for address in self.name_servers:
             request = unregister_request(self.identity, self.options.version)
-            await self._send(address, request, UNREGISTER_TIMEOUT_MS)
+            await self._send(address, request, UNREGISTER_TIMEOUT_MS, self._state())
         await self._go()
         await self._client.close()
         self._renew_client()
@@ -291,7 +300,7 @@ class BrokerAgent:
             if auto_created and self.options.version is BrokerVersion.V4_9:
                 await self._register(self.topics, oneway=True)
             else:
-                await self._register(self.topics.only(config.topic_name), oneway=False)
+                await self._register(BrokerTopics(TopicTable(()), TopicTable((config,))), oneway=False)
 
     async def change_topics(self, put: Iterable[TopicConfig] = (), delete: Iterable[str] = ()) -> None:
         """Change several topics under one new data version. Deletions alone register nothing before the next round."""
@@ -328,7 +337,9 @@ class BrokerAgent:
         return [address for address in self.name_servers if address in self._available]
 
     async def _register(self, topics: BrokerTopics, *, oneway: bool) -> None:
-        options = self.options
+        if not self.running:
+            return
+        options, state = self.options, self._state(len(topics))
         now_ms = self._now_ms()
         request = register_request(
             self.identity,
@@ -343,7 +354,7 @@ class BrokerAgent:
         answers: list[RemotingCommand] = []
 
         async def one(address: str) -> None:
-            response = await self._send(address, request, options.answer_timeout_ms, len(topics))
+            response = await self._send(address, request, options.answer_timeout_ms, state)
             if response is not None:
                 answers.append(response)
                 self.registered.add(address)
@@ -371,9 +382,11 @@ class BrokerAgent:
     async def _registration_needed(self) -> bool:
         """``needRegister``: any server that fails or holds another version."""
 
+        request = query_data_version_request(self.identity, self.options.version, self.data_version)
+        state = self._state()
+
         async def changed(address: str) -> bool:
-            request = query_data_version_request(self.identity, self.options.version, self.data_version)
-            response = await self._send(address, request, self.options.answer_timeout_ms)
+            response = await self._send(address, request, self.options.answer_timeout_ms, state)
             if response is None:
                 return True
             if (response.ext_fields or {}).get("changed", "true") != "false":
@@ -395,7 +408,8 @@ class BrokerAgent:
         """One oneway heartbeat (322 or 904) to every server that can be reached."""
         with_version = self.options.heartbeat is Heartbeat.QUERY_DATA_VERSION
         request = heartbeat_request(self.identity, self.options.version, self.data_version if with_version else None)
-        await asyncio.gather(*(self._send(address, request, self.options.heartbeat_interval_ms) for address in self._targets()))
+        timeout_ms, state = self.options.heartbeat_interval_ms, self._state()
+        await asyncio.gather(*(self._send(address, request, timeout_ms, state) for address in self._targets()))
 
     async def _sync_member_group(self) -> None:
         compatible = self.options.heartbeat is Heartbeat.QUERY_DATA_VERSION
@@ -425,11 +439,17 @@ class BrokerAgent:
         found = await asyncio.gather(*(connectable(address) for address in self.name_servers))
         self._available = {address for address, there in zip(self.name_servers, found, strict=True) if there}
 
-    async def _send(self, address: str, request: RemotingCommand, timeout_ms: int, topics: int = 0) -> RemotingCommand | None:
-        """Send, observe, and give back the answer if it was success. A oneway request has none."""
+    def _state(self, topics: int = 0) -> "_State":
+        return _State(self._client, self.identity, self.data_version, topics)
+
+    async def _send(self, address: str, request: RemotingCommand, timeout_ms: int, state: "_State") -> RemotingCommand | None:
+        """Send, observe, and give back the answer if it was success. A oneway request has none.
+
+        ``state`` is the broker's as the request was built: meanwhile it may have changed, or lead its next life.
+        """
         self._sequence += 1
-        sequence, identity, version = self._sequence, self.identity, self.data_version
-        oneway = bool(request.flag & 2)
+        sequence, oneway = self._sequence, bool(request.flag & ONEWAY_FLAG)
+        client, identity, version, topics = state
 
         def report(kind: EventKind, detail: str = "") -> None:
             self._report(BrokerEvent(kind, sequence, identity, address, request.code, oneway, version, topics, detail))
@@ -437,10 +457,10 @@ class BrokerAgent:
         report(EventKind.INVOKED)
         try:
             if oneway:
-                await self._client.send_oneway(address, request, timeout_ms)
+                await client.send_oneway(address, request, timeout_ms)
                 report(EventKind.DONE)
                 return None
-            response = await self._client.request(address, request, timeout_ms)
+            response = await client.request(address, request, timeout_ms)
         except NamesrvError as error:
             report(EventKind.NOT_SENT if error.definite else EventKind.UNKNOWN, str(error))
             return None
@@ -472,7 +492,9 @@ class BrokerAgent:
         self._report(BrokerEvent(EventKind.PUSHED, self._sequence, self.identity, peer, command.code, True, None, 0, detail))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        self._tasks.add(asyncio.create_task(work))
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(_complain)
 
     async def _every(self, first_ms: int, period_ms: int, action: Callable[[], Awaitable[None]]) -> None:
         """At a fixed rate (``scheduleAtFixedRate``): what is late is caught up with at once, but never twice at a time."""
@@ -490,3 +512,10 @@ class BrokerAgent:
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 raise outcome
+
+
+def _complain(task: "asyncio.Task[None]") -> None:
+    """A background task never ends by itself: that it did is a defect, to be heard of at once and not when the agent ends."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        context = {"message": "a broker agent's background task failed", "exception": error, "task": task}
+        task.get_loop().call_exception_handler(context)

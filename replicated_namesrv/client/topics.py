@@ -94,11 +94,6 @@ class BrokerTopics:
         gone = set(names)
         return self._with(self.system.configs, {name: config for name, config in self.user.configs.items() if name not in gone})
 
-    def only(self, name: str) -> "BrokerTopics":
-        """Just one of the topics, for a one-topic registration."""
-        config = self.system.configs.get(name) or self.user.configs[name]
-        return BrokerTopics(TopicTable(()), TopicTable((config,)))
-
     def with_order(self, ordered: Collection[str], *, reset_others: bool) -> "BrokerTopics":
         """With ``order`` set where the order configuration lists the topic; the same object if nothing changes.
 

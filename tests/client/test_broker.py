@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -407,6 +407,26 @@ def test_death(silent: bool) -> None:
     asyncio.run(scenario())
 
 
+def test_the_dead_do_not_speak() -> None:
+    """A change that waits for a slow round when the broker dies is never sent, not even by its next life."""
+
+    async def scenario() -> None:
+        async with scripted_server() as server:
+            server.answer = lambda request: None
+            broker = agent([server.address], BrokerOptions(register_period_ms=LONG_MS))
+            starting = asyncio.create_task(broker.start())
+            await until(lambda: server.requests, "the registration that is never answered")
+            adding = asyncio.create_task(broker.add_topic(TopicConfig("Late")))
+            await until(lambda: broker.data_version.counter, "the change to wait for the round")
+            await broker.kill()
+            await asyncio.gather(starting, adding)
+            assert len(server.requests) == 1
+            assert broker.counts[REGISTER, EventKind.UNKNOWN] == 1
+            assert server.accepted == 1
+
+    asyncio.run(scenario())
+
+
 def test_connections_of_agents_are_their_own() -> None:
     async def scenario() -> None:
         async with scripted_server() as server:
@@ -497,6 +517,26 @@ def test_the_order_configuration_of_a_node_reaches_the_agent(tmp_path: Path) -> 
             async with running(agent([server], BrokerOptions(register_period_ms=LONG_MS))) as broker:
                 assert broker.topics.user.configs["T"].order
                 assert broker.data_version == DataVersion(1, 0, broker.data_version.timestamp)
+
+    asyncio.run(scenario())
+
+
+def test_two_hundred_brokers_share_one_encoded_table(tmp_path: Path) -> None:
+    """And a node routes the topics of all of them."""
+
+    async def scenario() -> None:
+        shared = TopicTable(TopicConfig(f"topic-{index}") for index in range(50))
+        async with node(tmp_path) as server, AsyncExitStack() as stack:
+            brokers = [agent([server], BrokerOptions(), port=10000 + index, name=f"b{index}") for index in range(200)]
+            for broker in brokers:
+                broker.topics = BrokerTopics(broker.topics.system, shared)
+            await asyncio.gather(*(stack.enter_async_context(running(broker)) for broker in brokers))
+            assert all(broker.registered == {server} for broker in brokers)
+            assert all(broker.topics.user is shared for broker in brokers)
+            assert shared.entries(BrokerVersion.V5_3) is shared.entries(BrokerVersion.V5_3)
+            route = await route_at(server, "topic-49")
+            assert route is not None
+            assert len(route.queue_datas) == 200
 
     asyncio.run(scenario())
 
