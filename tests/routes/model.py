@@ -97,7 +97,7 @@ class PlainModel:
         group.acting_master = c.enable_acting_master is True
         group.zone = c.zone_name
         ids = [b.broker_id for b in s.brokers if b.name == c.broker_name]
-        min_changed = bool(ids) and c.broker_id < min(ids)
+        min_changed = c.broker_id < min(ids, default=0)
         known = self._broker(c.cluster_name, c.broker_addr)
         old_version = known.data_version if known else None
         old_filters = known.filters if known else ()
