@@ -15,6 +15,12 @@ from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 
+_ALONE = frozenset(
+    ("pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all", "slow_disk", "full_disk", "failing_disk", "clock")
+)
+"""Kinds of faults that make sense for a single node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault of a schedule."""
@@ -54,7 +60,7 @@ class Nemesis:
         self._by_name = {machine.name: machine for machine in machines}
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Ask the leader on a machine to hand over; given by the simulation."""
-        self.spared: frozenset[str] = frozenset()
+        self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
         """Kinds of faults that do not strike."""
         self.struck: dict[str, int] = {}
 
@@ -280,6 +286,54 @@ class Nemesis:
 
     def _do_clock(self, rng: Random, fault: Fault) -> None:
         self._victim(rng).set_clock_rate(self._rate(rng))
+
+    # Races of a deposed leader, which may still answer, with the new one
+
+    def _into(self, name: str) -> list[Link]:
+        return [link for link in self._network.links if link[1] == name]
+
+    def _do_slow_leader(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+        """The leader's clock runs slowest, all others fastest, and it is cut off."""
+        leader = self._leader()
+        if leader is None:
+            return None
+        for machine in self._machines:
+            machine.set_clock_rate(1.0 + self._drift * (-0.49 if machine is leader else 0.49))
+        links = [link for link in self._network.links if leader.name in link]
+        return self._cut(rng, links if rng.random() < 0.5 else self._into(leader.name))
+
+    def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+        """The leader hands over, and a moment later hears nothing any more."""
+        leader = self._leader()
+        if leader is None:
+            return None
+        self.transfer(leader, rng.choice([name for name in self._by_name if name != leader.name] or [None]))
+        links = self._into(leader.name)
+        self._world.after(int(rng.choice((1, 3, 10)) * rng.random() * MS), self._network.cut, links, False)
+        return lambda: self._network.mend(links)
+
+    def _do_forgetful_voter(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+        """One node has not heard the leader for long; then the leader is cut off and the others are restarted."""
+        leader = self._leader()
+        others = [machine for machine in self._machines if machine is not leader]
+        if leader is None or not others:
+            return None
+        waiting = rng.choice(others)
+        links = self._between({leader.name}, {machine.name for machine in others})
+        early = self._between({leader.name}, {waiting.name})
+        self._network.cut(early, hold=False)
+
+        def strike() -> None:
+            self._network.cut(links, hold=False)
+            for machine in others:
+                if machine is not waiting:
+                    machine.crash(power_loss=False)
+                    machine.start()
+
+        self._world.after(int((0.5 + rng.random()) * SECOND), strike)
+        self._world.after(fault.duration_ns + 2 * SECOND, self._network.mend, links)
+        self._world.after(fault.duration_ns + 2 * SECOND, self._network.mend, early)
+        return None
 
 
 def _forget(table: dict[Link, object] | dict[Link, int] | dict[Link, float], links: list[Link]) -> None:

@@ -124,13 +124,19 @@ class Invariants:
 
     def _check_log(self, name: str, raft: "RaftView", watched: _Watched) -> None:
         if raft.first_index > watched.last() + 1 or raft.last_index < watched.last():
-            # Replaced by a snapshot, or cut: look at all of it again.
+            if raft.first_index <= watched.last() + 1:
+                self._check_cut(name, watched, max(raft.last_index + 1, watched.base))
+            # Cut, or replaced by a snapshot: look at all of it again.
             watched.base, watched.terms = raft.first_index, []
         if raft.first_index > watched.base:
             del watched.terms[: raft.first_index - watched.base]
             watched.base = raft.first_index
-        while watched.terms and raft.term_at(watched.last()) != watched.terms[-1]:
-            watched.terms.pop()
+        same = watched.last()
+        while same >= watched.base and raft.term_at(same) != watched.terms[same - watched.base]:
+            same -= 1
+        if same < watched.last():
+            self._check_cut(name, watched, same + 1)
+            del watched.terms[same + 1 - watched.base :]
         for index in range(watched.last() + 1, raft.last_index + 1):
             term, payload = raft.term_at(index), raft.entry_at(index)
             if term is None:
@@ -202,19 +208,22 @@ class Invariants:
             late_s = (self._world.now_ns - led_since_ns) / 1e9
             self.violated("deposed leader", f"{machine.name} still leads term {term}, {late_s:.2f} s after term {newest} began")
 
-    def truncated(self, name: str, index: int) -> None:
-        """``name`` has cut its log before ``index``."""
+    def _check_cut(self, name: str, watched: _Watched, index: int) -> None:
+        """``name`` has cut its log before ``index``: nothing committed may be gone."""
         self.truncations += 1
         self._world.note(f"{name} cuts its log before {index}")
-        watched = self._watched.get(name)
-        if watched is None:
-            return
-        for cut in range(max(index, watched.base), watched.last() + 1):
+        for cut in range(index, watched.last() + 1):
             committed = self.committed.get(cut)
             if committed is not None and committed.term == watched.terms[cut - watched.base]:
                 self.violated("no truncation", f"{name} cut entry {cut} of term {committed.term}, which was committed")
                 return
-        del watched.terms[max(0, index - watched.base) :]
+
+    def truncated(self, name: str, index: int) -> None:
+        """``name`` reports that it cuts its log; a cut that is mended in the same turn is seen by this alone."""
+        watched = self._watched.get(name)
+        if watched is not None and watched.base <= index <= watched.last():
+            self._check_cut(name, watched, index)
+            del watched.terms[index - watched.base :]
 
 
 class _MachineObserver(Observer):

@@ -149,7 +149,8 @@ class Network:
         self.sent += 1
         repeats = self.repeats.get(link)
         if repeats is not None and self._rng.random() < repeats:
-            self._world.after(int(self._rng.random() ** 2 * 3 * SECOND), self._arrive_again, link, message)
+            longest = self._rng.choice((2 * MS, 200 * MS, 3 * SECOND))
+            self._world.after(int(self._rng.random() * longest), self._arrive_again, link, message)
         loss = self.loss.get(link)
         if loss is not None and self._rng.random() < loss:
             return

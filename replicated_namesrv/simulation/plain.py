@@ -23,7 +23,7 @@ from replicated_namesrv.simulation.machine import Life, Machine
 from replicated_namesrv.simulation.simulation import Simulation
 from replicated_namesrv.simulation.world import MS, SECOND
 
-_COUNTED = ("no truncation", "commit index", "apply", "every proposal ends", "deposed leader", "no election on heal")
+_COUNTED = ("no truncation", "commit index", "apply", "every proposal ends", "deposed leader", "no disruption")
 _TICK_S = 0.05
 _ELECTION_MAX_MS = 1_400
 _SURELY_NOT = ("QUEUE_FULL", "MISSING_LEADER", "DISCARDED", "NOT_LEADER", "REQUEST_DENIED")

@@ -135,7 +135,7 @@ class Simulation:
         if not self._stopped():
             self._application.check()
         if self.scenario.nodes > 1 and not self._stopped():
-            self._return_from_isolation()
+            self._disturb()
         return self._result(time.perf_counter() - started)
 
     def _catch_up(self) -> None:
@@ -152,8 +152,8 @@ class Simulation:
             self.invariants.violated("catch-up", f"{self.catch_up_s:.1f} s after the last heal {lag}")
         self._run(end_ns - self.world.now_ns)
 
-    def _return_from_isolation(self) -> None:
-        """A follower that comes back after it heard nothing for a while does not depose the leader."""
+    def _disturb(self) -> None:
+        """A follower that hears nothing but can talk, and one that comes back from isolation, do not depose the leader."""
         leader, followers = None, []
         for machine in self.machines:
             if machine.raft is not None and machine.raft.role == "leader":
@@ -165,12 +165,16 @@ class Simulation:
             return
         term, name = leader.raft.term, followers[0].name
         links = [link for link in self.network.links if name in link]
-        self.network.cut(links, hold=False)
-        self._run(self._application.catch_up_ns)
-        self.network.mend(links)
-        self._run(self._application.catch_up_ns)
-        if not self._stopped() and (leader.raft is None or leader.raft.role != "leader" or leader.raft.term != term):
-            self.invariants.violated("no election on heal", f"{name} came back from isolation and deposed {leader.name}")
+        for what, cut in (("was deaf", [link for link in links if link[1] == name]), ("came back from isolation", links)):
+            self.network.cut(cut, hold=False)
+            self._run(self._application.catch_up_ns)
+            self.network.mend(cut)
+            self._run(self._application.catch_up_ns)
+            if self._stopped():
+                return
+            if leader.raft is None or leader.raft.role != "leader" or leader.raft.term != term:
+                self.invariants.violated("no disruption", f"{name} {what} and deposed {leader.name}, leader of term {term}")
+                return
 
     def _lag(self, target: int) -> str | None:
         leaders = {machine.raft.leader_id if machine.raft else None for machine in self.machines}
