@@ -7,6 +7,7 @@ Exit codes: 0 stopped as asked (or ``-p``, ``-h``), 1 bad option or setting, 255
 """
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -128,7 +129,8 @@ def _serve(settings: Settings) -> int:
     handler = configure_logging(settings.log_level, as_json=as_json)
 
     def report_started(node: Node) -> None:
-        print(f"The Name Server boot success. serializeType=JSON, address {node.listen_address}", flush=True)
+        with contextlib.suppress(OSError):  # nobody reads it: no reason not to serve
+            print(f"The Name Server boot success. serializeType=JSON, address {node.listen_address}", flush=True)
 
     try:
         run_node(settings, report_started)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -191,3 +192,41 @@ async def test_admin_address_is_in_the_log(tmp_path: Path) -> None:
         found = re.search(r'admin HTTP listens", "address": "127\.0\.0\.1:(\d+)"', (tmp_path / "stderr").read_text())
         assert found is not None
         assert (await http(int(found.group(1)), "/v1/status")).json["nodeId"] == "one"
+
+
+def test_second_signal_ends_a_stop_that_waits(tmp_path: Path) -> None:
+    """A graceful stop waits for connections to go, here for one that stays."""
+    arguments = (
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "off",
+        "--data-dir",
+        str(tmp_path),
+        "--set",
+        "enableShutdownGracefully=true",
+    )
+    with running_command("serve", *arguments, stderr=tmp_path / "stderr") as server:
+        port = int(server.wait_line(BOOT).rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S):
+            assert asyncio.run(ask_cluster_info(port)) == 0  # the server has accepted what came before
+            server.process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + DEADLINE_S
+            while "stopping" not in (tmp_path / "stderr").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert server.process.poll() is None
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(DEADLINE_S) == -signal.SIGTERM
+
+
+def test_start_goes_on_if_nobody_reads_its_lines(tmp_path: Path) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path))
+    with running_command("serve", *arguments, stderr=tmp_path / "stderr") as server:
+        assert server.process.stdout is not None
+        server.process.stdout.close()
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := re.search(r'"serving", "address": "127\.0\.0\.1:(\d+)"', (tmp_path / "stderr").read_text())):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert asyncio.run(ask_cluster_info(int(found.group(1)))) == 0

@@ -3,6 +3,7 @@
 "use strict";
 
 const PAGE_ROWS = 200;
+const ROWS_MAX = 1000; // more than a reader scrolls through, and what the node gives at once
 const byId = (id) => document.getElementById(id);
 const view = { table: "brokers", limit: PAGE_ROWS, timer: 0, status: null, round: 0 };
 
@@ -113,7 +114,7 @@ function showTable(table, answer) {
     byId("rows").replaceChildren(line);
   }
   byId("count").textContent = answer.total === undefined ? "" : `${rows.length} of ${answer.total}`;
-  byId("more").hidden = !answer.next;
+  byId("more").hidden = !answer.next || view.limit >= ROWS_MAX;
 }
 
 function matches(row) {

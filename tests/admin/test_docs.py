@@ -1,0 +1,40 @@
+"""docs/admin-http.md names every path, metric and limit there is."""
+
+import re
+from pathlib import Path
+
+from replicated_namesrv.admin import app, changes, paging
+from replicated_namesrv.admin.metrics import COUNTER, METRICS, PREFIX
+from replicated_namesrv.admin.paths import ROUTES
+
+TEXT = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
+
+
+def test_every_path_is_documented() -> None:
+    for route in ROUTES:
+        path = re.sub(r"\{(\w+):[^}]*\}", r"{\1}", route.path).replace("nsaddr-{unit}", "nsaddr-UNIT")
+        if path != "/console/{file}":
+            assert f"`{route.method} {path}`" in TEXT
+
+
+def test_metrics_table_is_the_catalogue() -> None:
+    rows = re.findall(r"^\| `(namesrv_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", TEXT, re.MULTILINE)
+    declared = [
+        (
+            f"{PREFIX}{name}{'_total' if metric.kind is COUNTER else ''}",
+            metric.kind.__name__.removesuffix("MetricFamily").lower(),
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.meaning,
+        )
+        for name, metric in METRICS.items()
+    ]
+    assert rows == declared
+
+
+def test_limits_are_those_of_the_code() -> None:
+    assert f"{app.CONNECTIONS_MAX} connections" in TEXT
+    assert f"for {app.KEEPALIVE_TIMEOUT_S:g} s" in TEXT
+    assert app.BODY_BYTES_MAX == 1 << 20
+    assert f"at most 1 MiB and {changes.BODY_TIMEOUT_S:g} s" in TEXT
+    assert f"(1 to {paging.ROWS_MAX}, default {paging.ROWS_DEFAULT})" in TEXT
+    assert f"slices of {paging.SLICE_S * 1000:g} ms" in TEXT
