@@ -6,6 +6,7 @@ reason and must differ.
 """
 
 import base64
+import itertools
 import json
 import re
 import socket
@@ -158,7 +159,7 @@ class Replay:
     def do_send(self, step: dict[str, Any]) -> None:
         data = bytes.fromhex(step["send_hex"])
         places = [0, *step.get("split", []), len(data)]
-        for start, end in zip(places, places[1:], strict=False):
+        for start, end in itertools.pairwise(places):
             self.peer(step["conn"]).send(data[start:end])
 
     def do_recv(self, step: dict[str, Any]) -> None:
@@ -187,11 +188,14 @@ class Replay:
 
     def do_push(self, step: dict[str, Any]) -> None:
         push, wanted = self.listeners[step["name"]].take(5), step["expect"]["header"]
-        assert (push.header.code, push.header.flag, push.header.ext_fields) == (wanted["code"], wanted["flag"], wanted["extFields"])
+        header = push.header
+        assert (header.code, header.flag, header.ext_fields) == (wanted["code"], wanted["flag"], wanted["extFields"])
 
     def close(self) -> None:
-        for closing in [*self.peers.values(), *self.listeners.values()]:
-            closing.close()
+        for peer in self.peers.values():
+            peer.close()
+        for listener in self.listeners.values():
+            listener.close()
 
 
 def replay(case: dict[str, Any], folder: Path) -> None:

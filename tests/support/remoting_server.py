@@ -6,10 +6,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -44,16 +44,16 @@ class ServerThread:
         return self.server.port
 
     def do(self, action: Callable[[], T]) -> T:
-        """Result of ``action``, run in the server's loop; a coroutine function is awaited."""
+        """Result of ``action``, run in the server's loop."""
 
         async def run() -> T:
-            result = action()
-            if asyncio.iscoroutine(result):
-                awaited: T = await result
-                return awaited
-            return result
+            return action()
 
         return asyncio.run_coroutine_threadsafe(run(), self.loop).result(TIMEOUT_S * 3)
+
+    def wait_for(self, action: Coroutine[Any, Any, T]) -> T:
+        """Result of a coroutine, run in the server's loop."""
+        return asyncio.run_coroutine_threadsafe(action, self.loop).result(TIMEOUT_S * 3)
 
     def stop(self) -> None:
         """Stop server and node, and end the loop."""
@@ -149,7 +149,7 @@ class Peer:
 
     def answers(self, count: int) -> list[Answer]:
         """The next ``count`` frames."""
-        received = []
+        received: list[Answer] = []
         for _ in range(count):
             answer = self.receive()
             assert answer is not None, f"closed after {len(received)} of {count} answers"
