@@ -22,6 +22,7 @@ The list interface at the end (``add``, ``clear``, ``deleteEntriesFrom`` …) is
 """
 
 import struct
+from collections.abc import Callable
 from zlib import crc32
 
 from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError, Storage
@@ -104,6 +105,8 @@ class Log:
         """While set, ``deleteEntriesFrom`` does nothing: the guard knows that what follows is equal."""
         self.read_max = ENTRIES_READ_MAX
         """Bound on a slice with an end, so that a long backlog is applied in steps."""
+        self.on_cut: Callable[[int], None] = lambda index: None
+        """Told the first index that goes when the log is cut."""
         self.cut_records = 0
         """Records dropped as a torn tail when opening."""
         self._open()
@@ -426,6 +429,7 @@ class Log:
         self.durable_index = min(self.durable_index, index - 1)
         self._syncing_index = min(self._syncing_index, index - 1)
         self._write(CUT, NUMBER.pack(index))
+        self.on_cut(index)
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
         if entryTo > 0:

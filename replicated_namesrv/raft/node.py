@@ -119,6 +119,7 @@ class RaftNode:
         self.membership = Membership(self, identity)
         self.log = Log(storage, config.segment_bytes)
         self.log.read_max = config.apply_entries_max
+        self.log.on_cut = lambda index: self.observer.truncated(index, self.core.commit_index)
         self.sessions = Sessions()
         self.snapshots = SnapshotStore(storage, self.cluster_id)
         opened = self.snapshots.open_newest()

@@ -190,7 +190,7 @@ def test_other_members_than_the_data_directory_knows() -> None:
     world.elect()
     world.hosts["n3"].crash()
     world.names = ["n1", "n3", "n9"]
-    with pytest.raises(IdentityError, match="n2.*n9"):
+    with pytest.raises(IdentityError, match=r"n2.*n9"):
         world.hosts["n3"].start()
 
 

@@ -184,7 +184,7 @@ class Child:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.process: subprocess.Popen[bytes] | None = None
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
 
     def start(self) -> None:
         self.process = subprocess.Popen(
@@ -206,6 +206,11 @@ class Child:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None
+
+    def close(self) -> None:
+        """Kill it for good."""
+        self.kill()
+        self.errors.close()
 
     def client(self, timeout: float = 10) -> Client:
         return Client(self.settings["port"], timeout)

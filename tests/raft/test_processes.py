@@ -1,0 +1,266 @@
+"""Three real processes: killed, stopped, cut off; everything acknowledged is there afterwards."""
+
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.raft_process import Child, cluster
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def running(children: list[Child]) -> Iterator[list[Child]]:
+    try:
+        for child in children:
+            child.start()
+        yield children
+    finally:
+        for child in children:
+            child.close()
+
+
+def ask(child: Child, do: str, **fields: object) -> dict[str, Any]:
+    with closing(child.client()) as client:
+        return client.ask(do, **fields)
+
+
+def leader_of(children: list[Child]) -> Child:
+    def find() -> Child | None:
+        for child in children:
+            if child.process is not None and ask(child, "status")["status"]["role"] == "leader":
+                return child
+        return None
+
+    return wait_until(find, "a leader")
+
+
+class Writer(threading.Thread):
+    """Writes ascending numbers through one node after another and remembers what was acknowledged."""
+
+    def __init__(self, name: str, children: list[Child]) -> None:
+        super().__init__(name=name, daemon=True)
+        self.children = children
+        self.acknowledged: dict[str, str] = {}
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        number, client, position = 0, None, 0
+        while not self.stopping.is_set():
+            number += 1
+            key, value = f"{self.name}-{number}", str(number)
+            try:
+                if client is None:
+                    position += 1
+                    client = self.children[position % len(self.children)].client(timeout=8)
+                if client.ask("propose", command=f"{key}={value}")["ok"]:
+                    self.acknowledged[key] = value
+                    continue
+            except (OSError, ConnectionError):
+                pass
+            if client is not None:
+                client.close()
+                client = None
+        if client is not None:
+            client.close()
+
+
+def verify(children: list[Child], writers: list[Writer], checked: set[str], everything: bool) -> None:
+    """Every acknowledged write (those not yet checked, or all) is read back, on nodes in turn."""
+    clients = [child.client(timeout=30) for child in children]
+    try:
+        for writer in writers:
+            for position, (key, value) in enumerate(list(writer.acknowledged.items())):
+                if not everything and key in checked:
+                    continue
+                checked.add(key)
+                client = clients[position % len(clients)]
+                while not (answer := client.ask("read", key=key))["ok"]:
+                    assert answer["definite"]
+                assert answer["value"] == value, f"{key} was acknowledged as {value}; now it is {answer['value']}"
+    finally:
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kill_9_loop(tmp_path: Path, seed: int) -> None:
+    """Kill one, two or all three at random moments under load, with segments and snapshots small enough to turn over often."""
+    chooser = random.Random(seed)
+    children = cluster(tmp_path, segment_bytes=20_000, compact_entries=300, compact_margin_entries=50)
+    with running(children):
+        writers = [Writer(f"w{i}", children) for i in range(3)]
+        for writer in writers:
+            writer.start()
+        checked: set[str] = set()
+        for _ in range(8):
+            before = sum(len(w.acknowledged) for w in writers)
+            wait_until(lambda: sum(len(w.acknowledged) for w in writers) > before + 100, "100 writes", 60)  # noqa: B023
+            victims = chooser.sample(children, chooser.choice([1, 1, 2, 3]))
+            for victim in victims:
+                victim.kill()
+            for victim in victims:
+                victim.start()
+            verify(children, writers, checked, False)
+        for writer in writers:
+            writer.stopping.set()
+        for writer in writers:
+            writer.join()
+        verify(children, writers, checked, True)
+
+        def equal() -> bool:
+            states = [ask(c, "status") for c in children]
+            return len({(s["status"]["applied_index"], s["digest"]) for s in states}) == 1
+
+        wait_until(equal, "equal states")
+        assert any(ask(c, "status")["status"]["snapshot_index"] for c in children)
+
+
+def write_until_committed(children: list[Child], command: str) -> float:
+    """Seconds until some node acknowledges ``command``."""
+    started = time.monotonic()
+
+    def attempt() -> bool:
+        for child in children:
+            with closing(child.client(timeout=2)) as client:
+                if client.ask("propose", command=command, timeout_ms=1500)["ok"]:
+                    return True
+        return False
+
+    wait_until(attempt, "a commit")
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("how", ["kill -9", "SIGSTOP"])
+def test_fail_over(tmp_path: Path, how: str) -> None:
+    with running(cluster(tmp_path)) as children:
+        leader = leader_of(children)
+        assert leader.process is not None
+        if how == "SIGSTOP":
+            os.kill(leader.process.pid, signal.SIGSTOP)
+        else:
+            leader.kill()
+        others = [c for c in children if c is not leader]
+        assert write_until_committed(others, "a=1") < 3
+        new = leader_of(others)
+        if how == "SIGSTOP":
+            assert leader.process is not None
+            os.kill(leader.process.pid, signal.SIGCONT)
+        else:
+            leader.start()
+        wait_until(lambda: ask(leader, "status")["status"]["leader"] == new.settings["node"], "the old leader to follow")
+        term = ask(new, "status")["status"]["term"]
+        assert ask(leader, "read", key="a") == {"id": 1, "ok": True, "value": "1"}
+        assert ask(new, "status")["status"]["term"] == term
+
+
+class BlackHole:
+    """A TCP proxy that can stop passing bytes without closing anything."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.target = target
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.address = self.server.getsockname()
+        self.open = threading.Event()
+        self.open.set()
+        self.sockets: list[socket.socket] = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.server.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(self.target, 2)
+            except OSError:
+                near.close()
+                continue
+            self.sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self.pump, args=(source, sink), daemon=True).start()
+
+    def pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                self.open.wait()
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            source.close()
+            sink.close()
+
+    def close(self) -> None:
+        self.open.set()
+        self.server.close()
+        for s in self.sockets:
+            s.close()
+
+
+def test_black_holed_leader_steps_down_and_the_heal_causes_no_election(tmp_path: Path) -> None:
+    """All connections of one node, both ways, run through proxies that swallow everything."""
+    children = cluster(tmp_path)
+    proxies: dict[tuple[str, str], BlackHole] = {}
+    for child in children:
+        mine = child.settings["node"]
+        addresses = dict(child.settings["addresses"])
+        for peer, address in child.settings["addresses"].items():
+            if peer != mine:
+                proxies[mine, peer] = BlackHole(address)
+                addresses[peer] = proxies[mine, peer].address
+        child.settings["addresses"] = addresses
+    try:
+        with running(children):
+            leader = leader_of(children)
+            name = leader.settings["node"]
+            others = [c for c in children if c is not leader]
+            around = [proxy for pair, proxy in proxies.items() if name in pair]
+            cut_at = time.monotonic()
+            for proxy in around:
+                proxy.open.clear()
+            wait_until(lambda: ask(leader, "status")["status"]["role"] != "leader", "the cut leader to step down")
+            assert time.monotonic() - cut_at < 2 * 0.6 + 0.5
+            write_until_committed(others, "a=1")
+            new = leader_of(others)
+            term = ask(new, "status")["status"]["term"]
+            for proxy in around:
+                proxy.open.set()
+            wait_until(lambda: ask(leader, "read", key="a").get("value") == "1", "the old leader to catch up")
+            status = ask(new, "status")["status"]
+            assert (status["role"], status["term"]) == ("leader", term)
+    finally:
+        for proxy in proxies.values():
+            proxy.close()
+
+
+def test_a_second_process_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    children = cluster(tmp_path, 1)
+    with running(children):
+        second = Child({**children[0].settings, "port": 0})
+        with pytest.raises(AssertionError, match="used by another process"):
+            second.start()
+        second.close()
+
+
+def test_start_with_other_members_is_refused(tmp_path: Path) -> None:
+    children = cluster(tmp_path, 3)
+    with running(children):
+        leader_of(children)
+    settings = children[0].settings
+    addresses = {**settings["addresses"], "n4": ("127.0.0.1", 1)}
+    with pytest.raises(AssertionError, match=r"belongs to members .*n3.* but the configuration says .*n4"):
+        stranger = Child({**settings, "addresses": addresses})
+        with closing(stranger):
+            stranger.start()

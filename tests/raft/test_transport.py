@@ -1,0 +1,360 @@
+"""Peer connections over real sockets: who is let in, who is not, and what a bad peer can cost."""
+
+import asyncio
+import datetime
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from replicated_namesrv.raft.messages import Append, HigherTerm, Message, encode
+from replicated_namesrv.raft.transport import LENGTH, MAGIC, PeerTransport, TlsFiles, TransportError, TransportSettings, proof
+from tests.support.raft_process import free_ports
+from tests.support.waiting import until
+
+SECRET = b"a shared secret"
+MESSAGE = HigherTerm(1, 2, 3)
+
+
+class Peer:
+    """A transport and what happened to it."""
+
+    def __init__(self, settings: TransportSettings) -> None:
+        self.received: list[tuple[str, Message]] = []
+        self.events: list[str] = []
+        self.warnings: list[str] = []
+        self.transport = PeerTransport(
+            settings,
+            lambda peer, message: self.received.append((peer, message)),
+            lambda peer: self.events.append(f"+{peer}"),
+            lambda peer: self.events.append(f"-{peer}"),
+            self.warnings.append,
+        )
+
+    def send(self, peer: str, message: Message = MESSAGE) -> None:
+        self.transport.send(peer, message)
+        self.transport.flush()
+
+    def connected(self, peer: str) -> bool:
+        return self.transport.peers[peer].connected
+
+
+def pair_of_settings(**changes: object) -> list[TransportSettings]:
+    ports = free_ports(2)
+    addresses = {"a": ("127.0.0.1", ports[0]), "b": ("127.0.0.1", ports[1])}
+    return [replace(TransportSettings(n, "c", addresses, addresses[n], SECRET), **changes) for n in "ab"]  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def started(*settings: TransportSettings) -> AsyncIterator[list[Peer]]:
+    peers = [Peer(s) for s in settings]
+    for peer in peers:
+        await peer.transport.start()
+    try:
+        yield peers
+    finally:
+        for peer in peers:
+            await peer.transport.stop()
+
+
+async def both_connected(a: Peer, b: Peer) -> None:
+    await until(lambda: a.connected("b") and b.connected("a"), "both connections")
+
+
+def test_messages_pass_in_order_both_ways() -> None:
+    async def scenario() -> None:
+        async with started(*pair_of_settings()) as (a, b):
+            await both_connected(a, b)
+            messages = [Append(1, 2, 3, n, 4, 5, 6, 7, b"x" * n * 1000) for n in range(50)]
+            for message in messages:
+                a.send("b", message)
+            b.send("a")
+            await until(lambda: len(b.received) == 50 and a.received, "all messages")
+            assert b.received == [("a", m) for m in messages]
+            assert a.received == [("b", MESSAGE)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"secret": b"another"}, "does not know the shared secret"),
+        ({"secret": None}, "does not know the shared secret"),
+        ({"cluster_id": "other"}, "belongs to cluster 'other'"),
+    ],
+)
+def test_a_stranger_is_turned_away_and_told_why(change: dict[str, object], reason: str) -> None:
+    async def scenario() -> None:
+        good, other = pair_of_settings()
+        async with started(good, replace(other, **change)) as (a, b):  # type: ignore[arg-type]
+            await until(lambda: reason in a.transport.last_refusal or any(reason in w for w in a.warnings), "the refusal")
+            assert not a.connected("b")
+            assert not b.connected("a")
+            assert not a.received
+
+    asyncio.run(scenario())
+
+
+def test_a_name_outside_the_cluster_is_turned_away() -> None:
+    async def scenario() -> None:
+        good, other = pair_of_settings()
+        addresses = {**other.addresses, "z": other.addresses["b"]}
+        async with started(good, replace(other, node_id="z", addresses=addresses)) as (a, _):
+            await until(lambda: any("'z'" in w for w in a.warnings), "the refusal of z")
+
+    asyncio.run(scenario())
+
+
+async def raw_hello(settings: TransportSettings) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    reader, writer = await asyncio.open_connection(*settings.listen)
+    length = LENGTH.unpack(await reader.readexactly(4))[0]
+    frame = await reader.readexactly(length)
+    assert frame.startswith(MAGIC)
+    return reader, writer, frame[len(MAGIC) :]
+
+
+def hello(settings: TransportSettings, acceptor_nonce: bytes, source: str = "b", secret: bytes = SECRET) -> bytes:
+    nonce = b"n" * 16
+    names = source, settings.node_id, settings.cluster_id
+    frame = nonce + proof(secret, b"dial", acceptor_nonce, nonce, *names)
+    frame += b"".join(bytes([len(n)]) + n.encode() for n in names)
+    return LENGTH.pack(len(frame)) + frame
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    async with asyncio.timeout(10):
+        try:
+            while await reader.read(1000):
+                pass
+        except ConnectionError:
+            pass
+
+
+GARBAGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "long hello": LENGTH.pack(5000),
+    "huge": b"\xff\xff\xff\xff",
+    "short hello": LENGTH.pack(10) + b"x" * 10,
+    "empty hello": LENGTH.pack(0),
+    "names that end in the middle": LENGTH.pack(60) + b"x" * 48 + b"\xff" * 12,
+    "not UTF-8": LENGTH.pack(54) + b"x" * 48 + b"\x01\xff\x01\xff\x01\xff",
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_instead_of_a_hello(garbage: bytes) -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        async with started(settings) as (a,):
+            reader, writer, _ = await raw_hello(settings)
+            writer.write(garbage)
+            await ended(reader)
+            writer.close()
+            assert a.transport.refused_count == 1
+            assert not a.transport.unauthenticated
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("frame", [b"\x63nonsense", b"", encode(MESSAGE) + b"x", b"\x01" + b"\xff" * 30])
+def test_garbage_after_the_hello_closes_the_connection(frame: bytes) -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        async with started(settings) as (a,):
+            reader, writer, nonce = await raw_hello(settings)
+            writer.write(hello(settings, nonce) + LENGTH.pack(len(encode(MESSAGE))) + encode(MESSAGE))
+            writer.write(LENGTH.pack(len(frame)) + frame)
+            await ended(reader)
+            writer.close()
+            assert a.received == [("b", MESSAGE)]
+            assert a.transport.refused_count == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_recorded_hello_does_not_fit_another_connection() -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        async with started(settings) as (a,):
+            _, first, nonce = await raw_hello(settings)
+            recorded = hello(settings, nonce)
+            reader, second, _ = await raw_hello(settings)
+            second.write(recorded)
+            await ended(reader)
+            assert "does not know" in a.transport.last_refusal
+            first.close()
+            second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_newer_connection_replaces_the_older() -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        async with started(settings) as (a,):
+            old_reader, old, nonce = await raw_hello(settings)
+            old.write(hello(settings, nonce))
+            await until(lambda: "b" in a.transport.accepted, "the hello")
+            _, new, nonce = await raw_hello(settings)
+            new.write(hello(settings, nonce))
+            await ended(old_reader)
+            new.write(LENGTH.pack(len(encode(MESSAGE))) + encode(MESSAGE))
+            await until(lambda: a.received, "a message")
+            old.close()
+            new.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_that_does_not_read_costs_bounded_memory() -> None:
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings(buffer_bytes_max=1 << 20)
+        stuck = asyncio.Event()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(LENGTH.pack(len(MAGIC) + 16) + MAGIC + b"a" * 16)
+            length = LENGTH.unpack(await reader.readexactly(4))[0]
+            nonce = (await reader.readexactly(length))[:16]
+            answer = proof(SECRET, b"accept", b"a" * 16, nonce, "a", "b", "c")
+            writer.write(LENGTH.pack(len(answer)) + answer)
+            await stuck.wait()
+            writer.close()
+
+        server = await asyncio.start_server(accept, *theirs.listen, limit=1000)
+        async with started(ours) as (a,):
+            await until(lambda: a.connected("b"), "the connection")
+            big = Append(1, 2, 3, 4, 5, 6, 7, 8, b"x" * 500_000)
+            for _ in range(100):
+                if "-b" in a.events:
+                    break
+                a.send("b", big)
+            await until(lambda: "-b" in a.events, "the abort")
+            assert "does not read" in a.transport.last_refusal
+            stuck.set()
+        server.close()
+
+    asyncio.run(scenario())
+
+
+def test_without_authentication_only_loopback_is_bound() -> None:
+    settings = TransportSettings("a", "c", {"a": ("127.0.0.1", 1)}, ("0.0.0.0", 0))
+    with pytest.raises(TransportError, match="only a loopback address"):
+        Peer(settings)
+    Peer(replace(settings, listen=("127.0.0.1", 0)))
+
+
+# Mutual TLS
+
+
+class Authority:
+    """Signs certificates for nodes."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self.directory = directory
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self._sign(self.name, self.key.public_key(), 30, x509.BasicConstraints(True, None))
+        self.path = directory / f"{name}.pem"
+        self.path.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int, *extensions: x509.ExtensionType
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=40))
+            .not_valid_after(now + datetime.timedelta(days=days))
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def files(self, node: str, days: int = 10, trusted: Path | None = None, prefix: str = "") -> TlsFiles:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
+        certificate = self._sign(subject, key.public_key(), days, x509.SubjectAlternativeName([x509.DNSName(node)]))
+        paths = TlsFiles(self.directory / f"{prefix}{node}.pem", self.directory / f"{prefix}{node}.key", trusted or self.path)
+        paths.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        paths.key.write_bytes(
+            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        )
+        return paths
+
+
+def test_mutual_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        async with started(replace(ours, tls=authority.files("a")), replace(theirs, tls=authority.files("b"))) as (a, b):
+            await both_connected(a, b)
+            a.send("b")
+            await until(lambda: b.received, "the message")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fault", ["expired", "other authority", "other name", "no certificate"])
+def test_tls_turns_away(tmp_path: Path, fault: str) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        good = authority.files("a")
+        bad = {
+            "expired": lambda: authority.files("b", days=-1),
+            "other authority": lambda: stranger.files("b", trusted=authority.path),
+            "other name": lambda: authority.files("x"),
+            "no certificate": lambda: None,
+        }[fault]()
+        async with started(replace(ours, tls=good), replace(theirs, tls=bad)) as (a, b):
+            await until(lambda: a.transport.peers["b"].error and b.transport.peers["a"].error, "errors on both sides")
+            a.send("b")
+            b.send("a")
+            assert not a.connected("b")
+            assert not b.connected("a")
+            assert not a.received
+            assert not b.received
+
+    asyncio.run(scenario())
+
+
+def test_renewed_certificates_are_used_without_a_restart(tmp_path: Path) -> None:
+    """Both sides begin with certificates that have expired; the files are replaced in place."""
+    authority = Authority(tmp_path)
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        files = {n: authority.files(n, days=-1) for n in "ab"}
+        async with started(replace(ours, tls=files["a"]), replace(theirs, tls=files["b"])) as (a, b):
+            await until(lambda: "certificate" in a.transport.peers["b"].error, "the expired certificate to be refused")
+            for n in "ab":
+                authority.files(n)
+                os.utime(files[n].certificate, ns=(1, 1))
+            await both_connected(a, b)
+
+    asyncio.run(scenario())
+
+
+def test_unusable_tls_files_are_refused(tmp_path: Path) -> None:
+    files = TlsFiles(tmp_path / "none.pem", tmp_path / "none.key", tmp_path / "ca.pem")
+    ours, _ = pair_of_settings()
+    with pytest.raises(TransportError, match=r"none\.pem"):
+        Peer(replace(ours, tls=files))
+    assert ssl.HAS_TLSv1_3
+    assert socket.TCP_USER_TIMEOUT
