@@ -18,6 +18,7 @@ from replicated_namesrv.cli.client import (
     Progress,
     add_client_arguments,
     perm_text,
+    positive,
     print_json,
     run_with_servers,
 )
@@ -64,7 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NS",
         help="also compare this KV namespace; may be given several times",
     )
+    parser.add_argument("--limit", type=_limit, default=20, metavar="N", help="show N differences of a kind, 0: all (default 20)")
     add_client_arguments(parser, _EXAMPLES)
+
+
+def _limit(text: str) -> int:
+    return 0 if text == "0" else positive(text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -152,7 +158,7 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json(comparison, compared)
     else:
-        _print(comparison, compared)
+        _print(comparison, compared, arguments.limit)
     if comparison.brokers or comparison.topics or comparison.keys:
         return BAD
     return USAGE if comparison.unreachable else FOUND
@@ -179,15 +185,14 @@ def _print_json(comparison: _Comparison, compared: Sequence[str]) -> None:
     )
 
 
-def _print(comparison: _Comparison, compared: Sequence[str]) -> None:
+def _print(comparison: _Comparison, compared: Sequence[str], limit: int) -> None:
+    """``limit``: differences of each kind that are shown, 0 for all."""
     for address, reason in comparison.unreachable.items():
         print(f"not compared: {address}: {reason}")
-    for name, brokers in comparison.brokers.items():
-        _print_answers(f"broker {name}", brokers, "not registered", _broker_text)
-    for topic, routes in comparison.topics.items():
-        _print_answers(f"topic {topic}", routes, "no route", _route_text)
-    for (namespace, key), values in comparison.keys.items():
-        _print_answers(f"key {namespace}/{key}", values, "no such key", str)
+    keys = {f"{namespace}/{key}": values for (namespace, key), values in comparison.keys.items()}
+    _print_differences("broker", comparison.brokers, limit, "not registered", _broker_text)
+    _print_differences("topic", comparison.topics, limit, "no route", _route_text)
+    _print_differences("key", keys, limit, "no such key", str)
     counts = f"{len(comparison.brokers)} brokers, {len(comparison.topics)} topics, {len(comparison.keys)} keys differ"
     if comparison.brokers or comparison.topics or comparison.keys:
         print(f"{counts} between {' '.join(compared)}")
@@ -195,14 +200,20 @@ def _print(comparison: _Comparison, compared: Sequence[str]) -> None:
         print(f"equal: {' '.join(compared)}" if len(compared) > 1 else f"only {compared[0]} answered: nothing to compare it with")
 
 
-def _print_answers(title: str, answers: Mapping[str, V | None], missing: str, text: Callable[[V], str]) -> None:
+def _print_differences(
+    kind: str, differences: Mapping[str, Mapping[str, V | None]], limit: int, missing: str, text: Callable[[V], str]
+) -> None:
     """Servers that answer alike share a line."""
-    alike: dict[str, list[str]] = {}
-    for address, answer in answers.items():
-        alike.setdefault(missing if answer is None else text(answer), []).append(address)
-    print(title)
-    for answered, addresses in alike.items():
-        print(f"  {' '.join(addresses)}: {answered}")
+    shown = list(differences.items())[: limit or None]
+    for name, answers in shown:
+        alike: dict[V | None, list[str]] = {}
+        for address, answer in answers.items():
+            alike.setdefault(answer, []).append(address)
+        print(f"{kind} {name}")
+        for answered, addresses in alike.items():
+            print(f"  {' '.join(addresses)}: {missing if answered is None else text(answered)}")
+    if len(shown) < len(differences):
+        print(f"… and {len(differences) - len(shown)} more {kind}s: --limit 0 shows all, --json too")
 
 
 def _broker_text(data: BrokerData) -> str:
@@ -213,11 +224,13 @@ def _broker_text(data: BrokerData) -> str:
 
 
 def _route_text(route: TopicRouteData) -> str:
+    members = {
+        data.broker_name: " ".join(f"{broker_id}={addr}" for broker_id, addr in data.broker_addrs) for data in route.broker_datas
+    }
     parts = [
-        f"{name} {perm_text(perm)} read {read_queue_nums} write {write_queue_nums} flag {topic_sys_flag}"
-        for name, (perm, read_queue_nums, topic_sys_flag, write_queue_nums) in route.queue_datas
+        f"{name} {perm_text(perm)} read {read} write {write} flag {flag} at {members.get(name, 'nowhere')}"
+        for name, (perm, read, flag, write) in route.queue_datas
     ]
-    parts += [f"{data.broker_name} at {_broker_text(data)}" for data in route.broker_datas]
     if route.order_topic_conf is not None:
         parts.append(f"order {route.order_topic_conf}")
     parts += [

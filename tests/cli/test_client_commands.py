@@ -242,6 +242,7 @@ def test_diff_finds_every_kind_of_difference(namesrv: Namesrv, both: str, server
             assert answer["topics"]["Lonely"][two] is None
             assert answer["keys"] == [{"namespace": "DIFF", "key": "k", "values": {one: "1", two: None}}]
             assert (answer["equal"], answer["unreachable"], set(answer["compared"])) == (False, {}, {one, two})
+            assert "… and 2 more topics" in namesrv("diff", "-n", both, "--limit", "1").out
             text = namesrv("diff", "-n", both, "--namespace", "DIFF")
             assert text.code == 1
             for part in (
