@@ -5,7 +5,9 @@ service itself does not know.
 """
 
 import asyncio
+import difflib
 from asyncio import Future
+from collections.abc import Mapping
 
 import orjson
 from aiohttp import web
@@ -15,6 +17,7 @@ from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes.commands import Command, DeleteKVConfig, DeleteTopic, PutKVConfig
 from replicated_namesrv.routes.results import Result
+from replicated_namesrv.settings import ROWS
 
 BODY_TIMEOUT_S = 10.0
 NAME_CHARACTERS_MAX = 1024
@@ -53,8 +56,22 @@ async def update_config(request: web.Request) -> web.Response:
     if not isinstance(given, dict) or not all(isinstance(value, str | bool | int) for value in given.values()):
         raise BodyError('the body is not an object of names and plain values, as in {"orderMessageEnable": true}')
     values = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    _check_settings(values)
     context = request.app[CONTEXT]
-    return await _answer(context, context.service.update_config(values))
+    waiting = [name for name in values if not ROWS[name].live]
+    return await _answer(context, context.service.update_config(values), inForceAfterRestart=waiting)
+
+
+def _check_settings(values: Mapping[str, str]) -> None:
+    """Code 318 passes over what it does not understand; here a typing error is told. Raises BodyError."""
+    for name, text in values.items():
+        if name not in ROWS:
+            near = difflib.get_close_matches(name, ROWS, n=1)
+            raise BodyError(f"unknown setting '{name}'" + (f"; did you mean {near[0]}?" if near else ""))
+        try:
+            ROWS[name].parse(text)
+        except ValueError as cause:
+            raise BodyError(f"{name}={text}: not a value of this setting ({cause})") from cause
 
 
 def _name(request: web.Request, field: str) -> str:
@@ -77,9 +94,9 @@ async def _propose(request: web.Request, command: Command) -> web.Response:
     return await _answer(context, context.service.propose(command, None))
 
 
-async def _answer(context: AdminContext, outcome: "Result | Future[Result]") -> web.Response:
+async def _answer(context: AdminContext, outcome: "Result | Future[Result]", **more: object) -> web.Response:
     result = await outcome if isinstance(outcome, Future) else outcome
     if result.code == 0:
-        return json_response({"changed": result.changed, "revision": context.service.state.revision})
+        return json_response({"changed": result.changed, "revision": context.service.state.revision, **more})
     remark = result.remark or f"refused with code {result.code}"
     return json_error(_STATUS_OF_CODE.get(result.code, 500), remark, "correct the request; code " + str(result.code))

@@ -171,13 +171,25 @@ async def test_topic_is_forgotten(node: tuple[Node, int]) -> None:
 
 async def test_setting_is_changed_and_written_down(node: tuple[Node, int], tmp_path: Path) -> None:
     started, port = node
-    answer = await http(port, "/v1/config", "POST", b'{"orderMessageEnable": true, "waitSecondsForService": 7}')
+    answer = await http(port, "/v1/config", "POST", b'{"orderMessageEnable": true, "waitSecondsForService": 7, "listenPort": 1}')
     assert (answer.status, answer.json["changed"]) == (200, True)
+    assert answer.json["inForceAfterRestart"] == ["listenPort"]
     assert started.service.state.settings.order_message_enable is True
     assert (await http(port, "/v1/config")).json["waitSecondsForService"] == "7"
     assert "orderMessageEnable=true" in (tmp_path / "namesrv.properties").read_text()
     refused = await http(port, "/v1/config", "POST", b'{"kvConfigPath": "/etc/passwd"}')
     assert (refused.status, refused.json["outcome"]) == (403, "not done")
+
+
+async def test_misspelt_setting_and_bad_value_are_told(node: tuple[Node, int]) -> None:
+    answer = await http(node[1], "/v1/config", "POST", b'{"orderMessageEnabled": true}')
+    assert (answer.status, answer.json["error"]) == (
+        400,
+        "unknown setting 'orderMessageEnabled'; did you mean orderMessageEnable?",
+    )
+    answer = await http(node[1], "/v1/config", "POST", b'{"waitSecondsForService": "soon"}')
+    assert (answer.status, answer.json["outcome"]) == (400, "not done")
+    assert "waitSecondsForService=soon" in answer.json["error"]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": null}', b'{"a": [1]}', b"\xff"])

@@ -12,7 +12,7 @@ from tests.support.nodes import ask_cluster_info, http, running_node
 async def test_every_declared_metric_is_exported_and_no_other(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (_, port):
         text = (await http(port, "/metrics")).text
-    families = {family.name: family for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+    families = {family.name: family for family in text_string_to_metric_families(text)}
     ours = {name.removeprefix(PREFIX): family for name, family in families.items() if name.startswith(PREFIX)}
     assert set(ours) == set(METRICS)
     for name, declared in METRICS.items():
@@ -38,7 +38,7 @@ async def test_openmetrics_on_request(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (_, port):
         answer = await http(port, "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-    assert any(family.name == "namesrv_loop_lag_seconds" for family in parse_openmetrics(answer.text))
+    assert any(family.name == "namesrv_loop_lag_seconds" for family in parse_openmetrics(answer.text))  # type: ignore[no-untyped-call]
 
 
 def test_peers_cannot_invent_label_values() -> None:
