@@ -88,6 +88,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_suspended",
         "_tls",
         "_transport",
+        "_unsent",
         "_unwritable",
         "connection_id",
         "idle_slot",
@@ -112,6 +113,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._needed = FIRST_JUDGED_BYTES
         self._reading = True
         self._unwritable = False
+        self._unsent = 0
         self._suspended = False
         self._running = False
         self._ended: CloseReason | None = None
@@ -194,6 +196,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def is_closing(self) -> bool:
         """True once it is closed or closing: nothing can be answered any more."""
         return self._closing
+
+    def has_sent_something(self) -> bool:
+        """Whether unsent bytes have become fewer since this was asked last: a peer that reads slowly is not idle."""
+        unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        before, self._unsent = self._unsent, unsent
+        return unsent < before or (unsent > 0 and before == 0)
 
     def defer(self) -> None:
         """One request will be answered later, through ``finish``."""

@@ -147,7 +147,10 @@ class RemotingServer:
         """Close what has been idle, or incomplete, for too long at ``now_s``."""
         for idler in self.idle.advance(now_s):
             assert isinstance(idler, RemotingConnection)
-            idler.abort(CloseReason.IDLE)
+            if idler.has_sent_something():
+                self.idle.add(idler)
+            else:
+                idler.abort(CloseReason.IDLE)
         for holder in self.held.overdue(now_s):
             holder.close_at_limit("frameTimeout")
         self.metrics.held_bytes = self.held.total
