@@ -19,6 +19,7 @@ def source_hashes() -> dict[str, str]:
     for name in pysyncobj_core.RELIED_UPON:
         member = inspect.getattr_static(pysyncobj.syncobj.SyncObj, name)
         function = member.fget if isinstance(member, property) else member
+        assert callable(function)
         hashes[name] = hashlib.sha256(inspect.getsource(function).encode()).hexdigest()
     return hashes
 

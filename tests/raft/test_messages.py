@@ -72,7 +72,7 @@ def test_groups_come_back(proposals: list[tuple[int, bytes]], floor: int, node: 
 def test_garbage_groups_and_entries_are_malformed(data: bytes) -> None:
     for unpack in (unpack_groups, lambda raw: unpack_entries(raw, 1)):
         try:
-            unpack(data)  # type: ignore[operator]
+            unpack(data)
         except MalformedError:
             continue
 

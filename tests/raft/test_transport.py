@@ -316,12 +316,13 @@ def test_tls_turns_away(tmp_path: Path, fault: str) -> None:
     async def scenario() -> None:
         ours, theirs = pair_of_settings()
         good = authority.files("a")
-        bad = {
-            "expired": lambda: authority.files("b", days=-1),
-            "other authority": lambda: stranger.files("b", trusted=authority.path),
-            "other name": lambda: authority.files("x"),
-            "no certificate": lambda: None,
-        }[fault]()
+        bad: TlsFiles | None = None
+        if fault == "expired":
+            bad = authority.files("b", days=-1)
+        elif fault == "other authority":
+            bad = stranger.files("b", trusted=authority.path)
+        elif fault == "other name":
+            bad = authority.files("x")
         async with started(replace(ours, tls=good), replace(theirs, tls=bad)) as (a, b):
             await until(lambda: a.transport.peers["b"].error and b.transport.peers["a"].error, "errors on both sides")
             a.send("b")
