@@ -276,7 +276,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Keep bytes that complete nothing yet, or that wait until there is room for their answers."""
         if self._partial is None:
             self._partial = bytearray(data)
-            if not self._decided:
+            if self._decided:
+                self._needed = 0
+            else:
                 self._host.held.begin(self, self._host.now_s())
         else:
             self._partial += data

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import os
 import ssl
 import tempfile
 from collections.abc import Callable
@@ -186,7 +185,7 @@ class TlsContexts:
             self._task = asyncio.create_task(self._make_self_signed())
         else:
             self._build()
-            self._digests = {path: digest for path in self._watched() if (digest := _digest(path)) is not None}
+            self.watch_present_files()
             self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -208,10 +207,11 @@ class TlsContexts:
             self._changed -= {trust} | (pair if pair <= self._changed else set())
             self._reload()
 
-    def _watched(self) -> list[str]:
+    def watch_present_files(self) -> None:
+        """Let ``poll`` compare with what is in the files now; those that are not there are never looked at."""
         settings = self._settings
         named = (settings.tls_server_cert_path, settings.tls_server_key_path, settings.tls_server_trust_cert_path)
-        return [path for path in named if path and os.path.exists(path)]
+        self._digests = {path: digest for path in named if path and (digest := _digest(path)) is not None}
 
     def _build(self) -> None:
         self._context_built = True

@@ -85,7 +85,7 @@ class ServerThread:
 
 @contextmanager
 def live_server(
-    folder: Path, service_of: Callable[[Settings], NameService] = IndependentNode, **flags: str
+    folder: Path, service_of: Callable[[Settings], NameService] = IndependentNode, /, **flags: str
 ) -> Iterator[ServerThread]:
     """A started server on a port of the kernel's choice; ``flags`` by outside name, dots written as two underscores."""
     given = {name.replace("__", "."): value for name, value in flags.items()}
