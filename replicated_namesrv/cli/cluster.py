@@ -25,7 +25,7 @@ from replicated_namesrv.settings import parse_address
 
 HELP = "run a cluster of name servers on this machine and look after it until Ctrl-C"
 
-EXIT_BAD = 1
+EXIT_BAD, EXIT_UNKNOWN = 1, 2
 NODES_MAX = 10
 """Ports are consecutive from a base each ten apart, so more nodes would run into the next base."""
 ADMIN_PORT_OFFSET = 10
@@ -134,20 +134,20 @@ class Cluster:
         self._stopping = asyncio.Event()
 
     async def run(self, *, once: bool) -> int:
-        """The whole life; the exit code: 0, or 1 where a node did not come up."""
+        """The whole life; the exit code: 0, 1 where a node did not come up, 2 where ``once`` was stopped before it knew."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopping.set)
         try:
             if not await self._unless_stopped(self._start_all()):
-                return 0
+                return EXIT_UNKNOWN if once else 0
             self._print_cluster()
             if not once:
                 await self._unless_stopped(self._watch())
             return 0
         except ChildError as error:
             if self._as_json:
-                self._event("failed", error=str(error))
+                self._event("failed", str(error), error=str(error))
                 return EXIT_BAD
             raise
         finally:
@@ -170,12 +170,15 @@ class Cluster:
         self._progress(f"starting {len(self.nodes)} nodes, data in {self._data_dir}")
         for node in self.nodes:
             await node.start()
+        failed: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as starting:
                 for node in self.nodes:
                     starting.create_task(self._wait_first(node))
         except* ChildError as errors:
-            raise errors.exceptions[0] from None
+            failed = errors.exceptions[0]
+        if failed is not None:
+            raise failed
 
     async def _wait_first(self, node: NodeProcess) -> None:
         began = time.monotonic()
@@ -199,17 +202,19 @@ class Cluster:
             exit_code = await node.wait()
             if time.monotonic() - served_from > STEADY_S:
                 pause_s = RESTART_PAUSE_S
-            facts = {"node": node.plan.node_id, "exit": described_exit(exit_code), "restartInSeconds": pause_s}
-            self._event("node-ended", **facts, log=str(node.plan.log_file))
+            name, reason, log = node.plan.node_id, described_exit(exit_code), str(node.plan.log_file)
+            sentence = f"{name} ended ({reason}), see {log}; starting it again in {pause_s:g} s"
+            self._event("node-ended", sentence, node=name, exit=reason, restartInSeconds=pause_s, log=log)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RESTART_PAUSE_MAX_S)
             try:
                 await node.start()
                 node.restarts += 1
                 await node.wait_serving(SERVING_TIMEOUT_S)
-                self._event("node-serves", node=node.plan.node_id, pid=node.pid, restarts=node.restarts)
+                sentence = f"{name} serves again (pid {node.pid})"
+                self._event("node-serves", sentence, node=name, pid=node.pid, restarts=node.restarts)
             except ChildError as error:
-                self._event("node-failed", node=node.plan.node_id, error=str(error), log=str(node.plan.log_file))
+                self._event("node-failed", f"{error}; see {log}", node=name, error=str(error), log=log)
                 await node.stop()
 
     async def _stop_all(self) -> None:
@@ -243,11 +248,10 @@ class Cluster:
             )
         print("\n".join([*lines, "", f"namesrvAddr={addresses}", ""]), flush=True)
 
-    def _event(self, event: str, **facts: object) -> None:
+    def _event(self, event: str, sentence: str, **facts: object) -> None:
         if self._as_json:
             print(json.dumps({"event": event, **facts}), flush=True)
-        else:
-            self._progress(f"{event}: " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+        self._progress(sentence)
 
     def _progress(self, line: str) -> None:
         print(f"namesrv cluster: {line}", file=sys.stderr, flush=True)

@@ -109,13 +109,14 @@ def test_nodes_do_not_outlive_a_killed_parent(base_port: int, tmp_path: Path) ->
         wait_dead(pids)
 
 
-def test_ctrl_c_during_the_start_leaves_nothing(base_port: int, tmp_path: Path) -> None:
-    with running_command(*arguments(base_port, tmp_path), stderr=tmp_path / "err") as cluster:
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--once",), 2)])
+def test_ctrl_c_during_the_start_leaves_nothing(base_port: int, tmp_path: Path, more: tuple[str, ...], code: int) -> None:
+    with running_command(*arguments(base_port, tmp_path, *more), stderr=tmp_path / "err") as cluster:
         children = Path(f"/proc/{cluster.process.pid}/task/{cluster.process.pid}/children")
         wait_until(lambda: len(children.read_text().split()) == 3)
         pids = [int(pid) for pid in children.read_text().split()]
         cluster.process.send_signal(signal.SIGINT)
-        assert cluster.process.wait(DEADLINE_S) == 0
+        assert cluster.process.wait(DEADLINE_S) == code
         wait_dead(pids)
 
 
