@@ -32,7 +32,7 @@ HELP = "run broker agents that register as real brokers do"
 _EXAMPLES = """\
 examples:
   namesrv broker                                       one 5.3 broker with 8 topics; Ctrl-C unregisters it
-  namesrv broker --brokers 300 --topics 1000 -n 10.0.0.1:9876;10.0.0.2:9876
+  namesrv broker --brokers 300 --topics 1000 -n '10.0.0.1:9876;10.0.0.2:9876'
   namesrv broker --replicas 2 --heartbeat 322          master and slave in acting-master mode: a heartbeat a second
   namesrv broker --version 4.9 --compressed --period-ms 10000 --duration-s 60
   namesrv broker --json | jq 'select(.event == "refused")'
@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--namesrv-addr",
         metavar="ADDRS",
         type=addresses_argument,
-        help=f"name servers as host:port;host:port (default: environment {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
+        help=f"name servers, 'host:port;host:port' or with commas (default: environment {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
     )
     run.add_argument("--duration-s", type=float, metavar="S", help="stop after so many seconds (default: run until Ctrl-C)")
     run.add_argument("--json", action="store_true", help="one JSON object a line on stdout for everything that happens")
@@ -258,8 +258,9 @@ class _Run:
             before = self.signs_of_life
             errors = self.counts[EventKind.REFUSED] + self.counts[EventKind.NOT_SENT] + self.counts[EventKind.UNKNOWN]
             state = f"{registered} of {len(self.agents) * len(self.name_servers)} registrations in force, {errors} errors"
-            if errors:
-                state += f" (last: {self.last_error[:200]})"
+            unavailable = [reason for agent in self.agents for reason in agent.unavailable.values()]
+            if errors or unavailable:
+                state += f", {len(unavailable)} cannot connect (last: {(self.last_error or unavailable[-1])[:200]})"
             if terminal:
                 print(f"\r\x1b[K{state}, {rate:.0f} renewals/s", end="", file=sys.stderr, flush=True)
             elif state != shown:

@@ -42,7 +42,7 @@ from replicated_namesrv.errors import NamesrvError
 HELP = "show where the answers of several name servers differ"
 
 _EXAMPLES = """\
-  namesrv diff -n 10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876
+  namesrv diff -n '10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876'
   namesrv diff --namespace ORDER_TOPIC_CONFIG --json | jq .topics
   until namesrv diff >/dev/null; do sleep 1; done      wait until all of them agree
 

@@ -12,7 +12,7 @@ HELP = "show where a topic lives: brokers, addresses, queues, permissions"
 
 _EXAMPLES = """\
   namesrv route TopicTest                              ask the local name server
-  namesrv route TopicTest -n 10.0.0.1:9876;10.0.0.2:9876   ask the first of these that answers
+  namesrv route TopicTest -n '10.0.0.1:9876;10.0.0.2:9876'   ask the first of these that answers
   namesrv route TopicTest --json | jq .brokers
   namesrv diff                                         do all servers give the same answer?
 """

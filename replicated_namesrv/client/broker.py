@@ -190,6 +190,8 @@ class BrokerAgent:
         self.ha_server_addr: str | None = None
         self.registered: set[str] = set()
         """Servers whose last answer to a registration was success and whose connection has not ended since."""
+        self.unavailable: dict[str, str] = {}
+        """5.3: servers that the last scan could not connect to, and why."""
         self.member_group: dict[int, str] = {}
         self.pushes: deque[dict[str, str]] = deque(maxlen=PUSHES_KEPT)
         self.counts: Counter[tuple[int, EventKind]] = Counter()
@@ -269,6 +271,7 @@ class BrokerAgent:
         self._client = RemotingClient(on_disconnect=self._disconnected)
         self._group_servers = self._choose_servers()
         self._available = set()
+        self.unavailable = {}
         self.registered = set()
 
     async def _go(self) -> None:
@@ -429,15 +432,16 @@ class BrokerAgent:
     async def _scan(self) -> None:
         """``scanAvailableNameSrv``."""
 
-        async def connectable(address: str) -> bool:
+        async def problem(address: str) -> str | None:
             try:
                 await self._client.connect(address)
-            except NamesrvError:
-                return False
-            return True
+            except NamesrvError as error:
+                return str(error)
+            return None
 
-        found = await asyncio.gather(*(connectable(address) for address in self.name_servers))
-        self._available = {address for address, there in zip(self.name_servers, found, strict=True) if there}
+        found = await asyncio.gather(*(problem(address) for address in self.name_servers))
+        self.unavailable = {address: text for address, text in zip(self.name_servers, found, strict=True) if text is not None}
+        self._available = set(self.name_servers) - set(self.unavailable)
 
     def _state(self, topics: int = 0) -> "_State":
         return _State(self._client, self.identity, self.data_version, topics)

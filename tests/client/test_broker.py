@@ -344,6 +344,8 @@ def test_53_registers_only_where_its_scan_could_connect() -> None:
             options = BrokerOptions(register_period_ms=LONG_MS, scan_interval_ms=20)
             async with running(agent([there.address, away.address], options)) as broker:
                 assert broker.counts[REGISTER, EventKind.INVOKED] == 1
+                assert list(broker.unavailable) == [away.address]
+                assert "refused" in broker.unavailable[away.address]
                 await away.listen()
                 await until(lambda: away.accepted, "the scan to connect")
                 assert not away.requests
