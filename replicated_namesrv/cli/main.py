@@ -73,12 +73,17 @@ def overview() -> str:
     return "\n".join([*parts, _FIRST_STEPS])
 
 
+def program_of(name: str) -> str:
+    """What the user called to get this command."""
+    return "mqnamesrv" if name == "mqnamesrv" else f"namesrv {name}"
+
+
 def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
     """The parser of one command and its module."""
     module = importlib.import_module(f"replicated_namesrv.cli.{name}")
     parser_class: type[argparse.ArgumentParser] = getattr(module, "PARSER_CLASS", argparse.ArgumentParser)
     parser = parser_class(
-        prog="mqnamesrv" if name == "mqnamesrv" else f"namesrv {name}",
+        prog=program_of(name),
         description=module.HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -88,13 +93,13 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Errors of ``errors`` and Ctrl-C end here."""
-    parser, module = parser_of(name)
     try:
+        parser, module = parser_of(name)
         code: int = module.run(parser.parse_args(arguments))  # type: ignore[attr-defined]
         sys.stdout.flush()
         return code
     except NamesrvError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
+        print(f"{program_of(name)}: {error}", file=sys.stderr)
         return EXIT_BAD
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

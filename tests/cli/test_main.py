@@ -9,6 +9,7 @@ import pytest
 
 from replicated_namesrv import __version__
 from replicated_namesrv.cli import main
+from replicated_namesrv.errors import SettingError, UnavailableError
 from tests.support.nodes import clean_environment, command, run_command
 
 
@@ -89,3 +90,24 @@ def test_reader_that_goes_away_is_no_error_to_see() -> None:
     text = f"{' '.join(command('serve', '-p'))} | true"
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False, env=clean_environment())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (SettingError("key=value: give another"), 1, "namesrv serve: key=value: give another\n"),
+        (UnavailableError("no server answers"), 1, "namesrv serve: no server answers\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 1, ""),
+    ],
+)
+def test_errors_end_as_one_line_and_an_exit_code(
+    error: BaseException, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("replicated_namesrv.cli.serve.run", fail)
+    monkeypatch.setattr("replicated_namesrv.cli.main._reader_has_enough", lambda: None)
+    assert main.main(["serve"]) == code
+    assert capfd.readouterr() == ("", told)
