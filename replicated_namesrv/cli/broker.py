@@ -87,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--namesrv-addr",
         metavar="ADDRS",
         type=addresses_argument,
-        help=f"name servers, 'host:port;host:port' or with commas (default: environment {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
+        help=f"name servers, 'host:port;host:port' or with commas (default: {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
     )
     run.add_argument("--duration-s", type=float, metavar="S", help="stop after so many seconds (default: run until Ctrl-C)")
     run.add_argument("--json", action="store_true", help="one JSON object a line on stdout for everything that happens")

@@ -34,7 +34,7 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None
         metavar="ADDRS",
         type=addresses_argument,
         default=None,
-        help=f"name servers, 'host:port;host:port' or with commas (default: environment {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
+        help=f"name servers, 'host:port;host:port' or with commas (default: {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of a table")
     parser.add_argument(
