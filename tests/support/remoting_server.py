@@ -27,6 +27,10 @@ TIMEOUT_S = 10.0
 class ServerThread:
     """The running server; ``do`` runs something in its loop."""
 
+    loop: asyncio.AbstractEventLoop
+    service: NameService
+    server: RemotingServer
+
     def __init__(self, settings: Settings, service_of: Callable[[Settings], NameService]) -> None:
         self.settings = settings
         self._service_of = service_of

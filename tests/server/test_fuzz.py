@@ -1,0 +1,133 @@
+"""Mutated real frames against a server process: whatever comes, it goes on serving, keeps what is registered, and stays small."""
+
+import json
+import os
+import random
+import re
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from tests.support.nodes import running_command
+from tests.support.remoting_server import Peer, broker_fields, request, topic_table
+
+DATA = Path(__file__).parents[1] / "data"
+FRAMES_PER_CONNECTION = 5
+CHECK_EVERY = 500
+RSS_GROWTH_MAX_BYTES = 120_000_000
+NUMBERS = (b"-1", b"0", b"99999999999999999999", b"1e400", b"null", b"2147483648", b'""', b"{}", b"[" * 2000)
+LENGTHS = (0, 1, 4, 255, 65_536, 16_777_212, 16_777_213, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+
+
+def recorded_frames() -> list[bytes]:
+    frames = []
+    for name in ("frames_5.3.3.jsonl", "frames_4.9.8.jsonl"):
+        records = [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+        frames += [bytes.fromhex(record["hex"]) for record in records if record["dir"] == "c2s"]
+    for line in (DATA / "remoting_cases.jsonl").read_text().splitlines():
+        case = json.loads(line)
+        frames += [bytes.fromhex(step["send_hex"]) for step in case["steps"] if "send_hex" in step and case["version"] == "5.3.3"]
+    return [frame for frame in frames if len(frame) < 100_000]
+
+
+def mutated(rng: random.Random, frames: list[bytes]) -> bytes:
+    data = bytearray(rng.choice(frames))
+    for _ in range(rng.choice((1, 1, 1, 2, 5))):
+        place = rng.randrange(len(data) + 1)
+        match rng.randrange(9):
+            case 0 if data:
+                data[place % len(data)] = rng.randrange(256)
+            case 1 if data:
+                data[place % len(data)] ^= 1 << rng.randrange(8)
+            case 2:
+                del data[place:]
+            case 3:
+                data[place:place] = rng.randbytes(rng.randrange(1, 40))
+            case 4:
+                data[place:place] = data[rng.randrange(len(data) + 1) :][:500]
+            case 5:
+                position = rng.choice((0, 4, 8, place))
+                data[position : position + 4] = struct.pack(">I", rng.choice(LENGTHS))
+            case 6:
+                numbers = list(re.finditer(rb"\d+", data))
+                if numbers:
+                    number = rng.choice(numbers)
+                    data[number.start() : number.end()] = rng.choice(NUMBERS)
+                    fix_lengths(data, rng)
+            case 7:
+                data += rng.choice(frames)[rng.randrange(20) :]
+            case _:
+                del data[place : place + rng.randrange(1, 30)]
+                fix_lengths(data, rng)
+    return bytes(data)
+
+
+def fix_lengths(data: bytearray, rng: random.Random) -> None:
+    """Mostly make the length fields right again, so that what is inside gets read."""
+    if len(data) > 12 and rng.random() < 0.9:
+        grown = len(data) - 4 - int.from_bytes(data[:4])
+        data[:4] = struct.pack(">I", len(data) - 4)
+        header = int.from_bytes(data[5:8]) + grown
+        if 0 <= header < 1 << 24:
+            data[5:8] = header.to_bytes(3)
+
+
+def send_and_drain(port: int, data: bytes) -> None:
+    """Send all, say that this was all, and read until the server closes, which it must."""
+    with socket.create_connection(("127.0.0.1", port), 20) as connection:
+        try:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 18):
+                pass
+        except (ConnectionError, BrokenPipeError):
+            return
+
+
+def rss_bytes(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def check_health(port: int, guard: Peer) -> None:
+    assert guard.call(105, {"topic": "guarded-topic-1"}).code == 0, "what was registered is gone"
+    with Peer(port) as fresh:
+        answer = fresh.call(105, {"topic": "guarded-topic-2"})
+        assert answer.code == 0
+        assert b"10.255.255.1:10911" in answer.body
+
+
+def fuzz(rng: random.Random, count: int, folder: Path) -> None:
+    frames = recorded_frames()
+    arguments = ("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(folder / "data"))
+    with running_command(*arguments, stderr=folder / "stderr") as command:
+        port = int(command.wait_line("boot success").rpartition(":")[2])
+        pid = command.process.pid
+        with Peer(port) as guard:
+            fields = broker_fields("guard", "10.255.255.1:10911")
+            guard.call(103, fields, topic_table("guarded-topic-1", "guarded-topic-2"))
+            send_and_drain(port, b"".join(frames))
+            before = rss_bytes(pid)
+            for done in range(0, count, FRAMES_PER_CONNECTION):
+                send_and_drain(port, b"".join(mutated(rng, frames) for _ in range(FRAMES_PER_CONNECTION)))
+                if done % CHECK_EVERY == 0:
+                    assert command.process.poll() is None, "the process ended"
+                    guard.send(request(904, {"clusterName": "C", "brokerAddr": "10.255.255.1:10911"}, flag=2))
+                    check_health(port, guard)
+            check_health(port, guard)
+            assert rss_bytes(pid) - before < RSS_GROWTH_MAX_BYTES
+        command.process.terminate()
+        assert command.process.wait(20) == 0
+    unexpected = [line for line in (folder / "stderr").read_text().splitlines() if "unexpectedly" in line or "Traceback" in line]
+    assert not unexpected, f"handlers raised what nobody expected: {unexpected[:5]}"
+
+
+def test_mutated_frames(rng: random.Random, tmp_path: Path) -> None:
+    fuzz(rng, 5_000, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_mutated_frames(rng: random.Random, tmp_path: Path) -> None:
+    fuzz(rng, int(os.environ.get("FUZZ_FRAMES", "100000")), tmp_path)
