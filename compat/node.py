@@ -15,6 +15,7 @@ import logging
 import time
 from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 NO_PERMISSION = 16
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
+REMOVALS_PER_TURN = 4
+"""Silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
 
 
 class IndependentNode:
@@ -53,10 +56,12 @@ class IndependentNode:
         settings: Settings,
         monotonic_ms: Callable[[], float] = lambda: time.monotonic() * 1000,
         wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+        soon: Callable[[Callable[[], None]], object] = lambda work: asyncio.get_running_loop().call_soon(work),
     ) -> None:
         self._settings = settings
         self._monotonic_ms = monotonic_ms
         self._wall_clock_ms = wall_clock_ms
+        self._soon = soon
         self.state = RouteInfoManager(_route_settings(settings))
         self.live = LiveTable()
         self.expired_count = 0
@@ -151,7 +156,11 @@ class IndependentNode:
         if previous is not None and now - previous > 2 * self._settings.scan_not_active_broker_interval:
             log.warning("this process stood still; brokers get until the next scan", extra={"pause_ms": int(now - previous)})
             return
-        silent = list(self.live.silent_since(now))
+        self._expire(now)
+
+    def _expire(self, now_ms: float) -> None:
+        """Drop a few silent brokers, and the next few in the next turn of the loop."""
+        silent = list(islice(self.live.silent_since(now_ms), REMOVALS_PER_TURN))
         if not silent:
             return
         log.warning("brokers not heard within their time-out", extra={"brokers": [key.broker_addr for key, _ in silent]})
@@ -160,6 +169,7 @@ class IndependentNode:
         for _, attachment in silent:
             if not self.live.brokers_of(attachment.connection):
                 attachment.connection.close(CloseReason.OURS)
+        self._soon(lambda: self._expire(now_ms))
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
         """See NameService. The file is written first: if the disk refuses, nothing has changed (StorageError)."""

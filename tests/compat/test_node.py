@@ -45,7 +45,9 @@ def clock() -> Clock:
 
 @pytest.fixture
 def make_node(tmp_path: Path, clock: Clock) -> Callable[[], IndependentNode]:
-    return lambda: IndependentNode(Settings(data_dir=str(tmp_path)), clock, lambda: 1_700_000_000_000)
+    return lambda: IndependentNode(
+        Settings(data_dir=str(tmp_path)), clock, wall_clock_ms=lambda: 1_700_000_000_000, soon=lambda work: work()
+    )
 
 
 @pytest.fixture
@@ -76,6 +78,20 @@ def test_a_silent_broker_is_dropped_and_its_connection_closed(node: IndependentN
     assert node.state.route("T") is None
     assert wire.closed == [CloseReason.OURS]
     assert node.expired_count == 1
+
+
+def test_all_silent_brokers_go_a_few_at_a_time(clock: Clock, tmp_path: Path) -> None:
+    turns: list[Callable[[], None]] = []
+    node = IndependentNode(Settings(data_dir=str(tmp_path)), clock, wall_clock_ms=lambda: 1, soon=turns.append)
+    for i in range(10):
+        node.register(registration(f"b{i}", f"b{i}:1", timeout_ms=10_000), Wire(i))
+    scan_after(node, clock, 10_000)
+    clock.now_ms += 5_000
+    node.scan_not_active_broker()
+    assert len(node.state.registrations()) == 6
+    while turns:
+        turns.pop(0)()
+    assert node.state.registrations() == []
 
 
 def test_the_default_time_out_is_two_minutes(node: IndependentNode, clock: Clock) -> None:
