@@ -153,7 +153,9 @@ async function refresh() {
   if (round === view.round && interval) view.timer = setTimeout(refresh, interval);
 }
 
-function choose(name) {
+function choose(wanted) {
+  const name = Object.hasOwn(TABLES, wanted) ? wanted : "brokers";
+  history.replaceState(null, "", `#${name}`);
   view.table = name;
   view.limit = PAGE_ROWS;
   for (const button of document.querySelectorAll("nav button")) {
@@ -173,4 +175,4 @@ byId("token-form").addEventListener("submit", (event) => {
   sessionStorage.setItem("token", byId("token").value);
   refresh();
 });
-choose("brokers");
+choose(location.hash.slice(1));
