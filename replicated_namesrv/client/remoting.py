@@ -142,14 +142,15 @@ class RemotingClient:
     async def request(self, address: str, command: RemotingCommand, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> RemotingCommand:
         """Send and wait for the answer, at most ``timeout_ms`` in all; connects first if need be.
 
-        Raises UnavailableError (surely not received) or OutcomeUnknownError.
+        Raises UnavailableError (surely not received) or OutcomeUnknownError; FrameError for a request that is too large.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        connection = await self._writable(address, timeout_ms)
         opaque = next(self._opaque) & 0x7FFFFFFF
+        frame = encode_command(command._replace(opaque=opaque))
+        connection = await self._writable(address, timeout_ms)
         answer = connection.expect(opaque)
-        connection.write(encode_command(command._replace(opaque=opaque)))
+        connection.write(frame)
         try:
             async with asyncio.timeout_at(deadline):
                 return await answer
@@ -160,11 +161,14 @@ class RemotingClient:
             connection.forget(opaque)
 
     async def send_oneway(self, address: str, command: RemotingCommand, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        """Hand the request to the connection; whether it arrives is never known. Raises UnavailableError if it was not sent."""
+        """Hand the request to the connection; whether it arrives is never known.
+
+        Raises UnavailableError if it was not sent; FrameError for a request that is too large.
+        """
+        opaque = next(self._opaque) & 0x7FFFFFFF
+        frame = encode_command(command._replace(opaque=opaque, flag=command.flag | ONEWAY_FLAG))
         connection = await self._writable(address, timeout_ms)
-        connection.write(
-            encode_command(command._replace(opaque=next(self._opaque) & 0x7FFFFFFF, flag=command.flag | ONEWAY_FLAG))
-        )
+        connection.write(frame)
 
     def disconnect(self, address: str) -> None:
         """Close the connection to ``address``, if there is one; what is pending on it fails."""
@@ -201,7 +205,7 @@ class RemotingClient:
                 await connection.writable.wait()
         except TimeoutError:
             raise UnavailableError(f"{address} read nothing for {timeout_ms} ms, nothing more was sent") from None
-        if not self.is_connected(address):
+        if self._connections.get(address) is not connection:
             raise UnavailableError(f"connection to {address} was lost before the request was sent")
         return connection
 

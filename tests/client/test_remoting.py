@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand, client_tls_context, encode_command, parse_address
-from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
+from replicated_namesrv.errors import FrameError, NamesrvError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, SerializeType
 from tests.support.client_peers import Behaviour, answer_to, scripted_server
 from tests.support.waiting import until
@@ -176,6 +176,19 @@ def test_a_peer_that_reads_nothing_is_not_fed_for_ever() -> None:
         released.set()
         listening.close()
         await listening.wait_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_no_frame_holds_is_refused_here() -> None:
+    async def scenario() -> None:
+        async with scripted_server() as server:
+            client = RemotingClient()
+            with pytest.raises(FrameError, match="16777212"):
+                await client.request(server.address, ASK._replace(body=bytes(1 << 24)))
+            assert (await client.request(server.address, ASK)).code == 0
+            assert server.codes() == [ASK.code]
+            await client.close()
 
     asyncio.run(scenario())
 
