@@ -185,7 +185,9 @@ class Log:
 
     def _replay(self, kind: int, payload: bytes) -> None:
         if kind == CUT:
-            del self._entries[NUMBER.unpack(payload)[0] - self._entries[0][1] :]
+            # What it cut may have been in segments that a snapshot has replaced since.
+            if self._entries:
+                del self._entries[max(0, NUMBER.unpack(payload)[0] - self._entries[0][1]) :]
         elif kind == TERM:
             self._term = NUMBER.unpack_from(payload)[0]
             self._vote = payload[8:].decode() or None
