@@ -3,11 +3,12 @@
 Reading is as lenient as fastjson is in RocketMQ 5.x, and as strict: where Java fails and closes the connection, FrameError is
 raised. Beyond Java there is one limit, ``MAX_HEADER_FIELDS``, so that no header costs more than a few milliseconds.
 
-A server that has answered a request can answer one that differs only in its opaque without reading it: ``split_opaque`` and
-``split_opaque_binary`` cut the opaque out of a header, what is around it identifies the request, and ``AnswerParts`` is the
-answer around its opaque. The cut is a plain text search; ``opaque_is_certain`` proves once per (before, after), by reading the
-header with two different numbers in that place, that the number there is the opaque and nothing else. Only what was proven may
-be remembered; then equal surroundings mean an equal request, whatever the header looks like.
+A server that has answered a request can answer one that differs only in its opaque without reading it: what is around the
+opaque identifies the request, and ``AnswerParts`` is the answer around its opaque. In a binary header the opaque has a fixed
+place (``BINARY_OPAQUE``). In a JSON header a plain text search finds a number after ``"opaque":``, and ``opaque_is_certain``
+proves once per (before, after), by reading the header with two different numbers in that place, that the number there is the
+opaque and nothing else. Only what was proven may be remembered; then equal surroundings mean an equal request, whatever else the
+header contains.
 """
 
 from struct import Struct
@@ -28,6 +29,9 @@ MAX_HEADER_FIELDS: Final = 4096
 
 JSON: Final = int(SerializeType.JSON)
 ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
+
+BINARY_OPAQUE: Final = slice(5, 9)
+"""Where the opaque stands in a binary header."""
 
 _MAX_PLAIN_BYTES = 65_536
 _FIXED = Struct(">hbhiii")
@@ -239,7 +243,7 @@ def _binary_around_opaque(header: RemotingHeader) -> tuple[bytes, bytes]:
         fixed = _FIXED.pack(header.code, language, header.version, 0, header.flag, len(remark))
     except struct_error as error:
         raise FrameError(f"the header does not fit into the binary form: {error}") from None
-    return fixed[:5], b"".join((fixed[9:], remark, _INT.pack(len(fields)), fields))
+    return fixed[: BINARY_OPAQUE.start], b"".join((fixed[BINARY_OPAQUE.stop :], remark, _INT.pack(len(fields)), fields))
 
 
 def answer_parts(
@@ -275,42 +279,11 @@ def command_frame(header: RemotingHeader, body: bytes = b"") -> bytes:
     return frame(encode_header(header), body, header.serialize_type)
 
 
-def split_opaque(header: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """A JSON header cut around its opaque: (before, opaque as decimal text, after); None if it has not the usual form.
-
-    (before, after) identifies the request only where ``opaque_is_certain`` holds for it.
-    """
-    start = header.find(b'"opaque":') + 9
-    if start == 8:
-        return None
-    end = header.find(b",", start)
-    if end == -1:
-        end = len(header) - 1
-    opaque = header[start:end]
-    if not opaque.isdigit() or len(opaque) > 9 or (opaque[0] == 48 and len(opaque) > 1):
-        return _split_unusual(header, start, end)
-    return header[:start], opaque, header[end:]
-
-
-def _split_unusual(header: bytes, start: int, end: int) -> tuple[bytes, bytes, bytes] | None:
-    """Negative, ten digits, or the last member of the header."""
-    end = min(end, header.find(b"}", start) if header.find(b"}", start) != -1 else end)
-    opaque = header[start:end]
-    digits = opaque.removeprefix(b"-")
-    if not digits.isdigit() or len(digits) > 10 or digits[0] == 48 or not _is_int32(int(opaque)):
-        return None
-    return header[:start], opaque, header[end:]
-
-
-def split_opaque_binary(header: bytes) -> tuple[bytes, bytes, bytes]:
-    """A binary header cut around its opaque, which has a fixed place: always certain. The header must be a whole one."""
-    return header[:5], header[5:9], header[9:]
-
-
 def opaque_is_certain(before: bytes, after: bytes) -> bool:
     """Whether a number between these two parts of a JSON header is its opaque and nothing but its opaque.
 
-    Two different numbers put there must each come out as the opaque and must leave everything else equal.
+    Two different numbers put there must each come out as the opaque and must leave everything else equal. Then so does every
+    int32 written as fastjson writes it: an optional minus sign and digits, no leading zero.
     """
     try:
         first = decode_json_header(b"%b%d%b" % (before, 7, after))

@@ -10,8 +10,8 @@ others between the slices of a large body::
     steps = decode_register_body(body, header.version, compressed)
     body = finish(steps)                      # at one go, or: next(steps) until StopIteration, whose value is the result
 
-Sizes are bounded: inflated bytes, bytes of one text, nesting. What is remembered between bodies is bounded and invisible:
-results never depend on it.
+Sizes are bounded: inflated bytes, bytes of one text, nesting, members. What is remembered between bodies is bounded and
+invisible: results never depend on it.
 
 Deviations from RocketMQ 5.3.3, towards a clear error or towards peers that Java turns away: a topic without ``topicName`` is an
 error instead of a half-done registration; a zlib stream is recognised even if the header does not announce it, as 5.x brokers
@@ -25,13 +25,14 @@ from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.wire.codes import V3_0_11
 from replicated_namesrv.wire.fastjson import MAX_BYTES_AT_ONCE, MalformedJsonError, decode_utf8, loads, parse_steps
-from replicated_namesrv.wire.fastjson_values import members, to_list, to_map, to_object, to_text
+from replicated_namesrv.wire.fastjson_values import members, to_map, to_object
 from replicated_namesrv.wire.registration_canonical import decode_canonical
 from replicated_namesrv.wire.registration_compressed import decode_compressed
 from replicated_namesrv.wire.registration_values import (
     SLICE_TOPICS,
     RegisterBrokerBody,
     data_version_of,
+    filter_servers_of,
     mapping_infos_of,
     topic_of,
 )
@@ -40,6 +41,8 @@ __all__ = ["MAX_INFLATED_BYTES", "RegisterBrokerBody", "Steps", "decode_register
 
 MAX_INFLATED_BYTES: Final = 64 << 20
 """Default limit of what a compressed body may inflate to."""
+MAX_MEMBERS: Final = 1_500_000
+"""Keys, items and closing brackets of a body that is not canonical: 100,000 topics have about a million."""
 
 _ZLIB_FIRST_BYTE = 0x78
 _BODY_MEMBERS = frozenset(("filterServerList", "topicConfigSerializeWrapper"))
@@ -78,8 +81,7 @@ def decode_general(body: bytes) -> Steps:
     if value is None:
         raise MalformedJsonError("the body is null")
     given = members(value, _BODY_MEMBERS)
-    servers = to_list(given.get("filterServerList", []), "filterServerList")
-    filter_servers = None if servers is None else tuple([server for server in map(to_text, servers) if server is not None])
+    filter_servers = filter_servers_of(given.get("filterServerList", []))
     return (yield from _decode_wrapper(given.get("topicConfigSerializeWrapper", {}), filter_servers))
 
 
@@ -90,7 +92,7 @@ def _read(body: bytes) -> Generator[None, None, object]:
             return loads(body)
         except MalformedJsonError:
             pass
-    return (yield from parse_steps(decode_utf8(body)))
+    return (yield from parse_steps(decode_utf8(body), MAX_MEMBERS))
 
 
 def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> Steps:
@@ -109,5 +111,5 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
             topics[name] = queue_data
             if count % SLICE_TOPICS == 0:
                 yield
-    mappings = mapping_infos_of(given.get("topicQueueMappingInfoMap"))
+    mappings = yield from mapping_infos_of(given.get("topicQueueMappingInfoMap"))
     return RegisterBrokerBody(data_version_of(given.get("dataVersion")), topics, mappings, filter_servers)

@@ -16,8 +16,7 @@ from typing import Final
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.wire.fastjson import MalformedJsonError, loads
-from replicated_namesrv.wire.fastjson_values import to_list, to_text
-from replicated_namesrv.wire.registration_values import RegisterBrokerBody, interned, mapping_infos_of
+from replicated_namesrv.wire.registration_values import RegisterBrokerBody, filter_servers_of, interned, mapping_infos_of
 
 MAX_REMEMBERED: Final = 65_536
 """Pieces that are remembered; about 500 bytes each, all forgotten at once when there are more."""
@@ -62,7 +61,7 @@ def decode_canonical(body: bytes) -> Generator[None, None, RegisterBrokerBody | 
     start = before.end()
     end = body.rfind(_BEFORE_MAPPINGS, start - 1)
     if end >= 0:
-        mappings = _mappings(body[end + len(_BEFORE_MAPPINGS) :])
+        mappings = yield from _mappings(body[end + len(_BEFORE_MAPPINGS) :])
         if mappings is None:
             return None
     elif body.endswith(b"}}}"):
@@ -80,15 +79,14 @@ def decode_canonical(body: bytes) -> Generator[None, None, RegisterBrokerBody | 
             yield
     filter_servers, counter, state_version, timestamp = before.group(1, 2, 3, 4)
     return RegisterBrokerBody(
-        DataVersion(int(counter), int(state_version or 0), int(timestamp)), topics, mappings, _filter_servers(filter_servers)
+        DataVersion(int(counter), int(state_version or 0), int(timestamp)),
+        topics,
+        mappings,
+        () if filter_servers == b"[]" else filter_servers_of(loads(filter_servers)),
     )
 
 
-def _filter_servers(text: bytes) -> tuple[str, ...]:
-    return tuple([to_text(item) or "" for item in to_list(loads(text), "filterServerList") or ()]) if text != b"[]" else ()
-
-
-def _mappings(rest: bytes) -> dict[str, TopicQueueMappingInfo] | None:
+def _mappings(rest: bytes) -> Generator[None, None, dict[str, TopicQueueMappingInfo] | None]:
     """The last member and the two brackets that close the body."""
     if rest == b"{}}}":
         return {}
@@ -96,7 +94,7 @@ def _mappings(rest: bytes) -> dict[str, TopicQueueMappingInfo] | None:
         # A slash may begin a comment, which would hide the brackets.
         return None
     try:
-        return mapping_infos_of(loads(rest[:-2]))
+        return (yield from mapping_infos_of(loads(rest[:-2])))
     except MalformedJsonError:
         return None
 

@@ -13,10 +13,11 @@ from typing import Final
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.wire.codes import V5_0_0
 from replicated_namesrv.wire.fastjson import MalformedJsonError, loads
-from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, to_list, to_text
+from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN
 from replicated_namesrv.wire.registration_values import (
     RegisterBrokerBody,
     data_version_of,
+    filter_servers_of,
     interned,
     mapping_info_of,
 )
@@ -98,10 +99,9 @@ def _json(text: bytes) -> object:
 def _filter_servers(text: bytes) -> tuple[str, ...] | None:
     """A JSON array of texts; null is None, and what cannot be read is empty, as in Java."""
     try:
-        items = to_list(_json(text), "filterServerList")
+        return filter_servers_of(_json(text))
     except MalformedJsonError:
         return ()
-    return None if items is None else tuple([server for server in map(to_text, items) if server is not None])
 
 
 class _InflatedTexts:

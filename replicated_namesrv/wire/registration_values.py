@@ -4,6 +4,7 @@ Equal topic names are one object and equal QueueData are one object in this proc
 same topics cost references, and comparing what is stored with what is announced is comparing identities.
 """
 
+from collections.abc import Generator
 from sys import intern
 from typing import Final, NamedTuple
 
@@ -15,6 +16,7 @@ from replicated_namesrv.wire.fastjson_values import (
     members,
     to_bool,
     to_int,
+    to_list,
     to_long,
     to_map,
     to_object,
@@ -26,6 +28,8 @@ SLICE_TOPICS: Final = 1000
 DEFAULT_QUEUE_NUMS: Final = 16
 DEFAULT_PERM: Final = 6
 GLOBAL_SCOPE: Final = "__global__"
+MAX_FILTER_SERVERS: Final = 1000
+"""Filter servers of one broker; real ones have a few, and none since 5.0."""
 MAX_INTERNED: Final = 65_536
 
 _TOPIC_MEMBERS = frozenset(
@@ -119,7 +123,21 @@ def mapping_info_of(value: object) -> TopicQueueMappingInfo:
     )
 
 
-def mapping_infos_of(value: object) -> dict[str, TopicQueueMappingInfo]:
-    """A map of TopicQueueMappingInfo by topic; null is empty."""
-    table = to_map(value, "topicQueueMappingInfoMap") or {}
-    return {intern(topic): mapping_info_of(info) for topic, info in table.items()}
+def mapping_infos_of(value: object) -> Generator[None, None, dict[str, TopicQueueMappingInfo]]:
+    """A map of TopicQueueMappingInfo by topic, in slices; null is empty."""
+    infos: dict[str, TopicQueueMappingInfo] = {}
+    for count, (topic, info) in enumerate((to_map(value, "topicQueueMappingInfoMap") or {}).items(), 1):
+        infos[intern(topic)] = mapping_info_of(info)
+        if count % SLICE_TOPICS == 0:
+            yield
+    return infos
+
+
+def filter_servers_of(value: object) -> tuple[str, ...] | None:
+    """A list of texts without the nulls in it; None for null."""
+    servers = to_list(value, "filterServerList")
+    if servers is None:
+        return None
+    if len(servers) > MAX_FILTER_SERVERS:
+        raise MalformedJsonError(f"{len(servers)} filter servers are more than {MAX_FILTER_SERVERS}")
+    return tuple([server for server in map(to_text, servers) if server is not None])

@@ -317,8 +317,11 @@ def test_any_damaged_body_is_a_body_or_an_error(body: bytes, version: int) -> No
         b'{"filterServerList":' + b"[" * 1_000_000,
         b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"x":{"topicName":' + b"[" * 900 + b"]" * 900 + b"}}}}",
         b'{"topicConfigSerializeWrapper":{"dataVersion":{"timestamp":' + b"9" * 100_000 + b"}}}",
+        b'{"filterServerList":[' + b'"a",' * 1001 + b"]}",
+        body_of([]).replace(b"[]", b"[" + b",".join([b'"a"'] * 1001) + b"]"),
+        b'{"topicConfigSerializeWrapper":{},"zzz":[' + b"1," * 1_500_000 + b"]}",
     ],
-    ids=["objects", "arrays", "text of arrays", "digits"],
+    ids=["objects", "arrays", "text of arrays", "digits", "filter servers", "canonical filter servers", "members"],
 )
 def test_hostile_bodies_are_errors(body: bytes) -> None:
     with pytest.raises(BodyError):
