@@ -116,14 +116,10 @@ def classpath(jars: Path) -> str:
 def _fetch(version: str, mvn: Path, folder: Path, say: Callable[[str], None]) -> None:
     """Copy RocketMQ ``version`` and all it depends on into ``folder``/jars."""
     say(f"fetching the jars of RocketMQ {version} through Maven, once; this takes a minute or two")
+    wanted = [("org.apache.rocketmq", f"rocketmq-{artifact}", version) for artifact in ROCKETMQ_ARTIFACTS]
     dependencies = "".join(
-        f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-{artifact}</artifactId>"
-        f"<version>{version}</version></dependency>"
-        for artifact in ROCKETMQ_ARTIFACTS
-    )
-    group, artifact, compiler_version = COMPILER
-    dependencies += (
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{compiler_version}</version></dependency>"
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{number}</version></dependency>"
+        for group, artifact, number in [*wanted, COMPILER]
     )
     (folder / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>replicated.namesrv</groupId><artifactId>jars</artifactId>"
