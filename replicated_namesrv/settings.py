@@ -179,9 +179,7 @@ class Settings:
     log_format: str = setting("auto", OWN, "human, json or auto: human on a terminal, JSON elsewhere.")
     route_cache_bytes: int = setting(134_217_728, OWN, "Encoded route answers kept in memory; the least recently used go first.")
     max_connections: int = setting(20_000, OWN, "Connections held at once; one more is closed at once.")
-    max_pending_per_connection: int = setting(
-        1024, OWN, "Unanswered requests of one connection at which it is read no further."
-    )
+    max_pending_per_connection: int = setting(1024, OWN, "Unanswered requests of one connection at which it is read no further.")
     max_held_bytes: int = setting(
         268_435_456, OWN, "Bytes held in all for incomplete frames and unread answers; the oldest holder is closed first."
     )

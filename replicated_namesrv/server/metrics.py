@@ -7,8 +7,7 @@ request costs an addition. All numbers only grow, except those that ``Gauges`` n
 from bisect import bisect_left
 
 LATENCY_BOUNDS_NS = tuple(
-    int(seconds * 1e9)
-    for seconds in (25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 1e-2, 25e-3, 5e-2, 0.1, 0.25, 1.0, 5.0)
+    int(seconds * 1e9) for seconds in (25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 1e-2, 25e-3, 5e-2, 0.1, 0.25, 1.0, 5.0)
 )
 """Upper bounds of the latency buckets in nanoseconds; one more bucket counts what is beyond."""
 

@@ -1,2 +1,2 @@
-from pysyncobj.syncobj import SyncObj as SyncObj
 from pysyncobj.config import SyncObjConf as SyncObjConf
+from pysyncobj.syncobj import SyncObj as SyncObj
