@@ -42,6 +42,9 @@ class Application(Protocol):
     def stop_clients(self) -> None:
         """Ask for nothing more."""
 
+    def provoke(self, machine: Machine, duration_ns: int) -> None:
+        """Read on ``machine``, which may be deposed, and write on all others, as fast as can be, to catch a stale answer."""
+
     def read_finally(self) -> None:
         """Begin the reads that find out whether everything acknowledged is there, on every node."""
 
@@ -205,6 +208,7 @@ class RegisterApplication:
         self.rejected: list[str] = []
         self.acknowledged: list[tuple[str, Committed]] = []
         self.keys = [f"k{number}" for number in range(world.random("keys").choice((1, 2, 4)))]
+        self._probes = 0
         self._clients = [RegisterClient(self, f"c{number}") for number in range(clients)]
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
@@ -220,6 +224,12 @@ class RegisterApplication:
     def stop_clients(self) -> None:
         for client in self._clients:
             client.stopped = True
+
+    def provoke(self, machine: Machine, duration_ns: int) -> None:
+        self._probes += 1
+        until_ns = self.world.now_ns + duration_ns
+        for target in self.machines:
+            RegisterProbe(self, f"p{self._probes}-{target.name}", target, target is machine, until_ns).start()
 
     def read_finally(self) -> None:
         for machine in self.machines:
@@ -354,6 +364,31 @@ class RegisterClient:
     def timeout_ns(self) -> int:
         """How long this client waits before it gives up."""
         return int((0.5 + 2 * self._rng.random()) * SECOND)
+
+
+class RegisterProbe(RegisterClient):
+    """A hasty client that only reads, or only writes, one key on one machine until a given time."""
+
+    def __init__(self, application: RegisterApplication, name: str, machine: Machine, reads: bool, until_ns: int) -> None:
+        super().__init__(application, name)
+        self._machine, self._reads, self._until_ns = machine, reads, until_ns
+        self._pause_ms = 2
+
+    def start(self) -> None:
+        self._world.after(1, self._step)
+
+    def _step(self) -> None:
+        key = self._application.keys[0]
+        if self._world.now_ns >= self._until_ns:
+            return
+        if self._reads:
+            self.read(self._machine, key, self._again)
+        else:
+            self._number += 1
+            self._write(self._machine, key, f"{self._name}.{self._number}")
+
+    def timeout_ns(self) -> int:
+        return 60 * MS
 
 
 class _Call:

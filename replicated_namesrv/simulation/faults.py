@@ -14,7 +14,8 @@ from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
-
+_RACE_NS = 500 * MS
+"""How long a machine is tempted to answer what is stale."""
 _ALONE = frozenset(
     ("pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all", "slow_disk", "full_disk", "failing_disk", "clock")
 )
@@ -60,6 +61,8 @@ class Nemesis:
         self._by_name = {machine.name: machine for machine in machines}
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Ask the leader on a machine to hand over; given by the simulation."""
+        self.provoke: Callable[[Machine, int], None] = lambda machine, duration_ns: None
+        """Tempt a machine to answer what is stale; given by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
         """Kinds of faults that do not strike."""
         self.struck: dict[str, int] = {}
@@ -272,17 +275,21 @@ class Nemesis:
 
     def _do_lost_disk(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
         """Only while every node counts every other in its present incarnation: Raft survives one lost disk at a time."""
-        rafts = [machine.raft for machine in self._machines]
-        if any(raft is None for raft in rafts):
-            return None
-        incarnations = {machine.name: machine.raft.incarnation for machine in self._machines if machine.raft is not None}
-        if any(dict(getattr(raft, "voters", {})) != incarnations for raft in rafts):
+        if not self._all_voters():
             return None
         machine = self._victim(rng)
+        self._lose_disk(machine)
+        return machine.start
+
+    def _all_voters(self) -> bool:
+        incarnations = {machine.name: machine.raft.incarnation for machine in self._machines if machine.raft is not None}
+        views = [dict(getattr(machine.raft, "voters", {})) for machine in self._machines]
+        return len(incarnations) == len(self._machines) and all(view == incarnations for view in views)
+
+    def _lose_disk(self, machine: Machine) -> None:
         self._world.note(f"  {machine.name} loses its disk")
         machine.crash(power_loss=True)
         machine.disk.wipe()
-        return machine.start
 
     def _do_clock(self, rng: Random, fault: Fault) -> None:
         self._victim(rng).set_clock_rate(self._rate(rng))
@@ -300,6 +307,7 @@ class Nemesis:
         for machine in self._machines:
             machine.set_clock_rate(1.0 + self._drift * (-0.49 if machine is leader else 0.49))
         links = [link for link in self._network.links if leader.name in link]
+        self.provoke(leader, _RACE_NS)
         return self._cut(rng, links if rng.random() < 0.5 else self._into(leader.name))
 
     def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
@@ -310,6 +318,7 @@ class Nemesis:
         self.transfer(leader, rng.choice([name for name in self._by_name if name != leader.name] or [None]))
         links = self._into(leader.name)
         self._world.after(int(rng.choice((1, 3, 10)) * rng.random() * MS), self._network.cut, links, False)
+        self.provoke(leader, _RACE_NS)
         return lambda: self._network.mend(links)
 
     def _do_forgetful_voter(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
@@ -325,6 +334,7 @@ class Nemesis:
 
         def strike() -> None:
             self._network.cut(links, hold=False)
+            self.provoke(leader, _RACE_NS)
             for machine in others:
                 if machine is not waiting:
                     machine.crash(power_loss=False)
@@ -333,6 +343,29 @@ class Nemesis:
         self._world.after(int((0.5 + rng.random()) * SECOND), strike)
         self._world.after(fault.duration_ns + 2 * SECOND, self._network.mend, links)
         self._world.after(fault.duration_ns + 2 * SECOND, self._network.mend, early)
+        return None
+
+    def _do_amnesia(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+        """A minority lags; then a node that knew what they do not loses its disk, and the others who knew are cut off."""
+        if not self._all_voters():
+            return None
+        machines = list(self._machines)
+        rng.shuffle(machines)
+        minority = len(machines) // 2
+        late, forgetful, knowing = machines[:minority], machines[minority], machines[minority + 1 :]
+        lag = self._between({m.name for m in late}, {m.name for m in machines[minority:]})
+        apart = self._between({m.name for m in knowing}, {m.name for m in machines[: minority + 1]})
+        self._network.cut(lag, hold=False)
+
+        def strike() -> None:
+            self._network.mend(lag)
+            self._network.cut(apart, hold=False)
+            if self._all_voters():
+                self._lose_disk(forgetful)
+                forgetful.start()
+
+        self._world.after(SECOND, strike)
+        self._world.after(2 * SECOND + fault.duration_ns, self._network.mend, apart)
         return None
 
 
