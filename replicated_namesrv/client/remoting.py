@@ -16,7 +16,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from replicated_namesrv.errors import FrameError, OutcomeUnknownError, SettingError, UnavailableError
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, SerializeType
@@ -314,7 +314,7 @@ class _Connection(asyncio.Protocol):
                 answer.set_exception(OutcomeUnknownError(f"{self._reason} before it answered"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere as one
         self._transport = transport
         self.writable.set()
 

@@ -13,7 +13,7 @@ from asyncio import CancelledError, Future
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from replicated_namesrv.errors import NamesrvError, UnavailableError
 from replicated_namesrv.server.answers import RouteAnswers
@@ -29,6 +29,9 @@ from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
 from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_header, opaque_bytes
+
+if TYPE_CHECKING:
+    from replicated_namesrv.server.other_environment import OtherEnvironment
 
 OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
@@ -54,8 +57,9 @@ class RequestDispatcher:
         self._problems = problems
         self._pending_route_queries = 0
         self._pending_others = 0
+        self._other = self._other_environment()
         self.answers = RouteAnswers(service.state, settings, metrics)
-        self._queries = Queries(settings, service, self.answers, now_s)
+        self._queries = Queries(settings, service, self.answers, now_s, self._other)
         self.answers.is_ready = self._queries.is_ready
         self._registrations = Registrations(settings, service, metrics)
         changes = Changes(settings, service)
@@ -174,6 +178,16 @@ class RequestDispatcher:
         else:
             self._pending_others += change
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         """Give up what is unfinished."""
         self._registrations.stop()
+        if self._other is not None:
+            await self._other.close()
+
+    def _other_environment(self) -> "OtherEnvironment | None":
+        if not self._settings.cluster_test:
+            return None
+        # Imported here: an HTTP client that hardly any node needs.
+        from replicated_namesrv.server.other_environment import OtherEnvironment
+
+        return OtherEnvironment(self._settings, self._problems)

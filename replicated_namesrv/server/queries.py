@@ -5,8 +5,10 @@ Each first waits for the barrier of the consistency that applies (the configured
 in extFields what it got: ``readConsistency``, ``revision``, ``term``, ``leader``, ``stalenessMs``.
 """
 
+import asyncio
 from asyncio import Future
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.routes.state import BrokerData, TopicRoute
@@ -16,6 +18,9 @@ from replicated_namesrv.service import DataVersionAnswer, Freshness, NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
+
+if TYPE_CHECKING:
+    from replicated_namesrv.server.other_environment import OtherEnvironment
 
 ERROR = ResponseCode.SYSTEM_ERROR.value
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
@@ -31,13 +36,19 @@ class Queries:
     """Handlers of codes 101, 105, 106, 206, 219, 224, 304, 311 to 313, 319, 322 and 901."""
 
     def __init__(
-        self, settings: Settings, service: NameService, answers: RouteAnswers, now_s: Callable[[], float]
+        self,
+        settings: Settings,
+        service: NameService,
+        answers: RouteAnswers,
+        now_s: Callable[[], float],
+        other_environment: "OtherEnvironment | None",
     ) -> None:
         self._settings = settings
         self._service = service
         self._state = service.state
         self._answers = answers
         self._now_s = now_s
+        self._other = other_environment
         self._started_s = now_s()
 
     def started(self) -> None:
@@ -83,8 +94,15 @@ class Queries:
         outcome = self._service.barrier(None, None)
         if isinstance(outcome, Future):
             return Deferred(outcome, lambda freshness: self._route_answer(request, topic))
+        if self._other is not None and topic not in self._state.topic_revisions:
+            return self._ask_other_environment(self._other, request, topic)
         request.lasting_topic = topic
         return self._route_answer(request, topic)
+
+    def _ask_other_environment(self, other: "OtherEnvironment", request: Request, topic: str) -> Outcome:
+        """clusterTest: the answer of another environment's name servers instead of a miss."""
+        asking = asyncio.ensure_future(other.route(topic, request.header.version, wants_standard_json(request)))
+        return Deferred(asking, lambda body: no_route(topic) if body is None else Answer(body=body))
 
     def _route_answer(self, request: Request, topic: str | None) -> Answer:
         if topic is None or topic not in self._state.topic_revisions:
@@ -93,9 +111,7 @@ class Queries:
         zone_name = fields.get("__ZONE_NAME", "")
         if not zone_name.strip() or not java_boolean(fields.get("__ZONE_MODE")):
             zone_name = ""
-        standard = not zone_name and (
-            request.header.version >= V4_9_4 or java_boolean(fields.get("acceptStandardJsonOnly"))
-        )
+        standard = not zone_name and wants_standard_json(request)
         variant = zone_name.lower() if zone_name else standard
         return Answer(body=self._answers.body(topic, variant, lambda: self._encoded(topic, zone_name, standard)))
 
@@ -194,9 +210,7 @@ class Queries:
             return Answer(ERROR, "clusterName or brokerAddr is missing")
         body = request.body
         version = bodies.decode_data_version(body) if body else None
-        return then(
-            self._service.query_data_version(cluster_name, broker_addr, version, request.connection), data_version_answer
-        )
+        return then(self._service.query_data_version(cluster_name, broker_addr, version, request.connection), data_version_answer)
 
     # -- consistency
 
@@ -232,6 +246,11 @@ def wanted_consistency(fields: dict[str, str]) -> tuple[ReadLevel | None, int | 
     if bound is not None and (max_staleness_ms is None or max_staleness_ms < 0):
         raise BadConsistencyError(f"maxStalenessMs={bound}: give milliseconds, 0 or more")
     return level, max_staleness_ms
+
+
+def wants_standard_json(request: Request) -> bool:
+    """Which dialect a route is answered in: since 4.9.4 clients read standard JSON."""
+    return request.header.version >= V4_9_4 or java_boolean(request.fields.get("acceptStandardJsonOnly"))
 
 
 def filter_by_zone_name(route: TopicRoute, zone_name: str) -> TopicRoute:

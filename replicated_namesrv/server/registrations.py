@@ -1,7 +1,7 @@
 """Code 103: registrations, recognised without decoding where nothing can have changed, decoded in slices where they are large.
 
 **Memo.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a hash
-of the body, and the group's generation are remembered, but only of a registration that was fully evaluated, changed nothing,
+of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a registration that was fully evaluated, changed nothing,
 and during whose evaluation the generation did not move. ``RouteInfoManager.group_generation`` proves that the same
 registration changes nothing and has the same answer as long as that generation stands; so it is only a sign of life then. The
 hash has 128 bits and is not cryptographic: whoever forges an equal one makes his own registration go unnoticed, nobody else's.
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import NamedTuple
 
-from xxhash import xxh3_128_digest
+from xxhash import xxh3_128
 
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
@@ -32,6 +32,7 @@ from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.registration import RegisterBrokerBody, Steps, decode_register_body
+from replicated_namesrv.wire.registration_canonical import without_meaning
 
 ERROR = ResponseCode.SYSTEM_ERROR.value
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
@@ -96,7 +97,10 @@ class Registrations:
             )
         fields = memo_fields(request)
         body = memoryview(request.data)[request.bounds.body_start : request.bounds.end]
-        body_hash = xxh3_128_digest(body)
+        crc = java_int(get("bodyCrc32"))
+        if crc and crc != zlib.crc32(body) & CRC_MASK:
+            return Answer(ERROR, "crc32 not match", {})
+        body_hash = hash_of_meaning(body)
         memo = Memo(fields, body_hash, self._service.state.group_generation(broker_name))
         if memo == self._memos.get((cluster_name, broker_addr)):
             outcome = self._service.renew_unchanged(cluster_name, broker_addr, request.connection)
@@ -104,9 +108,6 @@ class Registrations:
                 self._metrics.registration_memo_hits += 1
                 return then(outcome, self._answer)
         self._metrics.registration_memo_misses += 1
-        crc = java_int(get("bodyCrc32"))
-        if crc and crc != zlib.crc32(body) & CRC_MASK:
-            return Answer(ERROR, "crc32 not match", {})
         return self._decode(request, fields, body_hash)
 
     def stop(self) -> None:
@@ -225,8 +226,15 @@ def memo_fields(request: Request) -> tuple[object, ...]:
         get("enableActingMaster"),
         get("__ZONE_NAME"),
         get("compressed"),
-        get("bodyCrc32"),
     )
+
+
+def hash_of_meaning(body: memoryview) -> bytes:
+    """Hash of all of a body that a registration's outcome depends on, and of where the rest stood."""
+    start, end = without_meaning(body)
+    digest = xxh3_128(body[:start])
+    digest.update(body[end:])
+    return digest.digest() + start.to_bytes(4, "big")
 
 
 def registration_of(request: Request, decoded: RegisterBrokerBody, now_ms: int) -> RegisterBroker:

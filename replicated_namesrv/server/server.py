@@ -105,7 +105,7 @@ class RemotingServer:
         await self._wait_until_gone(FLUSH_MAX_S)
         if self._ticker is not None:
             self._ticker.cancel()
-        self.dispatcher.stop()
+        await self.dispatcher.stop()
         await self._pushes.stop()
         await self.tls.stop()
 

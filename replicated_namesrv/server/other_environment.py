@@ -1,0 +1,71 @@
+"""clusterTest: on a route miss ask the name servers of another environment, as RocketMQ's test clusters did.
+
+The other environment's address list comes from the HTTP address server, under the unit ``productEnvName`` (``TopAddressing``:
+``http://HOST:PORT/PATH-<unit>?nofix=1``, one line ``host:port;host:port``), and is read again every two minutes while it is
+needed. The route is asked for in the dialect that the asking client understands and handed on as it comes. Whatever goes wrong
+there is a miss here; a problem is logged at most every few seconds.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+
+from aiohttp import ClientError, ClientSession, ClientTimeout
+
+from replicated_namesrv.client.nameservers import NameServers, parse_addresses
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.settings import Settings
+from replicated_namesrv.wire.codes import RequestCode, ResponseCode
+
+LIST_MAX_AGE_S = 120.0
+LIST_MAX_BYTES = 65_536
+TIMEOUT_S = 3.0
+
+
+class OtherEnvironment:
+    """Routes of the environment ``productEnvName``."""
+
+    def __init__(self, settings: Settings, problems: Problems, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._url = f"{settings.address_server}-{settings.product_env_name}?nofix=1"
+        self._problems = problems
+        self._now_s = now_s
+        self._client = RemotingClient()
+        self._servers: NameServers | None = None
+        self._read_at_s = 0.0
+        self._reading = asyncio.Lock()
+
+    async def route(self, topic: str, version: int, standard: bool) -> bytes | None:
+        """Encoded route of ``topic`` there, None if there is none or nobody can be asked."""
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true" if standard else "false"}
+        command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, fields, version=version)
+        try:
+            answer = (await (await self._name_servers()).query(command)).response
+        except (NamesrvError, ClientError, OSError, TimeoutError, ValueError) as error:
+            self._problems.report("clusterTest", "the other environment could not be asked", url=self._url, why=repr(error))
+            return None
+        return answer.body if answer.code == ResponseCode.SUCCESS and answer.body else None
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()
+
+    async def _name_servers(self) -> NameServers:
+        async with self._reading:
+            if self._servers is None or self._now_s() - self._read_at_s > LIST_MAX_AGE_S:
+                addresses = parse_addresses(await self._address_list())
+                if self._servers is None:
+                    self._servers = NameServers(addresses, self._client, rng=random.Random())
+                else:
+                    self._servers.update_addresses(addresses)
+                self._read_at_s = self._now_s()
+            return self._servers
+
+    async def _address_list(self) -> str:
+        async with ClientSession(timeout=ClientTimeout(total=TIMEOUT_S)) as session, session.get(self._url) as response:
+            response.raise_for_status()
+            content = await response.content.read(LIST_MAX_BYTES)
+            lines = content.decode().strip().splitlines()
+            return lines[0].strip() if lines else ""

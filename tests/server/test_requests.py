@@ -1,0 +1,296 @@
+"""What requests are answered beyond the recorded cases: prepared answers, unchanged registrations, other environments."""
+
+import asyncio
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.routes.commands import RegisterBroker
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.server.answers import RouteAnswers, cut_frame
+from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.service import Connection
+from replicated_namesrv.settings import load_settings
+from replicated_namesrv.wire.header import answer_parts, decode_header
+from tests.support.remoting_server import Answer, Peer, broker_fields, live_server, raw_frame, request, topic_table
+from tests.support.waiting import wait_until
+
+JAVA = (
+    '{"code":105,"extFields":{"topic":"%(topic)s"},"flag":0,"language":"JAVA","opaque":%(opaque)d,'
+    '"serializeTypeCurrentRPC":"JSON","version":479}'
+)
+SPELLINGS = [
+    JAVA,
+    JAVA.replace("479", "399"),
+    '{"code":105,"language":"GO","version":317,"opaque":%(opaque)d,"flag":0,"remark":"","extFields":{"topic":"%(topic)s"}}',
+    '{"opaque":%(opaque)d,"code":105,"extFields":{"topic":"%(topic)s"}}',
+    '{"code":105,"extFields":{"topic":"%(topic)s"},"version":479,"opaque":%(opaque)d}',
+    '{ "code": 105, "opaque": %(opaque)d, "extFields": { "topic": "%(topic)s" } }',
+    "{code:105,opaque:%(opaque)d,version:479,extFields:{topic:'%(topic)s'}}",
+    '{"code":105,"OPAQUE":5,"opaque":%(opaque)d,"extFields":{"topic":"%(topic)s","opaque":"7"},"version":479}',
+    '{"code":105,"extFields":{"opaque":%(opaque)d,"topic":"%(topic)s"},"opaque":3,"version":479}',
+    '{"code":105,"extFields":{"topic":"%(topic)s","x":{"opaque":%(opaque)d,"y":1}},"version":479}',
+    '{"code":105,"remark":"\\"opaque\\":1,","extFields":{"topic":"%(topic)s"},"opaque":%(opaque)d,"version":479}',
+    '{"code":105,"opaque":1,"opaque":%(opaque)d,"extFields":{"topic":"%(topic)s"},"version":479}',
+    '{"code":105,"extFields":{"topic":"%(topic)s","acceptStandardJsonOnly":"true"},"flag":0,"opaque":%(opaque)d,"version":1}',
+    '{"code":105,"extFields":{"topic":"%(topic)s","__ZONE_MODE":"true","__ZONE_NAME":"z"},"flag":0,"opaque":%(opaque)d,"v":1}',
+]
+OPAQUES = st.sampled_from([0, 1, 7, 10, 42, 99, 100, 123456789, 999999999, 1000000000, 2147483647, 2147483648, -1, -2147483648])
+
+
+def seen(answer: Answer | None) -> object:
+    return None if answer is None else (answer.header_data, answer.body)
+
+
+def ask(peer: Peer, frame: bytes) -> object:
+    peer.send(frame)
+    return seen(peer.receive())
+
+
+def test_prepared_answers_are_what_would_be_answered_anyway(tmp_path: Path) -> None:
+    """The same requests to a server with and to one without cache, while the routes change."""
+    with live_server(tmp_path / "a") as caching, live_server(tmp_path / "b", routeCacheBytes="0") as plain:
+
+        @settings(max_examples=150)
+        @given(st.lists(st.tuples(st.sampled_from(SPELLINGS), st.sampled_from(["T", "U", "None"]), OPAQUES, st.integers(0, 9))))
+        def compare(asked: list[tuple[str, str, int, int]]) -> None:
+            for spelling, topic, opaque, change in asked:
+                frame = raw_frame((spelling % {"topic": topic, "opaque": opaque}).encode())
+                with Peer(caching.port) as one, Peer(plain.port) as other:
+                    if change == 0:
+                        for peer in (one, other):
+                            peer.call(103, broker_fields(brokerId=str(opaque & 1)), topic_table("T", "U", counter=abs(opaque)))
+                    for _ in range(3):
+                        answers = ask(one, frame), ask(other, frame)
+                        assert answers[0] == answers[1], frame
+                        if answers[0] is None:
+                            break
+
+        compare()
+        assert caching.metrics.fast_path_hits > 100
+        assert plain.metrics.fast_path_hits == 0
+
+
+@given(st.binary(min_size=13, max_size=200), st.sampled_from([0, 1]))
+def test_cutting_never_fails_on_a_whole_frame(rest: bytes, serialize_type: int) -> None:
+    frame = raw_frame(rest, serialize_type=serialize_type)
+    cut = cut_frame(frame, 0, len(frame))
+    if cut is not None:
+        head, digits, tail = cut
+        assert frame.startswith(head)
+        assert frame.endswith(tail)
+        assert len(head) + digits + len(tail) == len(frame)
+
+
+def test_prepared_answers_stay_within_their_bound() -> None:
+    state, metrics = RouteInfoManager(), ServerMetrics()
+    answers = RouteAnswers(state, load_settings(None, {"routeCacheBytes": "100000"}, {}), metrics)
+    for number in range(2000):
+        frame = request(105, {"topic": f"T{number}"}, opaque=5)
+        answers.remember(frame, 0, len(frame), f"T{number}", answer_parts(17, "none"))
+        assert metrics.answer_cache_bytes <= 100_000
+    assert metrics.answer_cache_evictions > 1000
+    pieces: list[bytes] = []
+    assert answers.answer(frame, 0, pieces) == len(frame)
+    assert decode_header(b"".join(pieces)[8:], 0).opaque == 5
+    old = request(105, {"topic": "T0"}, opaque=5)
+    assert answers.answer(old, 0, []) == 0
+
+
+class CountingNode(IndependentNode):
+    """Counts what is fully evaluated."""
+
+    evaluated = 0
+
+    def register(self, registration: RegisterBroker, connection: Connection) -> "Result | asyncio.Future[Result]":
+        self.evaluated += 1
+        return super().register(registration, connection)
+
+
+def test_unchanged_registrations_are_recognised_and_only_those(tmp_path: Path) -> None:
+    with live_server(tmp_path, CountingNode) as server, Peer(server.port) as peer:
+        node = server.service
+        assert isinstance(node, CountingNode)
+        table = topic_table("T", "U")
+
+        def register(body: bytes = table, **more: str) -> bool:
+            """Whether it was evaluated."""
+            before = node.evaluated
+            assert peer.call(103, {**broker_fields(), **more}, body).code == 0
+            return node.evaluated > before
+
+        def settled() -> None:
+            assert any(not register() for _ in range(3)), "never recognised"
+            assert not register()
+
+        settled()
+        assert register(topic_table("T", "U", counter=2))
+        settled()
+        assert register(heartbeatTimeoutMillis="5000")
+        settled()
+        peer.call(216, {"topic": "T"})
+        assert peer.call(105, {"topic": "T"}).code == 17
+        assert register()
+        assert peer.call(105, {"topic": "T"}).code == 0
+        settled()
+        peer.call(103, broker_fields(broker_addr="10.0.0.2:1", broker_id=1), table)
+        assert register()
+        settled()
+        peer.call(104, broker_fields())
+        assert peer.call(105, {"topic": "T"}).body == peer.call(105, {"topic": "T"}).body
+        assert register()
+        settled()
+        peer.call(318, body=b"deleteTopicWithBrokerRegistration=true")
+        assert register()
+
+
+def test_a_wrong_crc_is_refused_after_the_right_one(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        for _ in range(4):
+            assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
+        answer = peer.call(103, broker_fields(bodyCrc32="1"), topic_table("T", "U"))
+        assert (answer.code, answer.header.remark, answer.header.ext_fields) == (1, "crc32 not match", {})
+
+
+def test_large_registrations_are_taken_in_turn_and_in_order(tmp_path: Path) -> None:
+    names = [f"Topic-{n:05}" for n in range(30_000)]
+    with live_server(tmp_path) as server, Peer(server.port) as large, Peer(server.port) as larger, Peer(server.port) as other:
+        large.send(request(103, broker_fields("a", "10.0.0.1:1"), topic_table(*names), opaque=1))
+        large.send(request(104, broker_fields("a", "10.0.0.1:1"), opaque=2))
+        larger.send(request(103, broker_fields("b", "10.0.0.2:1"), topic_table(*names), opaque=1))
+        answered_between = 0
+        while server.metrics.requests.get((103, 0), 0) < 2:
+            other.call(206)
+            answered_between += 1
+        assert {answer.header.opaque for answer in large.answers(2)} == {1, 2}
+        assert larger.answers(1)[0].code == 0
+        assert answered_between > 2
+        info = other.call(106).body
+        assert b'"b"' in info
+        assert b'"a"' not in info, "what a broker says after its registration comes after it"
+
+
+def test_a_broker_that_leaves_while_its_registration_is_decoded_is_not_registered(tmp_path: Path) -> None:
+    names = [f"Topic-{n:05}" for n in range(60_000)]
+    with live_server(tmp_path) as server, Peer(server.port) as other:
+        with Peer(server.port) as leaving:
+            leaving.send(request(103, broker_fields("a", "10.0.0.1:1"), topic_table(*names)))
+            wait_until(lambda: server.metrics.registration_memo_misses, "the registration to arrive")
+        wait_until(lambda: server.metrics.connections_open == 1, "the connection to be gone")
+        wait_until(lambda: other.call(106).body == b'{"brokerAddrTable":{},"clusterAddrTable":{}}', "no trace of it")
+        assert server.metrics.pending_requests == 0
+
+
+def test_oneway_is_executed_and_never_answered(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        peer.send(request(103, broker_fields(), topic_table("T", "U"), flag=2))
+        peer.send(request(9999, flag=2) + request(105, {"topic": "T"}, flag=2) * 3 + request(101, flag=3))
+        answer = peer.call(105, {"topic": "T"})
+        assert answer.code == 0
+
+
+def test_a_request_may_ask_how_fresh_its_answer_is(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        fields = {"topic": "T", "readConsistency": "stale", "maxStalenessMs": "100"}
+        told = peer.call(105, fields).header.ext_fields
+        assert told == {"readConsistency": "none", "revision": "0", "term": "0", "leader": "", "stalenessMs": "0"}
+        assert peer.call(105, {"topic": "T"}).header.ext_fields is None
+        refused = peer.call(105, {"topic": "T", "readConsistency": "sure"})
+        assert refused.code == 1
+        assert "readConsistency=sure: give one of linearizable, lease, stale" in (refused.header.remark or "")
+        assert peer.call(206, {"maxStalenessMs": "-1"}).code == 1
+
+
+def test_need_wait_for_service(tmp_path: Path) -> None:
+    with live_server(tmp_path, waitSecondsForService="3600") as server, Peer(server.port) as peer:
+        for _ in range(3):
+            assert peer.call(105, {"topic": "T"}).code == 17
+        peer.call(318, body=b"needWaitForService=true")
+        answer = peer.call(105, {"topic": "T"})
+        assert (answer.code, answer.header.remark) == (1, "name server not ready")
+        assert peer.call(206).code == 0
+        peer.call(318, body=b"waitSecondsForService=0")
+        assert peer.call(105, {"topic": "T"}).code == 17
+
+
+def test_what_a_handler_raises_is_an_answer(tmp_path: Path) -> None:
+    class Broken(IndependentNode):
+        def config_text(self) -> str:
+            raise RuntimeError("on purpose")
+
+    with live_server(tmp_path, Broken) as server, Peer(server.port) as peer:
+        answer = peer.call(319)
+        assert (answer.code, answer.header.remark, answer.header.ext_fields) == (1, "RuntimeError: on purpose", None)
+        assert peer.call(206).code == 0
+        assert server.metrics.unexpected_errors == {"RuntimeError": 1}
+
+
+class AddressServer:
+    """Answers one path with an address list."""
+
+    def __init__(self, path: str, text: str) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200 if self.path == path else 404)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.mark.parametrize("version", [399, 479])
+def test_cluster_test_asks_another_environment(tmp_path: Path, version: int) -> None:
+    with live_server(tmp_path / "far") as far, Peer(far.port) as there:
+        there.call(103, broker_fields("far"), topic_table("T", "U"))
+        addresses = AddressServer("/rocketmq/nsaddr-unit7?nofix=1", f"127.0.0.1:{far.port}\n")
+        flags = {
+            "clusterTest": "true",
+            "productEnvName": "unit7",
+            "addressServer": f"http://127.0.0.1:{addresses.server.server_port}/rocketmq/nsaddr",
+        }
+        try:
+            with live_server(tmp_path / "near", IndependentNode, **flags) as near, Peer(near.port) as here:
+                for _ in range(2):
+                    answer = here.call(105, {"topic": "T"}, version=version)
+                    assert answer.code == 0
+                    assert answer.body == there.call(105, {"topic": "T"}, version=version).body
+                assert here.call(105, {"topic": "None"}, version=version).code == 17
+                here.call(103, broker_fields("near"), topic_table("T", "U"))
+                assert b'"near"' in here.call(105, {"topic": "T"}, version=version).body
+        finally:
+            addresses.close()
+
+
+def test_cluster_test_without_an_address_server_is_a_miss(tmp_path: Path) -> None:
+    flags = {"clusterTest": "true", "addressServer": "http://127.0.0.1:1/rocketmq/nsaddr"}
+    with live_server(tmp_path, IndependentNode, **flags) as server, Peer(server.port) as peer:
+        assert peer.call(105, {"topic": "T"}).code == 17
+
+
+def test_metrics_count_requests_by_code_and_outcome(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        for _ in range(5):
+            peer.call(105, {"topic": "None"})
+        peer.call(103, broker_fields(), topic_table("T", "U"))
+        for _ in range(5):
+            peer.call(105, {"topic": "T"})
+        peer.send(request(904, {"clusterName": "C", "brokerAddr": "x"}, flag=2))
+        peer.call(206)
+        assert server.metrics.request_counts() == {(105, 17): 5, (105, 0): 5, (103, 0): 1, (904, None): 1, (206, 0): 1}
+        assert json.dumps(server.metrics.limits_hit) == "{}"
+        assert sum(server.metrics.latency.counts) >= 4
