@@ -247,6 +247,7 @@ class RaftNode:
             or (self.core.applied_index < self.core.commit_index and not self.log.syncing)
             or self.taking.wants_tick
             or self.receiving.wants_tick
+            or (self.core.is_leader and self.replication.wants_tick)
         ):
             return 0.0
         times = [self.membership.next_wakeup()]

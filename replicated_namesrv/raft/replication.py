@@ -77,6 +77,8 @@ class Replication:
         self._blobs: dict[tuple[int, int, int], bytes] = {}
         self._joining = 0
         """Index of the newest join proposed here."""
+        self._noticed_commit = 0
+        """Commit index at the last tick."""
 
     # Follower
 
@@ -199,13 +201,23 @@ class Replication:
             self._pump(progress, True)
 
     def tick(self) -> None:
-        """Send what is due to every follower, and promote a learner that has caught up."""
+        """Send what is due to every follower, and promote a learner that has caught up.
+
+        A new commit index alone is told one tick later: by then the proposals that it set free carry it along.
+        """
         last, commit = self._node.log.last_index, self._node.core.commit_index
+        notify, self._noticed_commit = commit == self._noticed_commit, commit
         for progress in self.progress.values():
-            if progress.next <= last or progress.commit_sent < commit:
+            if progress.next <= last or (notify and progress.commit_sent < commit):
                 self._pump(progress, False)
             if progress.state == REPLICATE and progress.match >= commit and not self._node.membership.counts_now(progress.peer):
                 self._promote(progress)
+
+    @property
+    def wants_tick(self) -> bool:
+        """Somebody is still to be told of the newest commit index."""
+        commit = self._node.core.commit_index
+        return any(p.commit_sent < commit and p.state == REPLICATE and p.connected for p in self.progress.values())
 
     def _promote(self, progress: Progress) -> None:
         node = self._node
