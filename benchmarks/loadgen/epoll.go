@@ -229,12 +229,14 @@ func runRegister(o options) result {
 	port := 11000
 	requests := [][]byte{}
 	changed := map[string]int{"none": 0, "one": 1, "all": o.topics}[o.change]
-	rounds := 1
-	if o.change != "none" {
-		rounds = 7
-	}
+	const rounds = 7
 	for i := 0; i < rounds; i++ {
-		requests = append(requests, registerRequest(o.broker, 0, port, i, registerBody(o.topics, i, changed)))
+		counter := i
+		if o.change == "none" {
+			counter = 0
+		}
+		body := registerBody(o.topics, counter, changed, 1700000000000+int64(i))
+		requests = append(requests, registerRequest(o.broker, 0, port, i, body))
 	}
 	failures := 0
 	latencies := []int64{}
@@ -253,7 +255,7 @@ func runRegister(o options) result {
 // runSeed registers `brokers` masters with `topics` topics each and keeps their connections and registrations.
 func runSeed(o options) {
 	scratch := make([]byte, 1<<24)
-	body := registerBody(o.topics, 0, 0)
+	body := registerBody(o.topics, 0, 0, 1700000000000)
 	for i := 0; i < o.brokers; i++ {
 		request := registerRequest("bench-"+strconv.Itoa(i), 0, 11000+10*i, i, body)
 		fd := dial(o.address)

@@ -28,10 +28,11 @@ func routeRequest(topic int, opaque int) []byte {
 }
 
 // registerBody is what a 5.3 master sends: `changed` topics get another queue count and the data version moves with `counter`.
-func registerBody(topics, counter, changed int) []byte {
+// The stamp of the mappings is another one each time, as real brokers write it.
+func registerBody(topics, counter, changed int, stamp int64) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":%d,"stateVersion":0,"timestamp":1700000000000},`, counter)
-	b.WriteString(`"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":1700000000000},"topicConfigTable":{`)
+	fmt.Fprintf(&b, `"mappingDataVersion":{"counter":0,"stateVersion":0,"timestamp":%d},"topicConfigTable":{`, stamp)
 	for i := 0; i < topics; i++ {
 		if i > 0 {
 			b.WriteByte(',')

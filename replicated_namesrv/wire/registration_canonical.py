@@ -53,6 +53,15 @@ _head_of = itemgetter(0)
 _topic_of = itemgetter(1)
 
 
+def without_meaning(body: bytes | memoryview) -> tuple[int, int]:
+    """(start, end) of bytes that a canonical body may change without meaning anything else; (0, 0) where there are none.
+
+    5.x brokers stamp ``mappingDataVersion`` anew each time they register. A name server reads it and never uses it.
+    """
+    before = _BEFORE_TABLE.match(body)
+    return (0, 0) if before is None or before.start(5) < 0 else (before.start(5), before.end(7))
+
+
 def decode_canonical(body: bytes) -> Generator[None, None, RegisterBrokerBody | None]:
     """Decode in slices; None if the body is not canonical. Raises MalformedJsonError where it is, but holds no good value."""
     before = _BEFORE_TABLE.match(body)

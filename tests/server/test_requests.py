@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -118,11 +119,12 @@ def test_unchanged_registrations_are_recognised_and_only_those(tmp_path: Path) -
     with live_server(tmp_path, CountingNode) as server, Peer(server.port) as peer:
         node = server.service
         assert isinstance(node, CountingNode)
-        table = topic_table("T", "U")
+        stamps = count(1_700_000_000_000)
 
-        def register(body: bytes = table, **more: str) -> bool:
+        def register(body: bytes = b"", **more: str) -> bool:
             """Whether it was evaluated."""
             before = node.evaluated
+            body = body or topic_table("T", "U", mapping_stamp=next(stamps))
             assert peer.call(103, {**broker_fields(), **more}, body).code == 0
             return node.evaluated > before
 
@@ -132,6 +134,7 @@ def test_unchanged_registrations_are_recognised_and_only_those(tmp_path: Path) -
 
         settled()
         assert register(topic_table("T", "U", counter=2))
+        assert register()
         settled()
         assert register(heartbeatTimeoutMillis="5000")
         settled()
@@ -140,7 +143,7 @@ def test_unchanged_registrations_are_recognised_and_only_those(tmp_path: Path) -
         assert register()
         assert peer.call(105, {"topic": "T"}).code == 0
         settled()
-        peer.call(103, broker_fields(broker_addr="10.0.0.2:1", broker_id=1), table)
+        peer.call(103, broker_fields(broker_addr="10.0.0.2:1", broker_id=1), topic_table("T", "U"))
         assert register()
         settled()
         peer.call(104, broker_fields())

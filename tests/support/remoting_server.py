@@ -206,16 +206,17 @@ def raw_frame(header: bytes, body: bytes = b"", serialize_type: int = 0) -> byte
     return frame(header, body, serialize_type)
 
 
-def topic_table(*topics: str, counter: int = 1) -> bytes:
-    """Body of a registration of a 5.x broker with these topics, 8 queues each."""
+def topic_table(*topics: str, counter: int = 1, mapping_stamp: int = 1) -> bytes:
+    """Body of a registration of a 5.x broker with these topics, 8 queues each; brokers stamp the mappings anew each time."""
     entries = ",".join(
         f'"{topic}":{{"attributes":{{}},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
         f'"topicName":"{topic}","topicSysFlag":0,"writeQueueNums":8}}'
         for topic in topics
     )
     version = f'{{"counter":{counter},"stateVersion":0,"timestamp":1}}'
+    mappings = f'{{"counter":0,"stateVersion":0,"timestamp":{mapping_stamp}}}'
     return (
-        f'{{"filterServerList":[],"topicConfigSerializeWrapper":{{"dataVersion":{version},"mappingDataVersion":{version},'
+        f'{{"filterServerList":[],"topicConfigSerializeWrapper":{{"dataVersion":{version},"mappingDataVersion":{mappings},'
         f'"topicConfigTable":{{{entries}}},"topicQueueMappingDetailMap":{{}},"topicQueueMappingInfoMap":{{}}}}}}'
     ).encode()
 
