@@ -222,3 +222,24 @@ def test_a_million_entries_open_within_five_seconds(tmp_path: Path) -> None:
     opened = Log(FileStorage(tmp_path))
     assert time.perf_counter() - started < 5
     assert opened.last_index == 1_000_000
+
+
+def test_a_cut_of_entries_in_a_deleted_segment() -> None:
+    """After a reset the segments before its own may be gone; what its segment says of their entries means nothing."""
+    disk = Disk()
+    log = Log(disk, 300)
+    index = 0
+    while len(disk.list_names()) < 2:
+        index += 1
+        log.add(b"\x00\x00" + b"z" * 20, index, 1)
+        log.sync_now()
+    log.deleteEntriesFrom(index - 2)
+    log.clear()
+    log.add(b"", 99, 2)
+    log.add(b"", 100, 2)
+    log.sync_now()
+    log.add(b"\x00\x00after", 101, 2)
+    log.sync_now()
+    log.release(0)
+    assert len(disk.list_names()) == 1
+    assert Log(disk, 300).last_index == 101
