@@ -29,8 +29,10 @@ from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, frame_prefix
 from replicated_namesrv.wire.header import AnswerParts, opaque_is_certain
 
-PIECES_PER_WRITE = 256
-"""Pieces of answers that are collected before they are written: 64 prepared answers."""
+HITS_PER_CALL = 64
+"""Prepared answers given in one call."""
+PIECES_PER_WRITE = 192
+"""Pieces of answers, three a prepared answer, that are written as soon as there are so many."""
 ENTRY_OVERHEAD_BYTES = 600
 """What the objects of one cache entry take beside their payload, measured generously."""
 HEAD_MAX_BYTES = 1024
@@ -41,7 +43,7 @@ BINARY_OPAQUE = FRAME_PREFIX_BYTES + 5
 LEAST_BYTES = BINARY_OPAQUE + 4
 DIGITS_MAX = 9
 """An opaque of more digits may be no int32; a request with one is not prepared for."""
-LENGTH = Struct(">i")
+LENGTH_AT = Struct(">i").unpack_from
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -162,24 +164,22 @@ class RouteAnswers:
 
     def answer(self, data: bytes, start: int, pieces: list[bytes]) -> int:
         """Answer frames from ``start`` on as long as each has a prepared answer that holds: append pieces of answer frames, give
-        the position of the first frame that was not answered. Stops at ``PIECES_PER_WRITE``."""
+        the position of the first frame that was not answered. At most ``HITS_PER_CALL``."""
         if self.is_off or (self._settings.need_wait_for_service and not self.is_ready()):
             return start
         size = len(data)
-        find, tail_is, length_at = data.find, data.startswith, LENGTH.unpack_from
-        young, revisions = self._prepared.young.get, self._revisions.get
-        misses = 0
-        pieces_before = len(pieces)
-        while start < size and len(pieces) < PIECES_PER_WRITE:
-            opening = find(MARK, start, start + HEAD_MAX_BYTES) + MARK_BYTES
+        young, revisions = self._prepared.young, self._revisions
+        hits = misses = 0
+        while start < size and hits < HITS_PER_CALL:
+            opening = data.find(MARK, start, start + HEAD_MAX_BYTES) + MARK_BYTES
             head = data[start:opening]
-            found = young(head)
+            found = young.get(head)
             if found is not None:
                 topic, revision, head_bytes, digits, tail, tail_bytes, before, after = found
                 closing = opening + digits
-                if not tail_is(tail, closing):
-                    closing = find(b",", opening, opening + DIGITS_MAX + 1)
-                    found = young((head, data[closing : start + 4 + length_at(data, start)[0]]))
+                if not data.startswith(tail, closing):
+                    closing = data.find(b",", opening, opening + DIGITS_MAX + 1)
+                    found = young.get((head, data[closing : start + 4 + LENGTH_AT(data, start)[0]]))
                     if found is not None:
                         topic, revision, head_bytes, digits, tail, tail_bytes, before, after = found
             if found is None:
@@ -190,26 +190,25 @@ class RouteAnswers:
                 opening = start + head_bytes
                 closing = opening + digits
             opaque = data[opening:closing]
-            if revisions(topic) != revision:
+            if revisions.get(topic) != revision:
                 break
             if (not opaque.isdigit() or opaque[0] == 48) and not data[start + 4]:
                 break
             pieces += (before, opaque, after)
+            hits += 1
             if revision is None:
                 misses += 1
             start = closing + tail_bytes
-        hits = (len(pieces) - pieces_before) // 3
-        metrics = self._metrics
-        metrics.fast_path_hits += hits
-        metrics.fast_path_misses += misses
-        metrics.answered += hits
+        self._metrics.fast_path_hits += hits
+        if misses:
+            self._metrics.fast_path_misses += misses
         return start
 
     def _find(self, data: bytes, start: int) -> Prepared | None:
         """The prepared answer of the frame at ``start``, wherever it is kept; ``answer`` looks at the likeliest place first."""
         if len(data) - start < LEAST_BYTES:
             return None
-        end = start + 4 + LENGTH.unpack_from(data, start)[0]
+        end = start + 4 + LENGTH_AT(data, start)[0]
         if not start + LEAST_BYTES <= end <= len(data):
             return None
         cut = cut_frame(data, start, end)

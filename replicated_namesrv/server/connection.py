@@ -80,6 +80,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_decided",
         "_ended",
         "_host",
+        "_is_plain",
         "_needed",
         "_partial",
         "_proxied",
@@ -108,6 +109,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._tls: TlsSession | None = None
         self._decided = False
+        self._is_plain = False
+        """Decided for frames without TLS, and not closing."""
         self._proxied = False
         self._partial: bytearray | None = None
         self._needed = FIRST_JUDGED_BYTES
@@ -137,16 +140,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return self._host.receive_view
 
     def buffer_updated(self, count: int) -> None:
-        if self._closing:
-            return
         host = self._host
         metrics = host.metrics
         metrics.bytes_in += count
         self.last_active_tick = host.idle.tick
-        if self._tls is not None:
-            self._decrypt(bytes(host.receive_view[:count]))
-        elif self._partial is None and self._decided:
-            data = bytes(host.receive_view[:count])
+        if self._is_plain and self._partial is None:
+            data = host.receive_view[:count].tobytes()
             pieces: list[bytes] = []
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
             started_ns = perf_counter_ns() if is_sample else 0
@@ -159,6 +158,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
                     metrics.observe_fast_path(perf_counter_ns() - started_ns)
             if position < count:
                 self._take(data, position)
+        elif self._closing:
+            return
+        elif self._tls is not None:
+            self._decrypt(host.receive_view[:count].tobytes())
         else:
             self._append(host.receive_view[:count])
             self._proceed()
@@ -184,6 +187,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         self._transport = None
         self._closing = True
+        self._is_plain = False
         self._partial = None
         self._tls = None
         self._host.held.forget(self)
@@ -241,6 +245,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._closing or self._transport is None:
             return
         self._closing = True
+        self._is_plain = False
         self._close_reason = reason
         self._drop_partial()
         if self._tls is not None:
@@ -261,6 +266,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._closing = True
+        self._is_plain = False
         self._close_reason = self._close_reason or reason
         self._transport.abort()
 
@@ -326,6 +332,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         elif self._host.tls.mode == "enforcing":
             self._refuse("it speaks no TLS, which tls.server.mode=enforcing asks for")
         else:
+            self._is_plain = True
             self._take(data)
 
     def _decrypt(self, data: bytes) -> None:
@@ -386,10 +393,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         finally:
             self._running = False
-        answered = metrics.answered - answered_before
+        hits = metrics.fast_path_hits - hits_before
+        answered = metrics.answered - answered_before + hits
         if answered:
             metrics.latency.observe(perf_counter_ns() - started_ns, answered)
-            metrics.fast_path_observed += metrics.fast_path_hits - hits_before
+            metrics.fast_path_observed += hits
         if position < len(data) and not self._closing:
             self._keep(data[position:], incomplete)
 

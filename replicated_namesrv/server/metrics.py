@@ -63,7 +63,7 @@ class ServerMetrics:
         """(request code, response code) to count; response code None: oneway, or closed without an answer. Requests
         answered on the fast path are not in it: see ``request_counts``."""
         self.answered = 0
-        """Requests answered in the turn of the loop in which they came, on either path."""
+        """Requests of the general path answered in the turn of the loop in which they came."""
         self.fast_path_hits = 0
         """Route queries answered from a prepared answer."""
         self.fast_path_observed = 0

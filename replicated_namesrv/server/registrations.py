@@ -1,10 +1,11 @@
 """Code 103: registrations, recognised without decoding where nothing can have changed, decoded in slices where they are large.
 
 **Memo.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a hash
-of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a registration that was fully evaluated, changed nothing,
-and during whose evaluation the generation did not move. ``RouteInfoManager.group_generation`` proves that the same
-registration changes nothing and has the same answer as long as that generation stands; so it is only a sign of life then. The
-hash has 128 bits and is not cryptographic: whoever forges an equal one makes his own registration go unnoticed, nobody else's.
+of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a registration
+that was fully evaluated, changed nothing, and during whose evaluation the generation did not move.
+``RouteInfoManager.group_generation`` proves that the same registration changes nothing and has the same answer as long as that
+generation stands; so it is only a sign of life then. The hash has 128 bits and is not cryptographic: whoever forges an equal one
+makes his own registration go unnoticed, nobody else's.
 
 **Slices.** Decoding runs a few milliseconds at a time. What is not done within the first slice is queued; one queue for all
 connections and one slice per turn of the loop, so that 300 large registrations at once delay others no more than one does.
