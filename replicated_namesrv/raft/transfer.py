@@ -8,7 +8,7 @@ synced, a second state is built from it chunk by chunk while the old one stays i
 synced. Then, on the leader's next message, the log is reset to begin there and the states are swapped, all in one step.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.raft.interfaces import Restoration
@@ -135,7 +135,13 @@ class SnapshotReceiving:
         self._received += len(message.data)
         if self._received == message.total:
             generation = self._generation
-            node.request_sync([RECEIVING], False, lambda: self._synced(generation))
+            self._request_sync([RECEIVING], False, lambda: self._synced(generation))
+
+    def _request_sync(self, names: list[str], directory: bool, then: Callable[[], None]) -> None:
+        if self._node.defences.snapshot_before_reset:
+            self._node.request_sync(names, directory, then)
+        else:
+            then()
 
     def _synced(self, generation: int) -> None:
         if generation != self._generation:
@@ -173,7 +179,7 @@ class SnapshotReceiving:
         self._reader = None
         snapshot = self._node.snapshots.publish(RECEIVING, self._received, checksum, metadata)
         generation = self._generation
-        self._node.request_sync([], True, lambda: self._named(generation, snapshot))
+        self._request_sync([], True, lambda: self._named(generation, snapshot))
 
     def _named(self, generation: int, snapshot: Snapshot) -> None:
         self._node.snapshots.adopt(snapshot)

@@ -1,0 +1,182 @@
+"""Directed tests: each defence shown to be needed by a schedule in which its absence does harm.
+
+The simulator shows most of them (table in raft/DESIGN.md); these are the ones whose schedule is too particular to come up by
+chance. Every test runs twice: with the defence nothing goes wrong, without it the harm is seen.
+"""
+
+import pytest
+
+from replicated_namesrv.raft.config import Defences, RaftConfig
+from replicated_namesrv.raft.interfaces import Committed, CorruptionError
+from replicated_namesrv.raft.messages import AppendReply, Message, TimeoutNow, Vote, VoteReply
+from replicated_namesrv.raft.node import RaftNode
+from tests.support.raft_world import Disk, World
+
+both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
+
+
+def world_with(defence: str, defended: bool, size: int = 3, **config: object) -> World:
+    defences = Defences() if defended else Defences.without(defence)
+    world = World(size, RaftConfig(defences=defences, **config))  # type: ignore[arg-type]
+    world.start_all()
+    return world
+
+
+def commit(world: World, node: RaftNode, command: bytes) -> None:
+    outcome = world.propose(node.node_id, command)
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+
+
+def hand_over(world: World, leader: RaftNode, target: RaftNode) -> None:
+    """``target`` campaigns although the leader is well."""
+    target.on_message(leader.node_id, TimeoutNow(leader.incarnation, target.incarnation, leader.term))
+
+
+@both
+def test_distinct_votes(defended: bool) -> None:
+    """Raft 5.2: one of five nodes votes and its answer arrives three times: that is no majority."""
+    world = world_with("distinct_votes", defended, 5)
+    leader = world.elect()
+    candidate, voter = [n for n in world.nodes if n is not leader][:2]
+    world.isolate(candidate.node_id)
+    hand_over(world, leader, candidate)
+    for _ in range(3):
+        candidate.on_message(voter.node_id, VoteReply(voter.incarnation, candidate.incarnation, candidate.term))
+    assert (candidate.role == "leader") == (not defended)
+
+
+@both
+def test_fresh_acks(defended: bool) -> None:
+    """An acknowledgement of an earlier term, delayed until its sender's entry has been replaced, commits nothing."""
+    world = world_with("fresh_acks", defended)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    world.isolate(leader.node_id)
+    follower = next(n for n in world.nodes if n is not leader)
+    world.propose(leader.node_id, b"only here")
+    world.run(0.02)
+    committed = leader.commit_index
+    assert leader.durable_index == leader.last_index == committed + 1
+    stale = AppendReply(follower.incarnation, leader.incarnation, leader.term - 1, 1 << 40, True, leader.last_index)
+    leader.on_message(follower.node_id, stale)
+    leader.tick()
+    assert (leader.commit_index > committed) == (not defended)
+
+
+@both
+def test_blank_formation(defended: bool) -> None:
+    """Two of three disks are lost while the third node is down: their owners must not found a second cluster."""
+    world = world_with("blank_formation", True)
+    commit(world, world.elect(), b"acknowledged")
+    for host in world.hosts.values():
+        host.crash()
+    world.config = RaftConfig(defences=Defences() if defended else Defences.without("blank_formation"))
+    for name in ("n2", "n3"):
+        world.hosts[name].disk = Disk()
+        world.hosts[name].start()
+    world.run(5)
+    assert (world.leader is None) == defended
+
+
+@both
+def test_boot_silence(defended: bool) -> None:
+    """A follower acknowledges an append, restarts and is asked for its vote while the leader's lease still rests on it."""
+    world = world_with("boot_silence", defended, lease_reads=True)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    follower, candidate = (n for n in world.nodes if n is not leader)
+    votes: list[Message] = []
+
+    def watch(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, VoteReply):
+            votes.append(message)
+        return leader.node_id in (source, target)
+
+    world.run_until(lambda: leader.lease_valid())
+    world.drop = watch
+    host = world.hosts[follower.node_id]
+    host.crash()
+    restarted = host.start()
+    world.run(0.02)
+    assert leader.lease_valid()
+    last = candidate.last_index, candidate.term_at(candidate.last_index) or 0
+    request = Vote(candidate.incarnation, restarted.incarnation, candidate.term + 1, *last, False)
+    restarted.on_message(candidate.node_id, request)
+    restarted.tick()
+    world.run(0.02)
+    assert leader.lease_valid()
+    assert bool(votes) == (not defended)
+
+
+@both
+def test_lease_drift(defended: bool) -> None:
+    """By a clock 5 % faster than the leader's the minimum election time ends after 286 ms: at 290 the lease must be over."""
+    world = world_with("lease_drift", defended, lease_reads=True, clock_drift_max=0.05)
+    leader = world.elect()
+    world.run_until(lambda: leader.lease_valid())
+    world.isolate(leader.node_id)
+    acknowledged_at = leader.replication.quorum_acknowledged_at()
+    world.time = acknowledged_at + 0.265
+    assert leader.lease_valid()
+    world.time = acknowledged_at + 0.290
+    assert leader.lease_valid() == (not defended)
+
+
+@both
+def test_digest_check(defended: bool) -> None:
+    """A state that changed by itself (memory, a defect of the state machine) is noticed, and its node serves no longer."""
+    world = world_with("digest_check", defended)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    wrong = next(h for h in world.hosts.values() if h.node is not leader)
+    world.run_until(lambda: wrong.machine.commands == [b"a"])
+    wrong.machine.commands[0] = b"b"
+    world.run(10)
+    assert wrong.node is not None
+    assert wrong.node.stopped == defended
+
+
+@both
+def test_acknowledged_check(defended: bool) -> None:
+    """A follower whose disk dropped synced data would help to elect a leader that lacks committed entries."""
+    world = world_with("acknowledged_check", defended)
+    leader = world.elect()
+    liar = next(h for h in world.hosts.values() if h.node is not leader)
+    commit(world, leader, b"a")
+    world.run(0.5)
+    liar.disk.lie = True
+    commit(world, leader, b"b")
+    world.run(0.5)
+    liar.crash()
+    liar.disk.lie = False
+    liar.start()
+    world.run(2)
+    assert liar.node is not None
+    assert liar.node.stopped == defended
+
+
+@both
+def test_snapshot_before_reset(defended: bool) -> None:
+    """Power is lost just when a received snapshot has replaced the log: it must be on disk by then."""
+    config = {"compact_entries": 30, "compact_margin_entries": 5, "entry_bytes_max": 1, "segment_bytes": 500}
+    world = world_with("snapshot_before_reset", defended, **config)
+    leader = world.elect()
+    commit(world, leader, b"first")
+    lagging = next(h for h in world.hosts.values() if h.node is not leader)
+    world.isolate(lagging.name)
+    for number in range(100):
+        commit(world, leader, b"%d" % number)
+    world.run_until(lambda: leader.snapshots.current is not None)
+    restored: list[int] = []
+    world.observer.restored = restored.append  # type: ignore[method-assign,assignment]
+    world.heal()
+    world.run_until(lambda: restored)
+    disk = lagging.disk
+    disk.sync([name for name in disk.list_names() if name.startswith("log-")], False)
+    lagging.crash()
+    if defended:
+        assert lagging.start().applied_index >= restored[0]
+    else:
+        with pytest.raises(CorruptionError, match="snapshot"):
+            lagging.start()
