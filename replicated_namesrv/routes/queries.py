@@ -65,11 +65,9 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
     broker_datas: list[BrokerData] = []
     filter_servers: dict[str, tuple[str, ...]] = {}
     for name in names:
-        group = tables.groups[name]
-        broker_datas.append(broker_data(group, show_acting_master=acting and not by_name[name].perm & PERM_WRITE))
-        for member in group.members.values():
-            if member.filter_servers and member.cluster_name == group.cluster:
-                filter_servers[member.broker_addr] = member.filter_servers
+        shown = shown_of(tables.groups[name])
+        broker_datas.append(shown.acting if acting and not by_name[name].perm & PERM_WRITE else shown.plain)
+        filter_servers.update(shown.filter_servers)
     mappings = tuple((name, tables.mappings[name][topic]) for name in sorted(tables.mappings) if topic in tables.mappings[name])
     order_topic_conf = None
     if tables.settings.order_message_enable:
@@ -83,15 +81,40 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
     )
 
 
-def broker_data(group: BrokerGroup, show_acting_master: bool = False) -> BrokerData:
-    """A group's addresses; on demand the least id appears as 0 where no master is and the group allows it."""
+class Shown(NamedTuple):
+    """What routes show of a group; the same for every topic."""
+
+    plain: BrokerData
+    acting: BrokerData
+    """The least id appears as 0 where no master is and the group allows it."""
+    filter_servers: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def shown_of(group: BrokerGroup) -> Shown:
+    """Made once for each generation of the group: thousands of topics show the same groups."""
+    if group.shown is not None and group.shown[0] == group.generation:
+        shown = group.shown[1]
+        assert isinstance(shown, Shown)
+        return shown
     members = group.members
-    ids = sorted(members)
-    addrs = [(i, members[i].broker_addr) for i in ids]
-    if show_acting_master and group.enable_acting_master and ids and MASTER_ID not in members:
-        addrs[0] = (MASTER_ID, addrs[0][1])
-        addrs.sort()
-    return BrokerData(group.cluster, group.broker_name, tuple(addrs), group.zone_name, group.enable_acting_master)
+    addrs = [(i, members[i].broker_addr) for i in sorted(members)]
+    plain = BrokerData(group.cluster, group.broker_name, tuple(addrs), group.zone_name, group.enable_acting_master)
+    acting = plain
+    if group.enable_acting_master and addrs and MASTER_ID not in members:
+        acting = plain._replace(broker_addrs=tuple(sorted([(MASTER_ID, addrs[0][1]), *addrs[1:]])))
+    filter_servers = tuple(
+        (member.broker_addr, member.filter_servers)
+        for member in members.values()
+        if member.filter_servers and member.cluster_name == group.cluster
+    )
+    shown = Shown(plain, acting, filter_servers)
+    group.shown = (group.generation, shown)
+    return shown
+
+
+def broker_data(group: BrokerGroup) -> BrokerData:
+    """A group and its addresses as they are."""
+    return shown_of(group).plain
 
 
 def cluster_info(tables: Tables) -> ClusterInfo:

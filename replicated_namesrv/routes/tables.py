@@ -78,6 +78,7 @@ class BrokerGroup:
         "generation",
         "members",
         "shared",
+        "shown",
         "topics",
         "zone_name",
     )
@@ -91,6 +92,8 @@ class BrokerGroup:
         self.members: dict[int, Registration] = {}
         self.topics: dict[str, QueueData] = {}
         self.generation = 0
+        self.shown: tuple[int, object] | None = None
+        """Generation and what routes showed of this group then (see queries.py): derived, no part of the state."""
         self.shared = False
         """A snapshot still reads ``topics``: copy before changing."""
         self.digest_sum: int | None = None

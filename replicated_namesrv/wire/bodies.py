@@ -25,6 +25,7 @@ MAX_QUOTED_CHARACTERS: Final = 256
 
 _QUEUE_DATA_MEMBERS = frozenset(("brokerName", "perm", "readQueueNums", "topicSysFlag", "writeQueueNums"))
 _ROUTE_MEMBERS = frozenset(("brokerDatas", "filterServerTable", "orderTopicConf", "queueDatas", "topicQueueMappingByBroker"))
+K = TypeVar("K")
 V = TypeVar("V")
 
 _SMALL_HASH = 12
@@ -90,18 +91,20 @@ class _Quoted(dict[str, str]):
 
 _DEFAULT, _STANDARD = _Quoted(False), _Quoted(True)
 
+_FRAGMENTS_MAX: Final = 16_384
+"""Encoded broker groups and queue entries that are kept, of each dialect; all forgotten at once when there are more."""
+_FRAGMENT_CHARACTERS_MAX: Final = 1_024
+"""A longer one is encoded anew each time."""
+_broker_fragments: tuple[dict[BrokerDataLike, str], dict[BrokerDataLike, str]] = ({}, {})
+_queue_fragments: tuple[dict[tuple[str, QueueData], str], dict[tuple[str, QueueData], str]] = ({}, {})
+
 
 def encode_topic_route_data(route: TopicRouteDataLike, standard: bool) -> bytes:
     """Body of code 105. ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and those that ask for it."""
     quoted = _STANDARD if standard else _DEFAULT
-    brokers = ",".join([_broker_data(data, standard, quoted) for data in route.broker_datas])
-    queues = ",".join(
-        [
-            f'{{"brokerName":{quoted[name]},"perm":{data.perm},"readQueueNums":{data.read_queue_nums},'
-            f'"topicSysFlag":{data.topic_sys_flag},"writeQueueNums":{data.write_queue_nums}}}'
-            for name, data in route.queue_datas
-        ]
-    )
+    known_brokers, known_queues = _broker_fragments[standard], _queue_fragments[standard]
+    brokers = ",".join([known_brokers.get(data) or _broker_fragment(data, standard) for data in route.broker_datas])
+    queues = ",".join([known_queues.get(entry) or _queue_fragment(entry, standard) for entry in route.queue_datas])
     filters = order = mappings = ""
     if route.filter_server_table:
         filters = ",".join([f"{quoted[addr]}:{_texts(servers, quoted)}" for addr, servers in route.filter_server_table])
@@ -181,6 +184,31 @@ def _queue_data_of(value: object) -> tuple[str, QueueData]:
         raise MalformedJsonError("a queueData has no brokerName")
     numbers = [to_int(given.get(member), member) for member in ("perm", "readQueueNums", "topicSysFlag", "writeQueueNums")]
     return name, interned(QueueData(*numbers))
+
+
+def _broker_fragment(data: BrokerDataLike, standard: bool) -> str:
+    """Encode one group of a route and remember it: every topic of the group shows the same."""
+    fragment = _broker_data(data, standard, _STANDARD if standard else _DEFAULT)
+    _remember(_broker_fragments[standard], data, fragment)
+    return fragment
+
+
+def _queue_fragment(entry: tuple[str, QueueData], standard: bool) -> str:
+    """Encode one queue entry of a route and remember it."""
+    name, data = entry
+    fragment = (
+        f'{{"brokerName":{(_STANDARD if standard else _DEFAULT)[name]},"perm":{data.perm},"readQueueNums":{data.read_queue_nums},'
+        f'"topicSysFlag":{data.topic_sys_flag},"writeQueueNums":{data.write_queue_nums}}}'
+    )
+    _remember(_queue_fragments[standard], entry, fragment)
+    return fragment
+
+
+def _remember(known: dict[K, str], key: K, fragment: str) -> None:
+    if len(fragment) <= _FRAGMENT_CHARACTERS_MAX:
+        if len(known) >= _FRAGMENTS_MAX:
+            known.clear()
+        known[key] = fragment
 
 
 def _broker_data(data: BrokerDataLike, standard: bool, quoted: _Quoted) -> str:
