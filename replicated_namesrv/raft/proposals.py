@@ -11,6 +11,7 @@ the sessions see to it that only one copy is applied. A proposal ends
   or when this node stops.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -44,15 +45,19 @@ class Proposals:
         self.origin = origin
         self._pending: dict[int, Pending] = {}
         self._pending_bytes = 0
-        self._queue: list[int] = []
+        self._queue: deque[int] = deque()
         self._next = 0
         self._floor = 0
         self._placed: dict[int, list[tuple[int, list[int]]]] = {}
         """Index -> (term, numbers) of entries that hold proposals of ours."""
-        self._forwards: dict[int, tuple[list[int], float]] = {}
-        """Forwards without an answer: sequence -> (numbers, when sent)."""
+        self._forwards: dict[int, tuple[list[int], float, int]] = {}
+        """Forwards without an answer: sequence -> (numbers, when sent, bytes)."""
         self._sequence = origin.boot << 32
-        self._arrived: list[tuple[str, int, bytes]] = []
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        """(index, bytes) of entries appended here as leader and not committed yet."""
+        self._unsettled_bytes = 0
+        """Of those entries, or of forwards without an answer."""
+        self._arrived: deque[tuple[str, int, bytes]] = deque()
         """Forwards received: (peer, sequence, group)."""
         self._arrived_bytes = 0
         self._expiry: dict[int, list[int]] = {}
@@ -97,7 +102,9 @@ class Proposals:
 
     def tick(self, now: float) -> None:
         node = self._node
-        if self._queue or self._arrived:
+        while self._uncommitted and self._uncommitted[0][0] <= node.core.commit_index:
+            self._unsettled_bytes -= self._uncommitted.popleft()[1]
+        if (self._queue or self._arrived) and self._has_room:
             if node.core.is_leader:
                 if not node.elections.transferring:
                     self._append()
@@ -112,13 +119,17 @@ class Proposals:
         times = [self._next_expiry]
         if self._forwards:
             times.append(next(iter(self._forwards.values()))[1] + self._retry_seconds)
-        if self._queue or self._arrived:
+        if (self._queue or self._arrived) and self._has_room:
             node = self._node
             if node.core.is_leader and not node.elections.transferring:
                 return 0.0
             if not node.core.is_leader and node.leader_id is not None and node.membership.is_voter:
                 times.append(self._not_before)
         return min(times)
+
+    @property
+    def _has_room(self) -> bool:
+        return self._unsettled_bytes < self._node.config.uncommitted_bytes_max
 
     @property
     def _retry_seconds(self) -> float:
@@ -132,45 +143,48 @@ class Proposals:
         self._floor = floor
         return floor
 
-    def _take_groups(self) -> list[tuple[bytes, list[int]]]:
-        """The queue as groups of at most ``entry_bytes_max``, each with its numbers."""
-        queue, self._queue = self._queue, []
-        groups: list[tuple[bytes, list[int]]] = []
-        floor, size = self._advance_floor(), 0
+    def _take_group(self) -> tuple[bytes, list[int]] | None:
+        """The front of the queue as a group of at most ``entry_bytes_max`` with its numbers; None if nothing waits."""
+        queue, size = self._queue, 0
         batch: list[tuple[int, bytes]] = []
-        numbers: list[int] = []
-        for number in queue:
-            pending = self._pending.get(number)
+        while queue:
+            pending = self._pending.get(queue[0])
             if pending is None:
+                queue.popleft()
                 continue
-            length = len(pending.command) + PROPOSAL.size
-            if batch and size + length > self._node.config.entry_bytes_max:
-                groups.append((pack_group(self.origin, floor, batch), numbers))
-                batch, numbers, size = [], [], 0
+            size += len(pending.command) + PROPOSAL.size
+            if batch and size > self._node.config.entry_bytes_max:
+                break
             pending.copies += 1
             pending.queued = False
-            batch.append((number, pending.command))
-            numbers.append(number)
-            size += length
-        if batch:
-            groups.append((pack_group(self.origin, floor, batch), numbers))
-        return groups
+            batch.append((queue.popleft(), pending.command))
+        if not batch:
+            return None
+        return pack_group(self.origin, self._floor, batch), [number for number, _ in batch]
 
     def _append(self) -> None:
-        """Leader: put everything that waits into entries, ours and what others forwarded."""
-        arrived, self._arrived, self._arrived_bytes = self._arrived, [], 0
+        """Leader: put what waits into entries, ours and what others forwarded, as far as there is room."""
         parts: list[bytes] = []
         numbers: list[int] = []
         answers: list[tuple[str, int]] = []
         size = 0
-        work: list[tuple[bytes, list[int], tuple[str, int] | None]] = [(g, n, None) for g, n in self._take_groups()]
-        work += [(group, [], (peer, sequence)) for peer, sequence, group in arrived]
-        for group, own, answer in work:
+        self._advance_floor()
+        while self._has_room:
+            if (taken := self._take_group()) is not None:
+                group, own = taken
+                answer = None
+            elif self._arrived:
+                peer, sequence, group = self._arrived.popleft()
+                self._arrived_bytes -= len(group)
+                own, answer = [], (peer, sequence)
+            else:
+                break
             if parts and size + len(group) > self._node.config.entry_bytes_max:
                 self._append_entry(parts, numbers, answers)
                 parts, numbers, answers, size = [], [], [], 0
             parts.append(group)
             size += len(group)
+            self._unsettled_bytes += len(group)
             numbers.extend(own)
             if answer:
                 answers.append(answer)
@@ -180,6 +194,7 @@ class Proposals:
     def _append_entry(self, parts: list[bytes], numbers: list[int], answers: list[tuple[str, int]]) -> None:
         node = self._node
         index = node.core.propose(PROPOSALS + b"".join(parts))
+        self._uncommitted.append((index, sum(len(part) for part in parts)))
         if numbers:
             self._placed.setdefault(index, []).append((node.core.term, numbers))
         for peer, sequence in answers:
@@ -187,22 +202,27 @@ class Proposals:
 
     def _forward(self, leader: str, now: float) -> None:
         self._refuse_arrived()
-        for group, numbers in self._take_groups():
+        self._advance_floor()
+        while self._has_room and (taken := self._take_group()) is not None:
+            group, numbers = taken
             self._sequence += 1
-            self._forwards[self._sequence] = numbers, now
+            self._forwards[self._sequence] = numbers, now, len(group)
+            self._unsettled_bytes += len(group)
             self._node.send(leader, Forward, self._node.core.term, self._sequence, group)
 
     def _refuse_arrived(self) -> None:
         for peer, sequence, _ in self._arrived:
             self._node.send(peer, ForwardReply, sequence, 0, 0)
-        self._arrived, self._arrived_bytes = [], 0
+        self._arrived.clear()
+        self._arrived_bytes = 0
 
     def _retry_forwards(self, now: float) -> None:
         """A forward may have been lost: send it again. Its first copy may exist still."""
-        for sequence, (numbers, sent_at) in list(self._forwards.items()):
+        for sequence, (numbers, sent_at, size) in list(self._forwards.items()):
             if sent_at + self._retry_seconds > now:
                 break
             del self._forwards[sequence]
+            self._unsettled_bytes -= size
             self._requeue(numbers, False)
 
     def _requeue(self, numbers: list[int], copy_is_dead: bool) -> None:
@@ -222,6 +242,8 @@ class Proposals:
             return
         self._leader_term = term
         self._forwards.clear()
+        self._uncommitted.clear()
+        self._unsettled_bytes = 0
         self._not_before = 0.0
         self._requeue(list(self._pending), False)
 
@@ -265,6 +287,7 @@ class Proposals:
         if known is None:
             return
         numbers = known[0]
+        self._unsettled_bytes -= known[2]
         if message.log_index == 0:
             self._not_before = self._node.environment.now() + self._node.heartbeat_seconds
             self._requeue(numbers, True)
@@ -315,4 +338,5 @@ class Proposals:
     def stop(self, reason: str) -> None:
         for number, pending in list(self._pending.items()):
             self._end(number, Indeterminate(reason) if pending.copies else Rejected(reason, None))
-        self._queue, self._arrived = [], []
+        self._queue.clear()
+        self._arrived.clear()
