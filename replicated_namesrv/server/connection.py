@@ -57,8 +57,8 @@ class Host(Protocol):
     now_s: Callable[[], float]
 
     @property
-    def prepared(self) -> Callable[[bytes, int, list[bytes]], int]:
-        """``RouteAnswers.answer``."""
+    def prepared(self) -> "Callable[[RemotingConnection, bytes, int, list[bytes]], int]":
+        """``RouteAnswers.answer`` or ``ConfirmedAnswers.answer``."""
 
     @property
     def dispatcher(self) -> Dispatcher: ...
@@ -149,7 +149,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             pieces: list[bytes] = []
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
             started_ns = perf_counter_ns() if is_sample else 0
-            position = host.prepared(data, 0, pieces)
+            position = host.prepared(self, data, 0, pieces)
             if pieces:
                 answer = b"".join(pieces)
                 metrics.bytes_out += len(answer)
@@ -414,7 +414,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             if answer is not None:
                 pieces.append(answer)
             if position < size and self._reading:
-                position = prepared(data, position, pieces)
+                position = prepared(self, data, position, pieces)
         return position, position == size
 
     def _keep(self, rest: bytes, incomplete: bool) -> None:

@@ -5,6 +5,7 @@ import resource
 import time
 from collections.abc import Callable
 
+from replicated_namesrv.server.confirmed import ConfirmedAnswers
 from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
 from replicated_namesrv.server.idle import IdleWheel
@@ -48,7 +49,11 @@ class RemotingServer:
         self.tls = TlsContexts(settings, self.metrics)
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, now_s)
-        self.prepared = self._dispatcher.answers.answer
+        self.prepared = (
+            self._dispatcher.answers.answer
+            if service.mode == "ap"
+            else ConfirmedAnswers(service, self._dispatcher, self.metrics).answer
+        )
         self.connections: set[RemotingConnection] = set()
         self._service = service
         self._listener = Listener(settings, self._new_connection)

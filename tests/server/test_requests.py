@@ -99,10 +99,10 @@ def test_prepared_answers_stay_within_their_bound() -> None:
         assert metrics.answer_cache_bytes <= 100_000
     assert metrics.answer_cache_evictions > 1000
     pieces: list[bytes] = []
-    assert answers.answer(frame, 0, pieces) == len(frame)
+    assert answers.answer(None, frame, 0, pieces) == len(frame)
     assert decode_header(b"".join(pieces)[8:], 0).opaque == 5
     old = request(105, {"topic": "T0"}, opaque=5)
-    assert answers.answer(old, 0, []) == 0
+    assert answers.answer(None, old, 0, []) == 0
 
 
 class CountingNode(IndependentNode):
