@@ -82,7 +82,7 @@ class RaftConfig:
     """Longest command; a longer one is rejected at once."""
     entry_bytes_max: int = 128 << 10
     """Proposals are packed into one entry up to this size (one large command may exceed it)."""
-    uncommitted_bytes_max: int = 8 << 20
+    uncommitted_bytes_max: int = 4 << 20
     """Bytes of entries that a leader has appended and not yet committed, and bytes that another node has forwarded to it and not
     heard of; then proposals wait. Bounds the time that one write and one fsync take."""
     append_bytes_max: int = 256 << 10

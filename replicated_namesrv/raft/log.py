@@ -30,8 +30,9 @@ from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError, 
 RECORD = struct.Struct("<2sIIBQ")
 """Marker, payload length, checksum of all that follows, type, number in the stream."""
 MARKER = b"\xa5\x5a"
-CHECKED_FROM = 10
-"""Offset in the record where checksummed bytes begin; the length is covered by a second, implied check: the next record."""
+CHECKED = struct.Struct("<BQ")
+CHECKED_FROM = RECORD.size - CHECKED.size
+"""Offset in the record where checksummed bytes begin; the checksum starts from the length, so that is covered too."""
 HEADER = struct.Struct("<8sIQI")
 """Magic, format version, number of the first record, checksum."""
 MAGIC = b"RAFTLOG\n"
@@ -51,11 +52,6 @@ ENTRIES_READ_MAX = 1 << 30
 
 def segment_name(number: int) -> str:
     return f"log-{number:020d}"
-
-
-def encode_record(kind: int, number: int, payload: bytes) -> bytes:
-    body = struct.pack("<BQ", kind, number) + payload
-    return MARKER + struct.pack("<II", len(payload), crc32(body, len(payload))) + body
 
 
 class Segment:
@@ -265,11 +261,14 @@ class Log:
 
     # Writing
 
-    def _write(self, kind: int, payload: bytes) -> None:
+    def _write(self, kind: int, payload: bytes, more: bytes = b"") -> None:
+        """Buffer a record of ``payload`` and ``more``, which is kept apart so that large commands are not copied."""
         self.number += 1
-        record = encode_record(kind, self.number, payload)
-        self._buffer.append(record)
-        self.written_bytes += len(record)
+        length = len(payload) + len(more)
+        checksum = crc32(more, crc32(payload, crc32(CHECKED.pack(kind, self.number), length)))
+        self._buffer.append(RECORD.pack(MARKER, length, checksum, kind, self.number) + payload)
+        self._buffer.append(more)
+        self.written_bytes += RECORD.size + length
         if kind != MARK:
             self._data_number = self.number
 
@@ -404,7 +403,7 @@ class Log:
         if self._entries and (idx != self._entries[-1][1] + 1 or term < self._entries[-1][2]):
             raise InvariantError(f"entry {idx} of term {term} after entry {self.last_index} of term {self.last_term}")
         self._entries.append((command, idx, term))
-        self._write(ENTRY, INDEX_TERM.pack(idx, term) + command)
+        self._write(ENTRY, INDEX_TERM.pack(idx, term), command)
 
     def clear(self) -> None:
         self._reset_entries = []

@@ -41,12 +41,19 @@ class MapMachine:
         return self.applied
 
     def snapshot(self) -> Iterator[bytes]:
-        values, head = dict(self.values), b"%d %d" % (self.applied, self.sum)
+        return self._chunks(dict(self.values), b"%d %d" % (self.applied, self.sum))
+
+    @staticmethod
+    def _chunks(values: dict[bytes, bytes], head: bytes) -> Iterator[bytes]:
         yield head
-        items = list(values.items())
-        for start in range(0, len(items), 1000):
-            rows = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in items[start : start + 1000]]
-            yield json.dumps(rows).encode()
+        rows, size = [], 0
+        for key, value in values.items():
+            rows.append([key.decode("latin-1"), value.decode("latin-1")])
+            size += len(key) + len(value)
+            if size > 64 << 10:
+                yield json.dumps(rows).encode()
+                rows, size = [], 0
+        yield json.dumps(rows).encode()
 
     def restore(self) -> "MapRestoration":
         return MapRestoration(self)

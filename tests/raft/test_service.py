@@ -1,0 +1,134 @@
+"""RaftService: three nodes on one loop, with real files and sockets; large states in small steps."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Committed, ReadReady
+from replicated_namesrv.raft.service import RaftService
+from replicated_namesrv.raft.transport import TransportSettings
+from tests.support.raft_process import MapMachine, free_ports
+from tests.support.waiting import until
+
+
+class Group:
+    """Services of one cluster, on the loop that runs."""
+
+    def __init__(self, directory: Path, size: int, config: RaftConfig) -> None:
+        self.directory, self.config = directory, config
+        self.names = [f"n{i + 1}" for i in range(size)]
+        self.addresses = {n: ("127.0.0.1", p) for n, p in zip(self.names, free_ports(size), strict=True)}
+        self.services: dict[str, RaftService] = {}
+        self.machines: dict[str, MapMachine] = {}
+
+    async def start(self, name: str) -> RaftService:
+        settings = TransportSettings(name, "test", self.addresses, self.addresses[name], b"secret")
+        self.machines[name] = MapMachine()
+        self.services[name] = RaftService(settings, self.directory / name, self.machines[name], self.config)
+        await self.services[name].start()
+        return self.services[name]
+
+    async def stop(self, name: str) -> None:
+        await self.services.pop(name).stop()
+
+    async def leader(self) -> RaftService:
+        leading = await until(lambda: [s for s in self.services.values() if s.node.role == "leader"], "a leader")
+        return leading[0]
+
+
+@asynccontextmanager
+async def running(directory: Path, size: int = 3, config: RaftConfig | None = None) -> AsyncIterator[Group]:
+    group = Group(directory, size, config or RaftConfig())
+    try:
+        for name in group.names:
+            await group.start(name)
+        yield group
+    finally:
+        for name in list(group.services):
+            await group.stop(name)
+
+
+def test_propose_read_and_hand_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as group:
+            leader = await group.leader()
+            outcomes = await asyncio.gather(*(s.propose(b"%s=1" % n.encode()) for n, s in group.services.items()))
+            assert all(isinstance(o, Committed) for o in outcomes)
+            for name, service in group.services.items():
+                assert isinstance(await service.read_index(), ReadReady)
+                assert len(group.machines[name].values) == 3
+            assert await leader.transfer_leadership()
+            assert isinstance(await leader.propose(b"x=2"), Committed)
+            await until(lambda: leader.status()["leader"] != leader.settings.node_id, "another leader")
+
+    asyncio.run(scenario())
+
+
+def test_everything_waiting_ends_at_stop(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as group:
+            leader = await group.leader()
+            for name in [n for n in group.names if group.services[n] is not leader]:
+                await group.stop(name)
+            waiting = [leader.propose(b"a=1"), leader.read_index()]
+            await leader.stop()
+            assert all(w.done() for w in waiting)
+            assert not isinstance(waiting[0].result(), Committed)
+            group.services.clear()
+
+    asyncio.run(scenario())
+
+
+class StepTimes:
+    """Processor time of each turn that a service takes on the loop."""
+
+    def __init__(self, service: RaftService) -> None:
+        self.longest_ms = 0.0
+        for name in ("_run", "_on_message"):
+            setattr(service, name, self.timed(getattr(service, name)))
+        service.transport.on_message = service._on_message
+
+    def timed(self, step: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: object) -> None:
+            started = time.thread_time()
+            step(*arguments)
+            self.longest_ms = max(self.longest_ms, (time.thread_time() - started) * 1e3)
+
+        return run
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_100_mb_is_taken_sent_and_restored_in_small_steps(tmp_path: Path) -> None:
+    """No step above 10 ms of processor time, and no election."""
+    config = RaftConfig(compact_bytes=1 << 30, compact_margin_entries=10, entry_bytes_max=64 << 10)
+
+    async def scenario() -> None:
+        async with running(tmp_path, config=config) as group:
+            leader = await group.leader()
+            lagging = next(n for n in group.names if group.services[n] is not leader)
+            await group.stop(lagging)
+            value = b"x" * 10_000
+            for start in range(0, 10_000, 100):
+                commands = [b"%d=%s" % (n, value) for n in range(start, start + 100)]
+                outcomes = await asyncio.gather(*(leader.propose(c) for c in commands))
+                assert all(isinstance(o, Committed) for o in outcomes)
+            term = leader.node.term
+            times = StepTimes(leader)
+            leader.node.core.force_compaction()
+            await until(lambda: leader.status()["snapshots_taken"], "a snapshot")
+            assert leader.status()["snapshot_bytes"] > 100_000_000  # type: ignore[operator]
+            late = await group.start(lagging)
+            late_times = StepTimes(late)
+            await until(lambda: late.node.applied_index >= leader.node.commit_index, "the late node", 60)
+            assert late.status()["snapshots_installed"] == 1
+            assert group.machines[lagging].digest() == group.machines[leader.settings.node_id].digest()
+            assert (leader.node.role, leader.node.term) == ("leader", term)
+            assert times.longest_ms < 10
+            assert late_times.longest_ms < 10
+
+    asyncio.run(scenario())
