@@ -185,6 +185,12 @@ class TlsContexts:
             self._task = asyncio.create_task(self._make_self_signed())
         else:
             self._build()
+            wanted = self._settings.tls_server_need_client_auth
+            if wanted.lower() in CLIENT_AUTH and not self._settings.tls_server_auth_client:
+                log.warning(
+                    "client certificates are not asked for: with tls.server.authClient=false any would do",
+                    extra={"tls.server.need.client.auth": wanted},
+                )
             self.watch_present_files()
             self._task = asyncio.create_task(self._watch())
 

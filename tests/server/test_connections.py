@@ -1,6 +1,7 @@
 """Connections: the first bytes, frames cut anywhere, limits, back-pressure, idle close, half-close, shutdown, fence."""
 
 import contextlib
+import resource
 import socket
 import struct
 from asyncio import Future, get_running_loop
@@ -15,7 +16,8 @@ from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, IdleWheel
 from replicated_namesrv.service import CloseReason, Connection
 from replicated_namesrv.settings import Settings
-from tests.support.remoting_server import Peer, broker_fields, live_server, raw_frame, request, topic_table
+from tests.support.nodes import running_command
+from tests.support.remoting_server import Peer, broker_fields, live_server, raw_frame, request, rss_bytes, topic_table
 from tests.support.waiting import wait_until
 
 PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c" + bytes([10, 9, 8, 7, 1, 1, 1, 1]) + struct.pack(">HH", 4711, 9876)
@@ -379,3 +381,25 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
     wanted = r"bindAddress=192\.0\.2\.1.*not an address"
     with pytest.raises(SettingError, match=wanted), live_server(tmp_path, bindAddress="192.0.2.1"):
         pass
+
+
+@pytest.mark.slow
+def test_thousands_of_silent_connections(tmp_path: Path) -> None:
+    """As many as the system lets this process open, up to 10,000: half silent, half with the beginning of a frame."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    arguments = ("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path / "data"))
+    try:
+        with running_command(*arguments, stderr=tmp_path / "stderr") as command, contextlib.ExitStack() as closing:
+            port = int(command.wait_line("boot success").rpartition(":")[2])
+            before = rss_bytes(command.process.pid)
+            count = min(10_000, hard - 1000)
+            for number in range(count):
+                connection = closing.enter_context(socket.create_connection(("127.0.0.1", port), 20))
+                if number % 2:
+                    connection.sendall(struct.pack(">iI", 5_000_000, 100) + bytes(10))
+            with Peer(port) as peer:
+                assert peer.call(206).code == 0
+            assert rss_bytes(command.process.pid) - before < count * 20_000
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.nodes import running_command
-from tests.support.remoting_server import Peer, broker_fields, request, topic_table
+from tests.support.remoting_server import Peer, broker_fields, request, rss_bytes, topic_table
 
 DATA = Path(__file__).parents[1] / "data"
 CHECK_EVERY = 500
@@ -83,11 +83,6 @@ def send_and_drain(port: int, data: bytes) -> None:
                 pass
         except (ConnectionError, BrokenPipeError):
             return
-
-
-def rss_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
 def check_health(port: int, guard: Peer) -> None:

@@ -232,3 +232,9 @@ def broker_fields(broker_name: str = "b", broker_addr: str = "10.0.0.1:10911", b
         "enableActingMaster": "false",
         **more,
     }
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024
