@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
-from replicated_namesrv.wire.fastjson import MalformedJsonError, loads
+from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads
 from replicated_namesrv.wire.fastjson_values import members, to_int, to_list, to_object, to_text
 from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_standard
 from replicated_namesrv.wire.registration_values import data_version_of, interned
@@ -153,10 +153,10 @@ def encode_data_version(data_version: DataVersion) -> bytes:
 
 
 def decode_data_version(body: bytes) -> DataVersion | None:
-    """Body of a request of code 322; None where no timestamp is given (Java takes the present one) and for null: such a
-    version never equals a stored one. Raises BodyError."""
+    """Body of a request of code 322; None where no timestamp is given (Java takes the present one) and for what reads as
+    nothing: such a version never equals a stored one. Raises BodyError."""
     try:
-        return data_version_of(loads(body))
+        return data_version_of(_loads_if_text(body))
     except MalformedJsonError as error:
         raise BodyError(f"Failed to decode DataVersion: {error}") from None
 
@@ -164,16 +164,25 @@ def decode_data_version(body: bytes) -> DataVersion | None:
 def decode_queue_datas(body: bytes) -> tuple[tuple[str, QueueData], ...]:
     """``queueDatas`` of a TopicRouteData, the only part of it that code 217 uses, as pairs (brokerName, queues).
 
-    Raises BodyError.
+    Empty for a body that reads as nothing. Raises BodyError.
     """
     try:
-        route = to_object(loads(body), "body")
+        route = to_object(_loads_if_text(body), "body")
         if route is None:
-            raise MalformedJsonError("the body is null")
+            return ()
         items = to_list(members(route, _ROUTE_MEMBERS).get("queueDatas"), "queueDatas") or []
         return tuple([_queue_data_of(item) for item in items])
     except MalformedJsonError as error:
         raise BodyError(f"Failed to decode TopicRouteData: {error}") from None
+
+
+def _loads_if_text(body: bytes) -> object:
+    """The value of a JSON body; None where it is not UTF-8: so fastjson reads bytes (``IOUtils.decodeUTF8``)."""
+    try:
+        decode_utf8(body)
+    except MalformedJsonError:
+        return None
+    return loads(body)
 
 
 def _queue_data_of(value: object) -> tuple[str, QueueData]:

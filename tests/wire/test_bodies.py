@@ -189,6 +189,12 @@ def test_queue_datas_are_read() -> None:
     assert bodies.decode_queue_datas(b"{}") == bodies.decode_queue_datas(b'{"queueDatas":null}') == ()
 
 
+@pytest.mark.parametrize("body", [b"null", b"[]", b'""', b"\xff", b'{"queueDatas":"\xff"}'])
+def test_what_reads_as_nothing_in_java_is_nothing(body: bytes) -> None:
+    assert bodies.decode_data_version(body) is None
+    assert bodies.decode_queue_datas(body) == ()
+
+
 @pytest.mark.parametrize("decode", [bodies.decode_data_version, bodies.decode_queue_datas])
 @pytest.mark.parametrize(
     "body",
@@ -197,7 +203,6 @@ def test_queue_datas_are_read() -> None:
         b"",
         b"1",
         b"[1]",
-        b"\xff",
         b"[" * 5000,
         b'{"queueDatas":[{}],"timestamp":"x"}',
         b'{"queueDatas":5,"counter":[]}',
