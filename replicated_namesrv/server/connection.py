@@ -340,9 +340,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         try:
             plain = self._tls.receive(data)
         except TlsError as error:
-            self._host.metrics.tls_failures += 1
-            self._host.problems.report("tls", "TLS failed; connection closed", peer=self.peer, why=str(error))
-            self.abort(CloseReason.PEER)
+            self._tls_failed(error)
             return
         ended = self._tls.ended
         if plain:
@@ -350,6 +348,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._proceed()
         if ended and not self._closing:
             self.drain(CloseReason.PEER)
+
+    def _tls_failed(self, error: TlsError) -> None:
+        self._host.metrics.tls_failures += 1
+        self._host.problems.report("tls", "TLS failed; connection closed", peer=self.peer, why=str(error))
+        self.abort(CloseReason.PEER)
 
     def _start_tls(self, data: bytes) -> None:
         context = self._host.tls.context
@@ -427,10 +430,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _send(self, data: bytes) -> None:
         assert self._transport is not None
         self._host.metrics.bytes_out += len(data)
-        if self._tls is not None:
-            self._tls.send(data)
-        else:
+        if self._tls is None:
             self._transport.write(data)
+            return
+        try:
+            self._tls.send(data)
+        except TlsError as error:
+            self._tls_failed(error)
 
     # -- back-pressure --------------------------------------------------------------------------------------------------
 

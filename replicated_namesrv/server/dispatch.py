@@ -151,7 +151,7 @@ class RequestDispatcher:
 
     def _defer(self, request: Request, deferred: Deferred) -> None:
         self._count_pending(request, 1)
-        request.data = b""  # a whole read buffer
+        request.keep_frame_only()
         request.connection.defer()
         deferred.future.add_done_callback(partial(self._done, request, deferred.convert, perf_counter_ns()))
 

@@ -6,7 +6,6 @@ in extFields what it got: ``readConsistency``, ``revision``, ``term``, ``leader`
 """
 
 import asyncio
-from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -91,13 +90,10 @@ class Queries:
         topic = request.fields.get("topic")
         if level is not None or max_staleness_ms is not None or topic is None:
             return self._read(request, lambda: self._route_answer(request, topic))
-        outcome = self._service.barrier(None, None)
-        if isinstance(outcome, Future):
-            return Deferred(outcome, lambda freshness: self._route_answer(request, topic))
         if self._other is not None and topic not in self._state.topic_revisions:
             return self._ask_other_environment(self._other, request, topic)
         request.lasting_topic = topic
-        return self._route_answer(request, topic)
+        return then(self._service.barrier(None, None), lambda freshness: self._route_answer(request, topic))
 
     def _ask_other_environment(self, other: "OtherEnvironment", request: Request, topic: str) -> Outcome:
         """clusterTest: the answer of another environment's name servers instead of a miss."""

@@ -56,6 +56,13 @@ class Request:
         self.lasting_topic: str | None = None
         """Set by a handler whose answer holds for equal requests until this topic's revision moves."""
 
+    def keep_frame_only(self) -> None:
+        """Let go of the read buffer: the answer comes later. The frame is kept if its answer may last, the body never is."""
+        start, body_start, end = self.start, self.bounds.body_start, self.bounds.end
+        self.data = self.data[start:end] if self.lasting_topic is not None else b""
+        self.bounds = self.bounds._replace(body_start=body_start - start, end=end - start)
+        self.start = 0
+
     @property
     def body(self) -> bytes:
         """The body; empty where Java sees null."""

@@ -71,8 +71,11 @@ class TlsSession:
         return b"".join(plain)
 
     def send(self, data: bytes) -> None:
-        """Encrypt and send."""
-        self._object.write(data)
+        """Encrypt and send. Raises TlsError."""
+        try:
+            self._object.write(data)
+        except ssl.SSLError as error:
+            raise TlsError(error.reason or str(error)) from None
         self._flush()
 
     def close(self) -> None:

@@ -76,6 +76,21 @@ def test_one_barrier_for_all_queries_of_a_read(tmp_path: Path) -> None:
         assert server.metrics.pending_requests == 0
 
 
+def test_answers_that_had_to_wait_are_prepared_too(tmp_path: Path) -> None:
+    with live_server(tmp_path, ConfirmingNode) as server, Peer(server.port) as peer:
+        node = server.service
+        assert isinstance(node, ConfirmingNode)
+        peer.call(103, broker_fields(), topic_table("T", "U"))
+        node.at_once = False
+        for number in range(1, 4):
+            for topic, code in (("T", 0), ("None", 17)):
+                peer.send(request(105, {"topic": topic}, opaque=number))
+                wait_until(lambda: node.barriers, "the barrier")
+                server.do(lambda: node.barriers.pop().set_result(FRESH))
+                assert peer.answers(1)[0].code == code
+        assert (server.metrics.fast_path_hits, server.metrics.fast_path_misses) == (4, 2)
+
+
 def test_what_changed_while_waiting_is_answered_as_it_is_then(tmp_path: Path) -> None:
     with live_server(tmp_path, ConfirmingNode) as server, Peer(server.port) as peer, Peer(server.port) as other:
         node = prepared(server, peer)
