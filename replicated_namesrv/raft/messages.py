@@ -181,7 +181,7 @@ class ForwardReply(NamedTuple):
     destination: int
     sequence: int
     log_index: int
-    """Where the proposals went in the log; 0: surely nowhere, and never will."""
+    """Where the proposals went in the log; 0: the receiver does not lead the term they were meant for."""
     term: int
 
 

@@ -5,8 +5,9 @@ leader. A copy of a proposal is where it was appended or sent. After a change of
 the sessions see to it that only one copy is applied. A proposal ends
 
 - committed, when its number is first applied here, with the result of that;
-- rejected, when its time is up and no copy of it can exist: it never left, the receiver refused it, or another entry was
-  committed in its place;
+- rejected, when its time is up and no copy of it can exist: it never left, or wherever it went another entry was committed in
+  its place. (A forward is meant for one term, so whatever a repeating network made of it lies in that term's log at or behind the
+  place that the reply tells; if that place goes, all go.)
 - indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not with what result,
   or when this node stops.
 """
@@ -274,7 +275,6 @@ class Proposals:
         if len(groups) != 1 or groups[0].origin.node != peer:
             raise MalformedError("a forward holds one group of its sender")
         if not node.core.is_leader or message.term != node.core.term:
-            # A term once lost is never led again: no repetition of this message can be taken either.
             node.send(peer, ForwardReply, message.sequence, 0, 0)
             return
         if node.writes_refused or self._arrived_bytes + len(message.proposals) > node.config.pending_proposals_bytes_max:
@@ -290,7 +290,7 @@ class Proposals:
         self._unsettled_bytes -= known[2]
         if message.log_index == 0:
             self._not_before = self._node.environment.now() + self._node.heartbeat_seconds
-            self._requeue(numbers, True)
+            self._requeue(numbers, False)  # not this copy; but the network may have repeated it, and another been taken
         elif message.log_index <= self._node.core.applied_index:
             self._requeue(numbers, False)  # decided already: what is still pending was not in it as far as we know
         else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.raft.interfaces import Committed, ReadReady
+from replicated_namesrv.raft.interfaces import Committed, ReadReady, Rejected
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.raft_process import MapMachine, free_ports
@@ -75,10 +75,10 @@ def test_everything_waiting_ends_at_stop(tmp_path: Path) -> None:
             leader = await group.leader()
             for name in [n for n in group.names if group.services[n] is not leader]:
                 await group.stop(name)
-            waiting = [leader.propose(b"a=1"), leader.read_index()]
+            proposal, read = leader.propose(b"a=1"), leader.read_index()
             await leader.stop()
-            assert all(w.done() for w in waiting)
-            assert not isinstance(waiting[0].result(), Committed)
+            assert not isinstance(proposal.result(), Committed)
+            assert isinstance(read.result(), Rejected)
             group.services.clear()
 
     asyncio.run(scenario())
