@@ -139,7 +139,7 @@ class Driver(Process):
         assert self.child.stdout is not None
         self.child.stdin.write(("\t".join(words) + "\n").encode())
         self.child.stdin.flush()
-        line = self.child.stdout.readline().decode().rstrip("\n")
+        line: str = self.child.stdout.readline().decode().rstrip("\n")
         status, _, text = line.partition("\t")
         text = text.replace("\\\\", "\0").replace("\\n", "\n").replace("\\r", "\r").replace("\0", "\\")
         assert status == "ok", f"{words}: {text or 'the driver died'} (log: {self.log})"
@@ -245,6 +245,9 @@ class Lab:
             "timerWheelEnable": "false",
             "transientStorePoolEnable": "false",
             "warmMapedFileEnable": "false",
+            # a busy test machine is no reason for a broker to refuse messages
+            "waitTimeMillsInSendQueue": "20000",
+            "osPageCacheBusyTimeOutMills": "20000",
             **extra,
         }
         logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.broker.logback.xml"

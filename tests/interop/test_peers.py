@@ -33,10 +33,23 @@ def create_topic(driver: Driver, names: str, nodes: list[str], topic: str, *brok
         wait_for(lambda name=name: registered(nodes, name, 0, topic), f"{topic} is routed to {name} everywhere")
 
 
+def follow(slave: Process, topic: str) -> None:
+    """Wait until a slave knows a topic: it asks its master every 10 s."""
+    topics = slave.folder / "store" / "config" / "topics.json"
+    wait_for(lambda: topic in topics.read_text(), f"the slave knows {topic}")
+
+
 def consume(driver: Driver, names: str, group: str, topic: str, count: int) -> str:
     """Receive until ``count`` different messages are there; the hosts that stored them."""
     driver.call("receiver-start", group, names, group, topic)
-    wait_for(lambda: int(driver.call("receiver-count", group)) >= count, f"{group} received {count} messages", 90)
+
+    def received() -> str | None:
+        now = driver.call("receiver-count", group)
+        if int(now) < count:
+            raise ValueError(f"{now} messages")
+        return now
+
+    wait_for(received, f"{group} received {count} messages", 90)
     hosts = driver.call("receiver-hosts", group)
     driver.call("receiver-stop", group)
     return hosts
@@ -55,8 +68,7 @@ def test_master_and_slave(lab: Lab, version: str, role: str, flush: str) -> None
     wait_for(lambda: "{SEND_OK=1}" in driver.call("send", names, "Thousand", "1", "probe"), "the slave follows its master")
     assert driver.call("send", names, "Thousand", "1000", "m").startswith("1000 stored; {SEND_OK=1000}")
     consume(driver, names, "before", "Thousand", 1000)
-    topics = slave.folder / "store" / "config" / "topics.json"
-    wait_for(lambda: "Thousand" in topics.read_text(), "the slave knows the topic (it asks its master every 10 s)")
+    follow(slave, "Thousand")
 
     master.stop()
     wait_for(lambda: gone(nodes, "broker-a", 0), "the stopped master left every route", 15)
@@ -147,11 +159,13 @@ def test_acting_master(lab: Lab) -> None:
     acting = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerNotActiveTimeoutMillis": "10000"}
     address, master = lab.broker("5.3.3", "broker-a", names, **acting)
     wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered", 90)
-    slave_address, _ = lab.broker("5.3.3", "broker-a", names, broker_id=1, **acting)
+    slave_address, slave = lab.broker("5.3.3", "broker-a", names, broker_id=1, **acting)
     wait_for(lambda: registered(nodes, "broker-a", 1), "the slave is registered", 90)
     driver = lab.driver("5.3.3")
     create_topic(driver, names, nodes, "Acting", "broker-a")
     assert "100 stored" in driver.call("send", names, "Acting", "100", "m")
+    follow(slave, "Acting")
+    consume(driver, names, "before", "Acting", 100)
     master.kill()
     wait_for(
         lambda: all(addresses_of(node, "Acting").get("broker-a") == {"0": slave_address} for node in nodes),
