@@ -20,12 +20,12 @@ from typing import Any
 
 from replicated_namesrv.admin.address_list import advertised_host
 from replicated_namesrv.cli.children import ChildError, NodePlan, NodeProcess, described_exit, host_port
-from replicated_namesrv.errors import SettingError
+from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
 HELP = "run a cluster of name servers on this machine and look after it until Ctrl-C"
 
-EXIT_BAD, EXIT_UNKNOWN = 1, 2
+EXIT_UNKNOWN = 2
 NODES_MAX = 10
 """Ports are consecutive from a base each ten apart, so more nodes would run into the next base."""
 ADMIN_PORT_OFFSET = 10
@@ -61,11 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    host, port = parse_address("--listen", arguments.listen)
-    data_dir = Path(arguments.data_dir).expanduser().absolute() if arguments.data_dir else default_data_dir()
-    plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
-    check_ports(plans)
-    return asyncio.run(Cluster(plans, arguments.mode, data_dir, as_json=arguments.json).run(once=arguments.once))
+    try:
+        host, port = parse_address("--listen", arguments.listen)
+        data_dir = Path(arguments.data_dir).expanduser().absolute() if arguments.data_dir else default_data_dir()
+        plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
+        check_ports(plans)
+        return asyncio.run(Cluster(plans, arguments.mode, data_dir, as_json=arguments.json).run(once=arguments.once))
+    except NamesrvError as error:
+        if arguments.json:
+            print(json.dumps({"event": "failed", "error": str(error)}), flush=True)
+        raise
 
 
 def default_data_dir() -> Path:
@@ -134,22 +139,21 @@ class Cluster:
         self._stopping = asyncio.Event()
 
     async def run(self, *, once: bool) -> int:
-        """The whole life; the exit code: 0, 1 where a node did not come up, 2 where ``once`` was stopped before it knew."""
+        """The whole life; the exit code: 0, or 2 where ``once`` was stopped before it knew.
+
+        Raises ChildError where a node did not come up.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopping.set)
         try:
             if not await self._unless_stopped(self._start_all()):
+                self._event("stopped", "stopped before all nodes served")
                 return EXIT_UNKNOWN if once else 0
             self._print_cluster()
             if not once:
                 await self._unless_stopped(self._watch())
             return 0
-        except ChildError as error:
-            if self._as_json:
-                self._event("failed", str(error), error=str(error))
-                return EXIT_BAD
-            raise
         finally:
             await self._stop_all()
 
