@@ -44,6 +44,7 @@ def camel_case(snake: str) -> str:
 _NEVER_BY_REMOTING = {
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
+    "tls.config.file",
     *("tls.test.mode.enable", "tls.server.need.client.auth", "tls.server.authClient"),
 }
 """Black-listed always: whoever reaches the remoting port may not change who else may, nor what this node reads or contacts."""
@@ -158,6 +159,13 @@ class Settings:
         False, OWN, "Verify client certificates against trustCertPath.", name="tls.server.authClient"
     )
     tls_server_trust_cert_path: str = setting("", OWN, "Trusted certificates, PEM.", name="tls.server.trustCertPath")
+
+    tls_config_file: str = setting(
+        "/etc/rocketmq/tls.properties",
+        OWN,
+        "File whose tls.* settings, but for the mode, go over those of the file given with -c; it need not exist.",
+        name="tls.config.file",
+    )
 
     # Ours
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: every node agrees.")
@@ -349,6 +357,21 @@ def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warn
     return extra
 
 
+def _from_tls_file(taken: dict[str, Value], origins: dict[str, str]) -> None:
+    """``TlsHelper.extractTlsConfigFromFile``; flags and environment go over it all the same."""
+    path = Path(str(taken.get("tls_config_file", Settings.__dataclass_fields__["tls_config_file"].default)))
+    if not path.is_file():
+        return
+    for key, text in load_properties(path.read_bytes()).items():
+        row = ROWS.get(key)
+        if row is None or not key.startswith("tls.") or row.attribute in ("tls_server_mode", "tls_config_file"):
+            continue
+        if not origins.get(row.attribute, "file").startswith("file"):
+            continue
+        taken[row.attribute] = _parse(row, text, str(path))
+        origins[row.attribute] = f"file {path}"
+
+
 def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], origins: dict[str, str]) -> None:
     by_variable = {environment_name(row): row for row in ROWS.values()}
     for variable, text in environment.items():
@@ -389,6 +412,7 @@ def load_settings(
             )
         taken[row.attribute] = _parse(row, text, "flag")
         origins[row.attribute] = "flag"
+    _from_tls_file(taken, origins)
     result = Settings(**taken, extra=extra, origins=origins, warnings=warnings)  # type: ignore[arg-type]
     check(result)
     return result

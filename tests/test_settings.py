@@ -1,0 +1,90 @@
+"""Settings: precedence, what stops a start, what only warns."""
+
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.settings import ROWS, Settings, camel_case, load_settings
+
+
+def write(path: Path, **lines: str) -> str:
+    path.write_text("".join(f"{key.replace('_', '.')}={value}\n" for key, value in lines.items()))
+    return str(path)
+
+
+def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    file = write(tmp_path / "f", listenPort="1", nodeId="file", logLevel="error")
+    settings = load_settings(file, {"nodeId": "flag"}, {"NAMESRV_NODE_ID": "environment", "NAMESRV_LOG_LEVEL": "debug"})
+    assert (settings.node_id, settings.log_level, settings.listen_port, settings.mode) == ("flag", "debug", 1, "ap")
+    assert settings.origins["node_id"] == "flag"
+
+
+def test_the_tls_file_goes_over_the_main_file_but_not_over_flags(tmp_path: Path) -> None:
+    (tmp_path / "main").write_text(
+        "tls.server.keyPath=a\ntls.server.certPath=a\ntls.test.mode.enable=true\ntls.server.mode=enforcing\n"
+    )
+    (tmp_path / "tls").write_text(
+        "tls.server.keyPath=b\ntls.server.certPath=b\ntls.server.mode=disabled\ntls.client.keyPath=x\nlistenPort=5\n"
+    )
+    flags = {"tls.config.file": str(tmp_path / "tls"), "tls.server.certPath": "c"}
+    settings = load_settings(str(tmp_path / "main"), flags, {})
+    assert (settings.tls_server_key_path, settings.tls_server_cert_path) == ("b", "c")
+    assert settings.tls_server_mode == "enforcing"
+    assert settings.listen_port == 9876
+
+
+def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
+    foreign = {"NAMESRV_ADDR": "a:1", "NAMESRV_PORT": "tcp://10.0.0.1:9876", "NAMESRV_SERVICE_HOST": "10.0.0.1"}
+    assert load_settings(None, {}, foreign) == load_settings(None, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "told"),
+    [
+        ({"listenPort": "many"}, {}, ["listenPort=many", "flag", "a whole number"]),
+        ({"listenPrt": "1"}, {}, ["listenPrt=1", "did you mean listenPort?"]),
+        ({}, {"NAMESRV_LISTEN_PRT": "1"}, ["NAMESRV_LISTEN_PRT=1", "did you mean NAMESRV_LISTEN_PORT?"]),
+        ({"mode": "ca"}, {}, ["mode=ca (flag)", "ap, cp"]),
+        (
+            {"listenPort": "9886", "adminListen": "127.0.0.1:9886"},
+            {},
+            ["adminListen=127.0.0.1:9886", "listenPort=9886", "different"],
+        ),
+        ({"listen": "127.0.0.1:1", "listenPort": "2"}, {}, ["listen=127.0.0.1:1 (flag)", "listenPort=2 (flag)", "leave one out"]),
+        ({"maxConnections": "0"}, {}, ["maxConnections=0", "1 or more"]),
+        ({"listenPort": "65536"}, {}, ["listenPort=65536", "0 to 65535"]),
+        ({"tls.server.authClient": "true"}, {}, ["tls.server.authClient=true", "tls.server.trustCertPath= (default)"]),
+        ({"clusterTest": "true"}, {}, ["clusterTest=true", "addressServer= (default)"]),
+    ],
+)
+def test_a_start_is_stopped_with_key_value_and_remedy(
+    flags: dict[str, str], environment: dict[str, str], told: list[str]
+) -> None:
+    with pytest.raises(SettingError) as stopped:
+        load_settings(None, flags, environment)
+    assert all(part in str(stopped.value) for part in told), str(stopped.value)
+
+
+def test_files_written_for_the_java_server_are_taken(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "f", listenPort="ten", serverWorkerThreads="16", enableElectUncleanMaster="true", orderMessageEnable="TRUE"
+    )
+    settings = load_settings(file, {}, {})
+    assert (settings.listen_port, settings.server_worker_threads, settings.order_message_enable) == (9876, 16, True)
+    assert settings.extra == {"enableElectUncleanMaster": "true"}
+    assert len(settings.warnings) == 2
+    assert settings.config_store_path == file
+
+
+def test_a_misspelt_setting_of_ours_in_the_file_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"adminListn=.*did you mean adminListen"):
+        load_settings(write(tmp_path / "f", adminListn="x:1"), {}, {})
+
+
+def test_every_setting_explains_itself() -> None:
+    for name, row in ROWS.items():
+        assert row.meaning.endswith("."), name
+        assert name == row.name
+        assert row.name in (camel_case(row.attribute), row.name if "." in row.name else "", "useTLS"), name
+    assert not any("password" in line.lower() for line in Settings(tls_server_key_password="hidden").text().splitlines())
