@@ -114,6 +114,9 @@ class Log:
         expected = 0
         for position, name in enumerate(names):
             data = self._storage.read(name)
+            if expected and self._follows_released(names[position:], data, expected):
+                self._drop_reappeared()
+                expected = 0
             offset = self._read_header(name, data, expected)
             if offset:
                 self._segments.append(Segment(name, self.number + 1, len(data)))
@@ -134,6 +137,20 @@ class Log:
             raise CorruptionError(
                 f"{self._segments[-1].name}: entry {self._commit} was committed but the log ends at {self.last_index}; " + REMEDY
             )
+
+    def _follows_released(self, names: list[str], data: bytes, expected: int) -> bool:
+        """Whether records are missing before the first of ``names`` that had been synced: then a snapshot had replaced them,
+        and what was opened so far is older still. (That the snapshot is there, ``align`` checks.)"""
+        if len(data) < HEADER.size or crc32(data[: HEADER.size - 4]) != HEADER.unpack_from(data)[3]:
+            return False
+        first = HEADER.unpack_from(data)[2]
+        return first > expected and any(self._synced_behind(self._storage.read(name), 0) >= first - 1 for name in names)
+
+    def _drop_reappeared(self) -> None:
+        """Deleted segments that a power loss has brought back, though not the ones after them."""
+        for segment in self._segments:
+            self._storage.remove(segment.name)
+        self._segments, self._entries, self.base_index = [], [], 0
 
     def _read_header(self, name: str, data: bytes, expected: int) -> int:
         """Offset of the first record, 0 if the header is bad or not the one expected."""
@@ -239,6 +256,11 @@ class Log:
 
         (PySyncObj itself would clear a log that begins anywhere else: acknowledged entries would be lost.)
         """
+        if not self._entries and self._commit > last[0]:
+            raise CorruptionError(
+                f"{self._segments[0].name}: entry {self._commit} was committed and is missing, and the newest readable snapshot "
+                f"ends at {last[0]}; " + REMEDY
+            )
         if self._entries and self._entries[0][1] > last[0] + 1:
             raise CorruptionError(
                 f"{self._segments[0].name}: the log begins at entry {self._entries[0][1]}, "
@@ -355,6 +377,16 @@ class Log:
     @property
     def first_index(self) -> int:
         return self._entries[0][1]
+
+    @property
+    def name(self) -> str:
+        """Of the oldest file."""
+        return self._segments[0].name
+
+    @property
+    def first_number(self) -> int:
+        """Number of the oldest record on disk: 1 unless a snapshot has replaced something."""
+        return self._segments[0].first_number
 
     @property
     def last_index(self) -> int:

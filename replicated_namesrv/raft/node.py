@@ -126,9 +126,9 @@ class RaftNode:
         self.notes.extend(f"damaged snapshot passed over: {reason}" for reason in self.snapshots.skipped)
         if opened:
             self.log.align(opened[0].metadata.previous, opened[0].metadata.last)
-        elif len(self.log) and self.log.first_index > 1:
+        elif self.log.first_number > 1 or (len(self.log) and self.log.first_index > 1):
             raise CorruptionError(
-                f"the log begins at entry {self.log.first_index} but there is no snapshot of what came before. Restore it, or "
+                f"{self.log.name} does not begin with the first record and entry, but there is no snapshot of what came before. Restore it, or "
                 "move the directory away: the node returns without a vote, copies the state and is then promoted"
             )
         self.replication = Replication(self)
