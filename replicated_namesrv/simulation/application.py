@@ -42,6 +42,9 @@ class Application(Protocol):
     def stop_clients(self) -> None:
         """Ask for nothing more."""
 
+    def quiet(self, duration_ns: int) -> None:
+        """The clients begin nothing new for a while."""
+
     def provoke(self, machine: Machine, duration_ns: int) -> None:
         """Read on ``machine``, which may be deposed, and write on all others, as fast as can be, to catch a stale answer."""
 
@@ -209,6 +212,7 @@ class RegisterApplication:
         self.acknowledged: list[tuple[str, Committed]] = []
         self.keys = [f"k{number}" for number in range(world.random("keys").choice((1, 2, 4)))]
         self._probes = 0
+        self.quiet_until_ns = 0
         self._clients = [RegisterClient(self, f"c{number}") for number in range(clients)]
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
@@ -224,6 +228,9 @@ class RegisterApplication:
     def stop_clients(self) -> None:
         for client in self._clients:
             client.stopped = True
+
+    def quiet(self, duration_ns: int) -> None:
+        self.quiet_until_ns = self.world.now_ns + duration_ns
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
         self._probes += 1
@@ -297,6 +304,9 @@ class RegisterClient:
 
     def _step(self) -> None:
         if self.stopped:
+            return
+        if self._world.now_ns < self._application.quiet_until_ns:
+            self._again()
             return
         rng, application = self._rng, self._application
         place = self._home if rng.random() < 0.7 else rng.random()

@@ -14,6 +14,8 @@ from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
+_RACES = ("amnesia", "deaf_hand_over", "forgetful_voter", "slow_leader")
+"""Kinds that need some calm before they strike."""
 _RACE_NS = 500 * MS
 """How long a machine is tempted to answer what is stale."""
 _ALONE = frozenset(
@@ -40,15 +42,18 @@ def plan_faults(world: World, end_ns: int, kinds: Iterable[str]) -> list[Fault]:
     """The schedule of a run that ends its faults at ``end_ns``."""
     rng = world.random("faults")
     known = sorted(kinds)
-    chosen = [kind for kind in known if rng.random() < 0.4] or known
-    gap_ms = rng.choice((150, 500, 1_200, 3_000))
+    share = rng.choice((0.1, 0.4))
+    chosen = [kind for kind in known if rng.random() < share] or known
+    gap_ms = rng.choice((200, 700, 2_000, 4_000))
+    if rng.random() < 0.2:
+        chosen, gap_ms = list(_RACES), 1_500
     faults: list[Fault] = []
     at_ns = rng.choice((0, SECOND, 2 * SECOND))
     while True:
         at_ns += int(rng.expovariate(1.0) * gap_ms * MS) + 1
         if at_ns >= end_ns:
             return faults
-        longest_ms = rng.choice((100, 700, 2_000, 6_000))
+        longest_ms = gap_ms * rng.choice((0.3, 1.0, 3.0))
         duration_ns = min(int(rng.random() * longest_ms * MS) + MS, end_ns - at_ns)
         faults.append(Fault(len(faults), at_ns, duration_ns, rng.choice(chosen)))
 
@@ -63,9 +68,12 @@ class Nemesis:
         """Ask the leader on a machine to hand over; given by the simulation."""
         self.provoke: Callable[[Machine, int], None] = lambda machine, duration_ns: None
         """Tempt a machine to answer what is stale; given by the application."""
+        self.quiet: Callable[[int], None] = lambda duration_ns: None
+        """Have the clients pause; given by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
         """Kinds of faults that do not strike."""
         self.struck: dict[str, int] = {}
+        self._over = False
 
     @staticmethod
     def kinds() -> list[str]:
@@ -86,7 +94,7 @@ class Nemesis:
         self.struck[fault.kind] = self.struck.get(fault.kind, 0) + 1
         undo: Callable[[], None] | None = getattr(self, f"_do_{fault.kind}")(rng, fault)
         if undo is not None:
-            self._world.after(fault.duration_ns, self._undo, fault, undo)
+            self._later(fault.duration_ns, self._undo, fault, undo)
 
     def _undo(self, fault: Fault, undo: Callable[[], None]) -> None:
         self._world.note(f"fault #{fault.number} {fault.kind} ends")
@@ -102,9 +110,19 @@ class Nemesis:
         """Two rates differ by at most the declared share of the slower one; extremes are likely."""
         return 1.0 + self._drift * 0.49 * rng.choice((-1.0, 0.0, 1.0, 2 * rng.random() - 1))
 
+    def _later(self, delay_ns: int, call: Callable[..., None], *arguments: object) -> None:
+        """Call in ``delay_ns``, unless everything has been healed by then."""
+
+        def strike() -> None:
+            if not self._over:
+                call(*arguments)
+
+        self._world.after(delay_ns, strike)
+
     def heal(self) -> None:
         """End everything that may still be wrong."""
         self._world.note("everything is healed")
+        self._over = True
         self._network.heal()
         for machine in self._machines:
             machine.disk.full = machine.disk.failing = False
@@ -173,12 +191,12 @@ class Nemesis:
         links = [link for link in self._network.links if self._victim(rng).name in link] or self._network.links
         period_ns = rng.choice((50, 200, 400)) * MS
         for start_ns in range(0, fault.duration_ns, period_ns):
-            self._world.after(start_ns, self._network.cut, links, False)
-            self._world.after(start_ns + period_ns // 2, self._network.mend, links)
+            self._later(start_ns, self._network.cut, links, False)
+            self._later(start_ns + period_ns // 2, self._network.mend, links)
 
     def _do_resets(self, rng: Random, fault: Fault) -> None:
         for _ in range(rng.randint(1, 8)):
-            self._world.after(rng.randrange(fault.duration_ns), self._network.reset, rng.choice(self._network.links))
+            self._later(rng.randrange(fault.duration_ns), self._network.reset, rng.choice(self._network.links))
 
     def _some_links(self, rng: Random) -> list[Link]:
         if rng.random() < 0.3:
@@ -227,7 +245,7 @@ class Nemesis:
     def _all(self, rng: Random, fault: Fault, power_loss: bool) -> None:
         for machine in self._machines:
             machine.crash(power_loss)
-            self._world.after(rng.randrange(fault.duration_ns), machine.start)
+            self._later(rng.randrange(fault.duration_ns), machine.start)
 
     def _do_crash_all(self, rng: Random, fault: Fault) -> None:
         self._all(rng, fault, power_loss=False)
@@ -299,38 +317,40 @@ class Nemesis:
     def _into(self, name: str) -> list[Link]:
         return [link for link in self._network.links if link[1] == name]
 
-    def _do_slow_leader(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+    def _do_slow_leader(self, rng: Random, fault: Fault) -> None:
         """The leader's clock runs slowest, all others fastest, and it is cut off."""
         leader = self._leader()
         if leader is None:
-            return None
+            return
         for machine in self._machines:
             machine.set_clock_rate(1.0 + self._drift * (-0.49 if machine is leader else 0.49))
-        links = [link for link in self._network.links if leader.name in link]
+        links = [link for link in self._network.links if leader.name in link] if rng.random() < 0.5 else self._into(leader.name)
+        self._network.cut(links, hold=rng.random() < 0.5)
+        self._later(fault.duration_ns + SECOND, self._network.mend, links)
         self.provoke(leader, _RACE_NS)
-        return self._cut(rng, links if rng.random() < 0.5 else self._into(leader.name))
 
-    def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+    def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> None:
         """The leader hands over, and a moment later hears nothing any more."""
         leader = self._leader()
         if leader is None:
-            return None
+            return
         self.transfer(leader, rng.choice([name for name in self._by_name if name != leader.name] or [None]))
         links = self._into(leader.name)
-        self._world.after(int(rng.choice((1, 3, 10)) * rng.random() * MS), self._network.cut, links, False)
+        self._later(int(rng.choice((1, 3, 10)) * rng.random() * MS), self._network.cut, links, False)
+        self._later(fault.duration_ns + SECOND, self._network.mend, links)
         self.provoke(leader, _RACE_NS)
-        return lambda: self._network.mend(links)
 
-    def _do_forgetful_voter(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+    def _do_forgetful_voter(self, rng: Random, fault: Fault) -> None:
         """One node has not heard the leader for long; then the leader is cut off and the others are restarted."""
         leader = self._leader()
         others = [machine for machine in self._machines if machine is not leader]
         if leader is None or not others:
-            return None
+            return
         waiting = rng.choice(others)
         links = self._between({leader.name}, {machine.name for machine in others})
         early = self._between({leader.name}, {waiting.name})
-        self._network.cut(early, hold=False)
+        self.quiet(SECOND)  # so that the waiting one has the whole log when it is cut off
+        self._later(20 * MS, self._network.cut, early, False)
 
         def strike() -> None:
             self._network.cut(links, hold=False)
@@ -340,15 +360,14 @@ class Nemesis:
                     machine.crash(power_loss=False)
                     machine.start()
 
-        self._world.after(int((0.5 + rng.random()) * SECOND), strike)
-        self._world.after(fault.duration_ns + 2 * SECOND, self._network.mend, links)
-        self._world.after(fault.duration_ns + 2 * SECOND, self._network.mend, early)
-        return None
+        self._later(int((0.25 + 0.4 * rng.random()) * SECOND), strike)
+        self._later(fault.duration_ns + 2 * SECOND, self._network.mend, links)
+        self._later(fault.duration_ns + 2 * SECOND, self._network.mend, early)
 
-    def _do_amnesia(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
+    def _do_amnesia(self, rng: Random, fault: Fault) -> None:
         """A minority lags; then a node that knew what they do not loses its disk, and the others who knew are cut off."""
         if not self._all_voters():
-            return None
+            return
         machines = list(self._machines)
         rng.shuffle(machines)
         minority = len(machines) // 2
@@ -364,9 +383,8 @@ class Nemesis:
                 self._lose_disk(forgetful)
                 forgetful.start()
 
-        self._world.after(SECOND, strike)
-        self._world.after(2 * SECOND + fault.duration_ns, self._network.mend, apart)
-        return None
+        self._later(SECOND, strike)
+        self._later(2 * SECOND + fault.duration_ns, self._network.mend, apart)
 
 
 def _forget(table: dict[Link, object] | dict[Link, int] | dict[Link, float], links: list[Link]) -> None:

@@ -104,7 +104,7 @@ class Simulation:
             machine.network = self.network
         self.nemesis = Nemesis(self.world, self.machines, self.network, clock_drift_max(self.world))
         self._application = build(self)
-        self.nemesis.provoke = self._application.provoke
+        self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
         planned = plan_faults(self.world, int(scenario.duration_s * SECOND), self.nemesis.kinds())
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0

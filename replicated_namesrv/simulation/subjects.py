@@ -25,8 +25,8 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
     rng = world.random("config")
     compact_entries = rng.choice((20, 60, 300, 2_000))
     return RaftConfig(
-        clock_drift_max=rng.choice((0.05, 0.05, 0.25)),
-        lease_reads=rng.random() < 0.6,
+        clock_drift_max=rng.choice((0.05, 0.25)),
+        lease_reads=rng.random() < 0.7,
         proposal_timeout_ms=2_000,
         read_timeout_ms=1_000,
         entry_bytes_max=rng.choice((64, 1_024, 128 << 10)),
