@@ -128,8 +128,8 @@ class RaftNode:
             self.log.align(opened[0].metadata.previous, opened[0].metadata.last)
         elif self.log.first_number > 1 or (len(self.log) and self.log.first_index > 1):
             raise CorruptionError(
-                f"{self.log.name} does not begin with the first record and entry, but there is no snapshot of what came before. Restore it, or "
-                "move the directory away: the node returns without a vote, copies the state and is then promoted"
+                f"{self.log.name} does not begin with the first record and entry, but there is no snapshot of what came before. "
+                "Restore it, or move the directory away: the node returns without a vote, copies the state and is then promoted"
             )
         self.replication = Replication(self)
         self.elections = Elections(self)
