@@ -20,6 +20,8 @@ VALUE = b"x" * 100
 class Target(Protocol):
     """What a load can be put on: ours, or plain PySyncObj."""
 
+    async def start(self) -> None: ...
+
     def status(self) -> dict[str, object]: ...
 
     async def commit(self, command: bytes) -> bool: ...
@@ -136,16 +138,6 @@ async def load(operation: Callable[[], Awaitable[bool]], clients: int, seconds: 
     }
 
 
-async def longest_stall(seconds: float) -> float:
-    """Longest time for which the loop did not come round, in milliseconds."""
-    longest, end, last = 0.0, time.perf_counter() + seconds, time.perf_counter()
-    while last < end:
-        await asyncio.sleep(0.001)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    return longest * 1e3
-
-
 async def handle(target: Target, request: dict[str, Any]) -> dict[str, object]:
     kind = request["do"]
     if kind == "status":
@@ -157,18 +149,31 @@ async def handle(target: Target, request: dict[str, Any]) -> dict[str, object]:
             "read": target.read,
         }
         return await load(operations[request["kind"]], request["clients"], request["seconds"])
+    if kind == "first":
+        started = time.perf_counter()
+        committed = False
+        while not committed:
+            committed = await target.commit(b"first   " + VALUE)
+        return {"ms": (time.perf_counter() - started) * 1e3}
     if kind == "fill":
-        value = b"x" * request["bytes"]
-        done = await asyncio.gather(*(target.commit(n.to_bytes(8, "little") + value) for n in range(request["count"])))
-        return {"committed": sum(done)}
-    if kind == "stall":
-        return {"longest_ms": await longest_stall(request["seconds"])}
+        done = 0
+        while done < request["count"]:
+            size = min(1000, request["count"] - done)
+            numbers = range(done, done + size)
+            done += sum(await asyncio.gather(*(target.commit(n.to_bytes(8, "little") + VALUE) for n in numbers)))
+        return {"committed": done}
     raise ValueError(f"unknown request {kind!r}")
 
 
 async def main(settings: dict[str, Any]) -> None:
     gc.freeze()
-    target = Ours(settings)
+    target: Target
+    if settings["target"] == "ours":
+        target = Ours(settings)
+    else:
+        from benchmarks.raft.plain import Plain
+
+        target = Plain(settings)
     await target.start()
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()

@@ -33,7 +33,7 @@ type result struct {
 func load(arguments []string) error {
 	flags := flag.NewFlagSet("load", flag.ExitOnError)
 	endpoint := flags.String("endpoint", "", "host:port of one member")
-	kind := flags.String("kind", "put", "put, linearizable-get, serializable-get, or first-put (seconds until the next put succeeds)")
+	kind := flags.String("kind", "put", "put, linearizable-get, serializable-get, first-put (time until the next put succeeds) or leader (is it the leader?)")
 	clients := flags.Int("clients", 1, "operations in flight")
 	seconds := flags.Float64("seconds", 5, "how long")
 	valueBytes := flags.Int("value-bytes", 100, "size of a value")
@@ -52,6 +52,14 @@ func load(arguments []string) error {
 	}
 	if *kind == "first-put" {
 		return firstPut(pool[0])
+	}
+	if *kind == "leader" {
+		status, err := pool[0].Status(context.Background(), *endpoint)
+		if err != nil {
+			return err
+		}
+		fmt.Println(status.Leader == status.Header.MemberId)
+		return nil
 	}
 	value := strings.Repeat("x", *valueBytes)
 	if _, err := pool[0].Put(context.Background(), "key", value); err != nil {
