@@ -14,7 +14,8 @@ from replicated_namesrv.errors import FrameError
 
 MAX_TOTAL: Final = 16_777_212
 """Greatest value of the length field: a frame has at most 16 MiB with it (``com.rocketmq.remoting.frameMaxLength``)."""
-MAX_HEADER_BYTES: Final = 0xFFFFFF
+MAX_HEADER_BYTES: Final = 2 << 20
+"""Longest header, beyond Java's limits: reading one is not sliced, so it bounds for how long one peer holds up the others."""
 FRAME_PREFIX_BYTES: Final = 8
 """Length field, serialize type and header length."""
 FIRST_JUDGED_BYTES: Final = 12
@@ -47,7 +48,7 @@ def next_frame(buffer: Buffer, start: int, end: int) -> FrameBounds | None:
         return None
     total, word = _PREFIX.unpack_from(buffer, start)
     header_bytes = word & 0xFFFFFF
-    if not 4 <= total <= MAX_TOTAL or header_bytes > total - 4 or word > 0x1FFFFFF:
+    if not 4 <= total <= MAX_TOTAL or header_bytes > total - 4 or header_bytes > MAX_HEADER_BYTES or word > 0x1FFFFFF:
         _refuse(total, word)
     frame_end = start + 4 + total
     if frame_end > end:
@@ -92,4 +93,7 @@ def _refuse(total: int, word: int) -> None:
     _check_total(total)
     if word > 0x1FFFFFF:
         raise FrameError(f"serialize type {word >> 24} is neither 0 (JSON) nor 1 (ROCKETMQ)")
-    raise FrameError(f"header length {word & 0xFFFFFF} does not fit into a frame of length {total}")
+    header_bytes = word & 0xFFFFFF
+    if header_bytes > total - 4:
+        raise FrameError(f"header length {header_bytes} does not fit into a frame of length {total}")
+    raise FrameError(f"a header of {header_bytes} bytes is longer than {MAX_HEADER_BYTES}; send long data as a body")

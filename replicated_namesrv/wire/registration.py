@@ -10,7 +10,7 @@ others between the slices of a large body::
     steps = decode_register_body(body, header.version, compressed)
     body = finish(steps)                      # at one go, or: next(steps) until StopIteration, whose value is the result
 
-Sizes are bounded: inflated bytes, bytes of one text, nesting, members. What is remembered between bodies is bounded and
+Sizes are bounded: inflated bytes, bytes of one text, nesting, members, topics. What is remembered between bodies is bounded and
 invisible: results never depend on it.
 
 Deviations from RocketMQ 5.3.3, towards a clear error or towards peers that Java turns away: a topic without ``topicName`` is an
@@ -29,8 +29,10 @@ from replicated_namesrv.wire.fastjson_values import members, to_map, to_object
 from replicated_namesrv.wire.registration_canonical import decode_canonical
 from replicated_namesrv.wire.registration_compressed import decode_compressed
 from replicated_namesrv.wire.registration_values import (
+    MAX_TOPICS,
     SLICE_TOPICS,
     RegisterBrokerBody,
+    check_count,
     data_version_of,
     filter_servers_of,
     mapping_infos_of,
@@ -104,6 +106,7 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
     table = to_map(given.get("topicConfigTable", {}), "topicConfigTable")
     topics: dict[str, QueueData] | None = None
     if table is not None:
+        check_count("topics", len(table), MAX_TOPICS)
         topics = {}
         for count, key in enumerate(list(table), 1):
             # Taken out, so that the memory of a large table is freed slice by slice too.

@@ -15,7 +15,9 @@ from replicated_namesrv.wire.codes import V5_0_0
 from replicated_namesrv.wire.fastjson import MalformedJsonError, loads
 from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN
 from replicated_namesrv.wire.registration_values import (
+    MAX_TOPICS,
     RegisterBrokerBody,
+    check_count,
     data_version_of,
     filter_servers_of,
     interned,
@@ -46,7 +48,7 @@ def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Gen
     stream = _InflatedTexts(body, max_inflated_bytes)
     data_version = data_version_of(_json(stream.text()))
     topics: dict[str, QueueData] = {}
-    for _ in range(stream.integer()):
+    for _ in range(stream.count("topics")):
         line = stream.text()
         topic = _lines.get(line)
         if topic is None:
@@ -58,7 +60,7 @@ def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Gen
     filter_servers = _filter_servers(stream.text())
     mappings = {}
     if version >= V5_0_0:
-        for _ in range(stream.integer()):
+        for _ in range(stream.count("topic queue mappings")):
             info = mapping_info_of(_json(stream.text()))
             if not info.topic:
                 raise MalformedJsonError("a topic queue mapping has no topic")
@@ -119,6 +121,12 @@ class _InflatedTexts:
     def integer(self) -> int:
         """The next int32."""
         return int.from_bytes(self._take(4), signed=True)
+
+    def count(self, what: str) -> int:
+        """The number of texts of one kind that follow."""
+        count = self.integer()
+        check_count(what, count, MAX_TOPICS)
+        return count
 
     def text(self) -> bytes:
         """The next text, by its length."""

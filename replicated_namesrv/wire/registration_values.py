@@ -30,6 +30,10 @@ DEFAULT_PERM: Final = 6
 GLOBAL_SCOPE: Final = "__global__"
 MAX_FILTER_SERVERS: Final = 1000
 """Filter servers of one broker; real ones have a few, and none since 5.0."""
+MAX_TOPICS: Final = 200_000
+"""Topics of one registration, and mappings: what is decoded in slices is taken into the tables at one go."""
+MAX_MAPPED_QUEUES: Final = 16_384
+"""Entries of one mapping's currIdMap."""
 MAX_INTERNED: Final = 65_536
 
 _TOPIC_MEMBERS = frozenset(
@@ -51,6 +55,12 @@ class RegisterBrokerBody(NamedTuple):
     """By the key of the map in the body: the topic."""
     filter_servers: tuple[str, ...] | None
     """None: leave what is stored; empty: remove."""
+
+
+def check_count(what: str, count: int, limit: int) -> None:
+    """Raises MalformedJsonError for more than ``limit`` of ``what``."""
+    if count > limit:
+        raise MalformedJsonError(f"{count} {what} are more than {limit}")
 
 
 def interned(queue_data: QueueData) -> QueueData:
@@ -111,6 +121,7 @@ def mapping_info_of(value: object) -> TopicQueueMappingInfo:
     if bname is None:
         raise MalformedJsonError("a topic queue mapping has no bname")
     ids = to_map(given.get("currIdMap"), "currIdMap") or {}
+    check_count("queues in a topic queue mapping", len(ids), MAX_MAPPED_QUEUES)
     pairs = {to_int(key, "key of currIdMap"): to_int(local, "value of currIdMap") for key, local in ids.items()}
     return TopicQueueMappingInfo(
         intern(bname),
@@ -126,7 +137,9 @@ def mapping_info_of(value: object) -> TopicQueueMappingInfo:
 def mapping_infos_of(value: object) -> Generator[None, None, dict[str, TopicQueueMappingInfo]]:
     """A map of TopicQueueMappingInfo by topic, in slices; null is empty."""
     infos: dict[str, TopicQueueMappingInfo] = {}
-    for count, (topic, info) in enumerate((to_map(value, "topicQueueMappingInfoMap") or {}).items(), 1):
+    given = to_map(value, "topicQueueMappingInfoMap") or {}
+    check_count("topic queue mappings", len(given), MAX_TOPICS)
+    for count, (topic, info) in enumerate(given.items(), 1):
         infos[intern(topic)] = mapping_info_of(info)
         if count % SLICE_TOPICS == 0:
             yield
@@ -138,6 +151,5 @@ def filter_servers_of(value: object) -> tuple[str, ...] | None:
     servers = to_list(value, "filterServerList")
     if servers is None:
         return None
-    if len(servers) > MAX_FILTER_SERVERS:
-        raise MalformedJsonError(f"{len(servers)} filter servers are more than {MAX_FILTER_SERVERS}")
+    check_count("filter servers", len(servers), MAX_FILTER_SERVERS)
     return tuple([server for server in map(to_text, servers) if server is not None])

@@ -36,6 +36,8 @@ def test_a_frame_is_found_when_all_of_it_is_there(header: bytes, body: bytes, ki
         ("0000000400000001", "header length 1"),
         ("0000000a01000007", "header length 7"),
         ("47455420", "length 1195725856"),
+        ("00f0000000200001", "a header of 2097153 bytes is longer than 2097152"),
+        ("00f0000001ffffff", "header length 16777215"),
     ],
 )
 def test_what_can_never_become_a_frame_is_refused_at_once(prefix: str, words: str) -> None:

@@ -286,11 +286,34 @@ def test_bad_compressed_bodies(body: bytes) -> None:
 
 
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
-    head = struct.pack(">i", len(VERSION_JSON)) + VERSION_JSON + struct.pack(">i", 2**31 - 1)
+    head = struct.pack(">i", len(VERSION_JSON)) + VERSION_JSON + struct.pack(">i", 200_000)
     bomb = zlib.compress(head + (struct.pack(">i", len(LINE)) + LINE) * 400_000, 9)
     assert len(bomb) < 100_000
     with pytest.raises(BodyError, match="inflates to more"):
         finish(decode_register_body(bomb, 479, True, max_inflated_bytes=1_000_000))
+
+
+def with_keys(value: bytes, count: int) -> bytes:
+    """Members of an object with ``count`` different keys."""
+    return b",".join(b'"%d":%b' % (key, value) for key in range(count))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (deflated(VERSION_JSON, 200_001, LINE), "200001 topics are more than 200000"),
+        (deflated(VERSION_JSON, 0, b"[]", 200_001), "200001 topic queue mappings are more than 200000"),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % with_keys(b"{}", 200_001), "200001 topics are"),
+        (
+            deflated(VERSION_JSON, 0, b"[]", 1, b'{"topic":"T","bname":"b","currIdMap":{%b}}' % with_keys(b"0", 16_385)),
+            "16385 queues in a topic queue mapping are more than 16384",
+        ),
+    ],
+    ids=["topics", "mappings", "topics as JSON", "queues"],
+)
+def test_counts_are_bounded(body: bytes, words: str) -> None:
+    with pytest.raises(BodyError, match=words):
+        decode(body, 479, body[:1] == b"x")
 
 
 @given(st.binary(max_size=80), st.sampled_from([0, 36, 37, 409, 479]), st.booleans())
