@@ -422,7 +422,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _keep(self, rest: bytes, incomplete: bool) -> None:
         self._needed = len(rest) + missing_bytes(rest, 0, len(rest)) if incomplete else 0
-        if incomplete:
+        if incomplete and self._reading:
             self._host.held.begin(self, self._host.now_s())
         self._partial = bytearray(rest)
         self._hold()
@@ -448,6 +448,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _set_reading(self) -> None:
         if self._reading and not self._may_read():
             self._reading = False
+            self._host.held.end(self)  # what is not read cannot complete a frame: no fault of the peer
             if self._transport is not None and not self._closing:
                 self._transport.pause_reading()
 
@@ -459,6 +460,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if not self._running:
             self._proceed()
         if self._reading and not self._closing:
+            if self._partial is not None:
+                self._host.held.begin(self, self._host.now_s())
             self._transport.resume_reading()
 
     def _hold(self) -> None:

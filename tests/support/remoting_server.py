@@ -105,6 +105,7 @@ class Answer:
     """One frame that came back."""
 
     def __init__(self, data: bytes) -> None:
+        self.data = data
         word = int.from_bytes(data[4:8])
         self.serialize_type = word >> 24
         self.header_data = data[8 : 8 + (word & 0xFFFFFF)]
