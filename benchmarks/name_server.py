@@ -117,7 +117,8 @@ def alternate(
 
 def median(results: list[dict[str, Any]], key: str) -> float:
     """Median of one figure over the rounds."""
-    return statistics.median(result[key] for result in results)
+    middle: float = statistics.median(result[key] for result in results)
+    return middle
 
 
 class Report:

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,10 +175,10 @@ class Lab:
         self.processes.append(process)
         return process
 
-    def namesrv(self, name: str = "ns", port: int = 0, **settings: str) -> tuple[str, Process]:
+    def namesrv(self, name: str = "ns", settings: Mapping[str, str] | None = None) -> tuple[str, Process]:
         """One of ours: (address, process), serving."""
-        port = port or free_port((0, 10))
-        flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        port = free_port((0, 10))
+        flags = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "replicated_namesrv", "serve", "--listen", f"127.0.0.1:{port}"]
         command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(self.folder / f"{name}-{port}"), *flags]
         process = self._add(Process(name, command, self.folder / f"{name}-{port}"))
@@ -218,12 +218,12 @@ class Lab:
         broker_id: int = 0,
         port: int = 0,
         system: tuple[str, ...] = (),
-        **extra: str,
+        properties: Mapping[str, str] | None = None,
     ) -> tuple[str, Process]:
         """A real broker; ``name_servers`` empty: it finds them itself. Started again on its port it finds its files."""
         port = port or free_port((-2, 0, 1))
         home = self.folder / f"broker-{name}-{port}"
-        properties = {
+        all_properties = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": name,
             "brokerId": str(broker_id),
@@ -248,12 +248,12 @@ class Lab:
             # a busy test machine is no reason for a broker to refuse messages
             "waitTimeMillsInSendQueue": "20000",
             "osPageCacheBusyTimeOutMills": "20000",
-            **extra,
+            **(properties or {}),
         }
         logs = f"-Drmq.logback.configurationFile={home}/conf/rmq.broker.logback.xml"
         full = "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.98"
         command = self._java_command(version, home, 384, "-XX:MaxDirectMemorySize=512m", logs, full, *system)
-        (home / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        (home / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in all_properties.items()))
         command += ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(home / "broker.properties")]
         command += ["-n", name_servers] if name_servers else []
         process = self._add(Process(f"broker {name}", command, home, {"ROCKETMQ_HOME": str(home)}))

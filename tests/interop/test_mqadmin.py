@@ -4,6 +4,7 @@ This is also the test of an address list that mixes the Java name server with ou
 """
 
 import re
+from functools import partial
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_mqadmin_answers_equal(lab: Lab, version: str) -> None:
     ours, _ = lab.namesrv()
     broker, _ = lab.broker(version, "broker-a", f"{theirs};{ours}")
     for address in (theirs, ours):
-        wait_for(lambda address=address: addresses_of(address, "TBW102"), f"the broker is registered at {address}")
+        wait_for(partial(addresses_of, address, "TBW102"), f"the broker is registered at {address}")
     driver = lab.driver(version)
     differences = [difference for command in COMMANDS if (difference := compare(driver, command, broker, theirs, ours))]
     assert not differences, "\n\n".join(differences)
