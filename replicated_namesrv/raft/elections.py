@@ -37,7 +37,7 @@ class Elections:
         self._forced = False
         self.transfer_peer: str | None = None
         self._transfer_done: Callable[[bool], None] | None = None
-        self._transfer_deadline = 0.0
+        self._transfer_deadline, self._transfer_term = 0.0, 0
         self._transfer_sent = False
         self.lease_ended_term = 0
         """Term in which this leader handed over: no more lease reads in it."""
@@ -170,7 +170,7 @@ class Elections:
             done(False)
             return
         self.transfer_peer, self._transfer_done, self._transfer_sent = peer, done, False
-        self._transfer_deadline = node.environment.now() + self._max
+        self._transfer_deadline, self._transfer_term = node.environment.now() + self._max, node.core.term
         self._advance_transfer(node.environment.now())
 
     def _advance_transfer(self, now: float) -> None:
@@ -188,6 +188,10 @@ class Elections:
         if node.defences.transfer_ends_lease:
             self.lease_ended_term = term
         node.send(peer, TimeoutNow, term)
+
+    def led_no_longer(self) -> None:
+        """This leader has stepped down: for somebody in a newer term, or for lack of a majority in its own."""
+        self.end_transfer(self._node.core.term > self._transfer_term)
 
     def end_transfer(self, successful: bool) -> None:
         done, self._transfer_done, self.transfer_peer = self._transfer_done, None, None

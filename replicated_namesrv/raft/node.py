@@ -214,22 +214,27 @@ class RaftNode:
     def _tick(self) -> None:
         now = self.environment.now()
         self.membership.tick(now)
+        if not self.peers and not self.waits_for_disk:
+            self.core.tick()  # before anything is appended: what is on disk must not wait for that
+        self.proposals.tick(now)
         if self.membership.formed:
-            self.proposals.tick(now)
-            if not self.peers and (self.log.dirty or self.log.syncing) and self.defences.durable_acks:
-                pass  # alone, PySyncObj commits what it has appended: not before that is on disk
-            else:
+            if self.peers:
                 self.core.tick()
             if self.core.is_leader:
                 self.replication.tick()
             self.elections.tick(now)
-            self.reads.tick(now)
             self.digests.tick(now)
             self._snapshot_tick()
+        self.reads.tick(now)
         self._sync_log(now)
         if self._told_leader != self.leader_id:
             self._told_leader = self.leader_id
             self.observer.leader_changed(self.leader_id, self.core.term)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether a group of one has something that is not on disk: PySyncObj, alone, would commit it at once."""
+        return not self.peers and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
 
     def _snapshot_tick(self) -> None:
         self.taking.tick()
@@ -250,12 +255,11 @@ class RaftNode:
             or (self.core.is_leader and self.replication.wants_tick)
         ):
             return 0.0
-        times = [self.membership.next_wakeup()]
+        times = [self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup()]
         if self.log.wants_mark:
             times.append(self._mark_at)
         if self.membership.formed:
-            parts = (self.proposals, self.elections, self.reads, self.digests)
-            times.extend(part.next_wakeup() for part in parts)
+            times += self.elections.next_wakeup(), self.digests.next_wakeup()
             if self.core.is_leader and self.peers:
                 times.append(self._heartbeat_at)
         return min(times)
@@ -435,7 +439,7 @@ class RaftNode:
             self.set_leader(self.node_id)
         elif previous == "leader":
             self._leader = None, 0
-            self.elections.end_transfer(True)
+            self.elections.led_no_longer()
             self.elections.restart_timer(self.environment.now())
         self.observer.role_changed(self.role, self.core.term)
 

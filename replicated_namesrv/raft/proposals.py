@@ -107,7 +107,7 @@ class Proposals:
             self._unsettled_bytes -= self._uncommitted.popleft()[1]
         if (self._queue or self._arrived) and self._has_room:
             if node.core.is_leader:
-                if not node.elections.transferring:
+                if not (node.elections.transferring or node.waits_for_disk):
                     self._append()
             elif node.leader_id in node.peers and now >= self._not_before and node.membership.is_voter:
                 self._forward(node.leader_id, now)
@@ -122,7 +122,7 @@ class Proposals:
             times.append(next(iter(self._forwards.values()))[1] + self._retry_seconds)
         if (self._queue or self._arrived) and self._has_room:
             node = self._node
-            if node.core.is_leader and not node.elections.transferring:
+            if node.core.is_leader and not (node.elections.transferring or node.waits_for_disk):
                 return 0.0
             if not node.core.is_leader and node.leader_id is not None and node.membership.is_voter:
                 times.append(self._not_before)

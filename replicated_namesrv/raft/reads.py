@@ -125,14 +125,18 @@ class Reads:
         return 0.0 if self._waiting else min(times, default=FOREVER)
 
     def _tick_leader(self, now: float) -> None:
-        if self._request:
-            self._batches = self._request[1] + self._batches
-            self._request = None
+        self._ask_again()
         if self._round and now - self._round.sent_at >= self._node.heartbeat_seconds:
             self._round.batches = self._expire(self._round.batches, now)
             self._send_round(now)
         if self._round is None and (self._batches or self._askers) and self._term_committed():
             self._start_round(now)
+
+    def _ask_again(self) -> None:
+        """Whom we asked leads no longer."""
+        if self._request:
+            self._batches = self._request[1] + self._batches
+            self._request = None
 
     def _start_round(self, now: float) -> None:
         node = self._node
@@ -164,6 +168,7 @@ class Reads:
             self._step_down()
         leader = self._node.leader_id
         if leader is None or leader == self._node.node_id:
+            self._ask_again()
             return
         if self._request is None and self._batches:
             self._sequence += 1
