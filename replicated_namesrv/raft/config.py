@@ -110,3 +110,32 @@ class RaftConfig:
     sync_mark_ms: int = 20
     """After this pause without writing, the log notes what had been synced, so that damage to it is told from a torn tail."""
     defences: Defences = field(default_factory=Defences)
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            least = 0 if setting.name == "compact_margin_entries" else 1
+            if type(value) is int and value < least:
+                raise ValueError(f"{setting.name} is {value}: it must be at least {least}")
+        if not 0 <= self.clock_drift_max < 0.5:
+            raise ValueError(f"clock_drift_max is {self.clock_drift_max}: it must be at least 0 and less than 0.5")
+        if self.election_min_ms < 5 * self.heartbeat_ms:
+            raise ValueError(
+                f"election_min_ms is {self.election_min_ms} and heartbeat_ms {self.heartbeat_ms}: "
+                "the least election time must be at least five heartbeats, or lost messages cause elections"
+            )
+        if self.election_max_ms <= self.election_min_ms:
+            raise ValueError(
+                f"election_max_ms is {self.election_max_ms} and election_min_ms {self.election_min_ms}: "
+                "the greatest election time must exceed the least, or nodes campaign at the same time"
+            )
+        if self.compact_margin_entries >= self.compact_entries:
+            raise ValueError(
+                f"compact_margin_entries is {self.compact_margin_entries} and compact_entries {self.compact_entries}: "
+                "fewer must be kept behind a snapshot than start the next one, or snapshots never end"
+            )
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Longest message that these settings can lead to."""
+        return max(self.command_bytes_max, self.entry_bytes_max, self.append_bytes_max, self.snapshot_slice_bytes) + 4_096

@@ -79,9 +79,9 @@ class Digests:
         self.compared += 1
         values = list(reports.values())
         largest = max(values, key=values.count)
+        self.mismatches += len(set(values)) > 1
         if values.count(largest) >= node.quorum:
             if ours != largest:
-                self.mismatches += 1
                 raise InvariantError(
                     f"the state after entry {log_index} differs from that of a majority: "
                     "move the data directory away; the node returns without a vote, copies the state and is then promoted"
@@ -89,7 +89,6 @@ class Digests:
             if log_index >= self.mismatch_index:
                 self.mismatch_index = 0
         elif values.count(ours) < len(values):
-            self.mismatches += 1
             self.mismatch_index = max(self.mismatch_index, log_index)
 
     def forget(self) -> None:

@@ -266,8 +266,14 @@ class Log:
                 f"{self._segments[0].name}: the log begins at entry {self._entries[0][1]}, "
                 f"but the newest readable snapshot ends at {last[0]}; " + REMEDY
             )
+        fits = bool(self._entries and self._entries[0][1] == last[0] + 1) or self.term_at(last[0]) == last[1]
+        if last[0] < self.base_index or (not fits and self._commit > last[0]):
+            raise CorruptionError(
+                f"{self._segments[0].name}: the log needs a snapshot that ends at {self.base_index or self._commit} or later, "
+                f"but the newest readable one ends at {last[0]} in term {last[1]}; " + REMEDY
+            )
         placeholders: list[Entry] = [(PLACEHOLDER, *previous), (PLACEHOLDER, *last)]
-        if (self._entries and self._entries[0][1] == last[0] + 1) or self.term_at(last[0]) == last[1]:
+        if fits:
             self._set_entries(placeholders + self.entries(last[0] + 1, ENTRIES_READ_MAX), last[0])
             self._commit = max(self._commit, last[0])
         else:

@@ -450,17 +450,22 @@ class RaftNode:
     def on_apply(self, log_index: int, payload: bytes) -> None:
         term = self.log.term_at(log_index) or 0
         kind = payload[:2]
-        if kind == PROPOSALS:
-            self.proposals.apply(log_index, term, payload)
-        elif kind == JOIN:
-            self.membership.joined(*unpack_join(payload))
+        try:
+            if kind == PROPOSALS:
+                self.proposals.apply(log_index, term, payload)
+            elif kind == JOIN:
+                self.membership.joined(*unpack_join(payload))
+        except MalformedError as error:
+            raise CorruptionError(f"entry {log_index} of term {term} cannot be applied: {error}") from None
         self.proposals.applied(log_index, term)
         self.digests.applied(log_index)
         self.observer.applied(log_index, term, payload)
 
     def on_compaction_due(self, previous: Entry, last: Entry) -> None:
         self._snapshot_bytes = self.log.written_bytes
-        self.taking.begin(previous, last)
+        current = self.snapshots.current
+        if current is None or current.last_index < last[1]:  # else nothing was applied since: another would free nothing
+            self.taking.begin(previous, last)
 
     def compaction_running(self) -> bool:
         return self.taking.running

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import TypeVar
@@ -21,7 +22,7 @@ from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.raft.node import RaftNode
-from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
+from replicated_namesrv.raft.transport import PeerTransport, TransportError, TransportSettings
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,7 +51,7 @@ class Syncer:
             error: BaseException | None = None
             try:
                 service.storage.sync(names, directory)
-            except OSError as caught:
+            except Exception as caught:
                 error = caught
             try:
                 service.loop.call_soon_threadsafe(service.synced, token, error)
@@ -72,8 +73,13 @@ class RaftService:
         """The members are the names in ``settings.addresses``. TransportError if settings contradict each other."""
         self.settings, self._directory = settings, data_directory
         self._machine, self._config, self._observer = state_machine, config or RaftConfig(), observer
+        if settings.frame_bytes_max < self._config.message_bytes_max:
+            raise TransportError(
+                f"frame_bytes_max is {settings.frame_bytes_max} but messages may have {self._config.message_bytes_max} bytes: "
+                "raise it, or lower command_bytes_max, entry_bytes_max, append_bytes_max or snapshot_slice_bytes"
+            )
         self.rng: Random = SystemRandom()
-        self.now = time.monotonic
+        self.now = _clock()
         self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
         self.node: RaftNode
         self.storage: FileStorage
@@ -235,6 +241,12 @@ class RaftService:
         for token, names, directory in requests:
             is_log = any(name.startswith("log-") for name in names)
             (self._log_syncer if is_log else self._snapshot_syncer).request(token, names, directory)
+
+
+def _clock() -> Callable[[], float]:
+    """A clock that goes on while the machine is suspended, where there is one: a lease must not outlive a long sleep."""
+    boot_time = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)
 
 
 def _setter(future: "asyncio.Future[T]") -> Callable[[T], None]:

@@ -1,0 +1,83 @@
+"""What a node finds when it opens its files, and what it must not make of it."""
+
+import pytest
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Committed, CorruptionError
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.messages import AppendReply
+from replicated_namesrv.raft.payloads import PROPOSALS
+from tests.support.raft_world import Disk, World
+
+
+def log_reset_at(index: int) -> Disk:
+    """A disk with a log that a snapshot up to ``index`` has replaced; that snapshot is not there."""
+    disk = Disk()
+    log = Log(disk)
+    log.add(b"\x01", 1, 0)
+    log.setCurrentTerm(1, "n2")
+    log.clear()
+    log.add(b"\x01", index - 1, 1)
+    log.add(b"\x01", index, 1)
+    log.setRaftCommitIndex(index)
+    log.add(b"\x00\x00x", index + 1, 1)
+    log.sync_now()
+    return disk
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_entries_known_by_index_and_term_alone_are_never_applied(behind: int) -> None:
+    """The newest snapshot is unreadable and the one before ends just before the entries that it stood for."""
+    log = Log(log_reset_at(100))
+    last = 100 - behind
+    with pytest.raises(CorruptionError, match="needs a snapshot that ends at 100 or later"):
+        log.align((last - 1, 1), (last, 1))
+
+
+def test_the_right_snapshot_fits() -> None:
+    log = Log(log_reset_at(100))
+    log.align((99, 1), (100, 1))
+    assert (log.first_index, log.base_index, log.last_index) == (99, 100, 101)
+
+
+def test_a_committed_entry_that_a_snapshot_contradicts_is_not_thrown_away() -> None:
+    """Snapshot and log of one directory cannot disagree about a committed entry: one of them is foreign."""
+    disk = Disk()
+    log = Log(disk)
+    log.add(b"\x01", 1, 0)
+    log.setCurrentTerm(1, "n2")
+    for index in range(2, 11):
+        log.add(b"\x00\x00x", index, 1)
+    log.setRaftCommitIndex(9)
+    log.sync_now()
+    with pytest.raises(CorruptionError, match="ends at 5 in term 2"):
+        Log(disk).align((4, 2), (5, 2))
+
+
+def test_nothing_applied_since_means_no_other_snapshot() -> None:
+    """A log that grows although nothing is committed must not be answered with one snapshot after the other."""
+    world = World(config=RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1))
+    world.start_all()
+    leader = world.elect()
+    world.drop = lambda source, target, message: isinstance(message, AppendReply) and message.success
+    before = leader.taking.taken
+    for number in range(60):
+        world.propose(leader.node_id, b"%d" % number)
+    world.run(0.25)
+    assert leader.role == "leader"
+    assert leader.last_index - leader.applied_index >= 60
+    assert leader.taking.taken <= before + 1
+
+
+def test_an_entry_that_cannot_be_decoded_stops_the_node() -> None:
+    """It was committed: to pass over it, or to try for ever, would part this node from the others."""
+    world = World(1)
+    world.start_all()
+    leader = world.elect()
+    done = world.propose("n1", b"x")
+    world.run_until(lambda: done)
+    assert isinstance(done[0], Committed)
+    index = leader.core.propose(PROPOSALS + b"\xff")
+    world.run_until(lambda: leader.stopped)
+    assert isinstance(leader.failed, CorruptionError)
+    assert f"entry {index}" in str(leader.failed)
