@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import socket
 import time
@@ -14,21 +13,13 @@ import pytest
 from replicated_namesrv.cli.cluster import default_data_dir, plan_nodes
 from replicated_namesrv.errors import SettingError
 from tests.support.nodes import DEADLINE_S, ask_cluster_info, http, run_command, running_command
+from tests.support.ports import free_port
 
 
 @pytest.fixture
 def base_port() -> int:
-    """A port such that those of three nodes and their admin sides are free, drawn from many: other runs look too."""
-    for _ in range(200):
-        base = random.randrange(10_000, 32_000)  # below what the kernel gives to clients
-        try:
-            for port in (*range(base, base + 3), *range(base + 10, base + 13)):
-                with socket.create_server(("127.0.0.1", port)):
-                    pass
-            return base
-        except OSError:
-            continue
-    raise AssertionError("no free ports from 10000 to 32000")
+    """A port such that those of three nodes and their admin sides are free."""
+    return free_port(1, 2, 10, 11, 12)
 
 
 def arguments(base_port: int, data_dir: Path, *more: str) -> tuple[str, ...]:

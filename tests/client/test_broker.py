@@ -17,8 +17,9 @@ from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable, system_topics
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode
-from tests.support.client_peers import Behaviour, ScriptedServer, answer_to, scripted_server
+from tests.support.client_peers import Behaviour, answer_to, scripted_server
 from tests.support.nodes import running_node
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 LONG_MS = 3_600_000
@@ -490,7 +491,7 @@ def test_member_group_and_push_when_the_master_leaves(heartbeat: Heartbeat, tmp_
     async def scenario() -> None:
         async with node(tmp_path, notifyMinBrokerIdChanged="true", supportActingMaster="true") as server:
             options = BrokerOptions(heartbeat=heartbeat, register_period_ms=LONG_MS, heartbeat_interval_ms=20, listen=True)
-            ports = [await free_port(), await free_port()]
+            ports = free_ports(2)
             master = agent([server], options, port=ports[0])
             slave = agent([server], options, broker_id=1, port=ports[1])
             async with running(master), running(slave):
@@ -554,10 +555,3 @@ async def until_gone(server: str, broker_id: int) -> None:
     async with asyncio.timeout(20):
         while broker_id in (await addresses_at(server)).get("broker-a", {}):
             pass
-
-
-async def free_port() -> int:
-    server = ScriptedServer()
-    await server.listen()
-    await server.stop()
-    return server.port

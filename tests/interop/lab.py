@@ -7,7 +7,6 @@ condition and, when it never holds, fails with what it was waiting for and where
 import contextlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -22,6 +21,7 @@ from typing import Any
 import orjson
 
 from tests.support import provision
+from tests.support.ports import free_port
 
 JVM_FLAGS = [
     *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"),
@@ -54,19 +54,6 @@ def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> 
 def _pause() -> None:
     """The pause between two looks at a condition."""
     select.select([], [], [], 0.1)
-
-
-def free_port(neighbours: tuple[int, ...] = (0,)) -> int:
-    """A port below the ephemeral range at which every offset of ``neighbours`` is free too."""
-    for _ in range(1000):
-        base = random.randrange(23_000, 31_000)
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for offset in neighbours:
-                probe = stack.enter_context(socket.socket())
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", base + offset))
-            return base
-    raise AssertionError("no free port between 23000 and 31000")
 
 
 def ask(
@@ -177,7 +164,7 @@ class Lab:
 
     def namesrv(self, name: str = "ns", settings: Mapping[str, str] | None = None) -> tuple[str, Process]:
         """One of ours: (address, process), serving."""
-        port = free_port((0, 10))
+        port = free_port(10)
         flags = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "replicated_namesrv", "serve", "--listen", f"127.0.0.1:{port}"]
         command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(self.folder / f"{name}-{port}"), *flags]
@@ -221,7 +208,7 @@ class Lab:
         properties: Mapping[str, str] | None = None,
     ) -> tuple[str, Process]:
         """A real broker; ``name_servers`` empty: it finds them itself. Started again on its port it finds its files."""
-        port = port or free_port((-2, 0, 1))
+        port = port or free_port(-2, 1)
         home = self.folder / f"broker-{name}-{port}"
         all_properties = {
             "brokerClusterName": "DefaultCluster",

@@ -9,7 +9,7 @@ import pytest
 from tests.interop.lab import Lab, addresses_of, ask, wait_for
 from tests.support.nodes import clean_environment, command
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def namesrv(*arguments: str) -> subprocess.CompletedProcess[str]:

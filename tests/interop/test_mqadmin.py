@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.lab import Driver, Lab, addresses_of, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 COMMANDS = [
     ("updateTopic", "-c", "DefaultCluster", "-t", "Compared"),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.interop.lab import Driver, Lab, Process, addresses_of, wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 both_versions = pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
 
 

@@ -17,7 +17,7 @@ from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.wire import fastjson
 from tests.interop.lab import Lab
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TOPICS = ("T", "U", "V", "rmq_sys_SYNC_BROKER_MEMBER_b")
 ADDRESSES = {"a": ("a:1", "a:2"), "b": ("b:1", "b:2", "b:3")}

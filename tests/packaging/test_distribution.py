@@ -12,8 +12,9 @@ import pytest
 
 from replicated_namesrv import __version__
 from tests.packaging.tree import LINKED, ROOT, tracked_files
+from tests.support.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NEVER_SHIPPED = ("tests/", "deploy/", "benchmarks/", "typings/", ".ci/")
 
 
@@ -90,4 +91,5 @@ def test_wheel_runs_in_an_empty_environment(distributions: Path, tmp_path: Path)
         str(home / "bin" / "python"), "-I", "-c", "import importlib.metadata as m; print(m.version('replicated-namesrv'))"
     )
     assert answer.strip() == __version__
-    run(namesrv, "cluster", "--nodes", "3", "--listen", "127.0.0.1:20310", "--data-dir", str(tmp_path / "data"), "--once")
+    listen = f"127.0.0.1:{free_port(1, 2, 10, 11, 12)}"
+    run(namesrv, "cluster", "--nodes", "3", "--listen", listen, "--data-dir", str(tmp_path / "data"), "--once")

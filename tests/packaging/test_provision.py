@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from replicated_namesrv import provision
+from tests.support.ports import free_port
 from tests.support.provision import toxiproxy_server
 from tests.support.waiting import wait_until
 
@@ -88,10 +89,11 @@ def test_cached_things_are_whole_or_absent(tmp_path: Path, monkeypatch: pytest.M
 def test_toxiproxy_runs_and_tells_its_version() -> None:
     server = toxiproxy_server()
     assert toxiproxy_server() == server
-    command = [str(server), "-host", "127.0.0.1", "-port", "20390"]
+    port = free_port()
+    command = [str(server), "-host", "127.0.0.1", "-port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            answer = wait_until(lambda: ask("http://127.0.0.1:20390/version"), "Toxiproxy to answer")
+            answer = wait_until(lambda: ask(f"http://127.0.0.1:{port}/version"), "Toxiproxy to answer")
             assert json.loads(answer)["version"] == provision.TOXIPROXY_VERSION
         finally:
             process.terminate()

@@ -56,7 +56,7 @@ def start(checkout: Path, *arguments: str) -> "subprocess.Popen[str]":
 def call(checkout: Path, *arguments: str) -> tuple[int, str, str]:
     """(exit status, standard output, standard error) of a call from another folder."""
     with start(checkout, *arguments) as process:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 
@@ -66,6 +66,7 @@ def installed(checkout: Path, module: str) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_set_up_once_then_start_at_once(checkout: Path) -> None:
     status, out, err = call(checkout, "setup")
     assert status == 0, err
@@ -86,12 +87,14 @@ def test_set_up_once_then_start_at_once(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_exit_status_is_the_command_s(checkout: Path) -> None:
     call(checkout, "setup")
     assert call(checkout, "no-such-command")[0] == 2
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_changed_list_is_installed_from_scratch(checkout: Path) -> None:
     call(checkout, "setup")
     write_list(checkout, "idna")
@@ -102,6 +105,7 @@ def test_a_changed_list_is_installed_from_scratch(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_wrong_hash_installs_nothing_and_is_told(checkout: Path) -> None:
     base = checkout / ".ci" / "requirements" / "base.txt"
     write_list(checkout, "idna")
@@ -121,6 +125,7 @@ def test_a_wrong_hash_installs_nothing_and_is_told(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_half_way_the_next_call_starts_over(checkout: Path) -> None:
     shutil.rmtree(checkout / ".venv", ignore_errors=True)
     with start(checkout, "setup") as first:
@@ -136,16 +141,18 @@ def test_killed_half_way_the_next_call_starts_over(checkout: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_calls_at_once_set_up_once(checkout: Path) -> None:
     shutil.rmtree(checkout / ".venv", ignore_errors=True)
     with start(checkout, "setup") as one, start(checkout, "setup") as other:
-        answers = [process.communicate(timeout=240) for process in (one, other)]
+        answers = [process.communicate(timeout=600) for process in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], answers
     assert sum("creating .venv" in err for _, err in answers) == 1
     assert sum("waiting for it" in err for _, err in answers) == 1
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_moved_or_broken_environment_is_repaired(checkout: Path) -> None:
     call(checkout, "setup")
     (checkout / ".venv" / "bin" / "python").unlink()

@@ -16,7 +16,7 @@ import pytest
 from tests.support.raft_process import Child, cluster
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, ReadReady, Rejected
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
-from tests.support.raft_process import MapMachine, free_ports
+from tests.support.ports import free_ports
+from tests.support.raft_process import MapMachine
 from tests.support.waiting import until
 
 

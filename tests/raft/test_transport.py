@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from replicated_namesrv.raft.messages import Append, HigherTerm, Message, encode
 from replicated_namesrv.raft.transport import LENGTH, MAGIC, PeerTransport, TlsFiles, TransportError, TransportSettings, proof
-from tests.support.raft_process import free_ports
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 SECRET = b"a shared secret"

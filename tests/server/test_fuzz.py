@@ -123,5 +123,6 @@ def test_mutated_frames(rng: random.Random, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_many_mutated_frames(rng: random.Random, tmp_path: Path) -> None:
     fuzz(rng, int(os.environ.get("FUZZ_FRAMES", "100000")), tmp_path)

@@ -32,6 +32,7 @@ def test_a_few_seeds(nodes: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_fixed_seeds() -> None:
     scenarios = [Scenario(seed, nodes=5 if seed % 5 == 4 else 3) for seed in range(FIXED_SEEDS)]
     results = list(run_all(scenarios, cores()))
@@ -41,6 +42,7 @@ def test_fixed_seeds() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_fresh_seeds() -> None:
     first = random.SystemRandom().randrange(10_000, 1_000_000_000)
     print(f"fresh seeds: namesrv simulate --seeds {first}:{first + FRESH_SEEDS} --nodes 3 --duration-s 30")
@@ -73,6 +75,7 @@ def test_telling_the_story_changes_nothing() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_failing_run_is_made_smaller_and_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "--plain", "--seeds", "14:15"]) == 1
     out = capsys.readouterr().out

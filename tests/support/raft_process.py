@@ -21,6 +21,7 @@ from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
+from tests.support.ports import free_ports
 
 LENGTH = struct.Struct("<I")
 
@@ -173,16 +174,6 @@ class Client:
     def close(self) -> None:
         self._file.close()
         self._socket.close()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [int(s.getsockname()[1]) for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 class Child:
