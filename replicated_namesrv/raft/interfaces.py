@@ -87,8 +87,8 @@ class StateMachine(Protocol):
     """The replicated state. A pure function of the commands applied, in order."""
 
     def apply(self, command: bytes) -> object:
-        """Change the state. Must not raise and must depend on nothing but state and command. The result goes to the proposer
-        on this node and is never sent anywhere."""
+        """Change the state. Must not raise (but UnknownCommandError) and must depend on nothing but state and command. The result
+        goes to the proposer on this node and is never sent anywhere."""
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as of this call in chunks of at most ``RaftConfig.snapshot_slice_bytes``, though ``apply`` goes on while
@@ -161,6 +161,11 @@ class MalformedError(RaftError):
     """Bytes or a message that no node of this version sends: dropped and counted."""
 
 
+class UnknownCommandError(RaftError):
+    """A state machine raises it from ``apply`` for a command that only a newer version of it knows: the node stops before the
+    command counts as applied, and goes on from there once it runs the newer version."""
+
+
 class Observer:
     """What a node tells about itself; override what you need. Called inside entry points: do not call back."""
 
@@ -178,6 +183,9 @@ class Observer:
 
     def restored(self, index: int) -> None:
         """The state was replaced by a snapshot that ends at ``index``."""
+
+    def received(self, peer: str, data: bytes) -> None:
+        """``RaftNode.tell`` of ``peer``."""
 
     def failed(self, error: BaseException) -> None:
         """The node has stopped for good."""

@@ -194,6 +194,14 @@ class DigestReport(NamedTuple):
     digest: bytes
 
 
+class ApplicationData(NamedTuple):
+    """Bytes between the users of two nodes; Raft only carries them. In order, or lost with the connection."""
+
+    source: int
+    destination: int
+    data: bytes
+
+
 Message = (
     Greeting
     | Append
@@ -213,6 +221,7 @@ Message = (
     | Forward
     | ForwardReply
     | DigestReport
+    | ApplicationData
 )
 
 
@@ -232,7 +241,7 @@ class _Layout:
 
 _KINDS: tuple[type, ...] = (
     Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
-    ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport,
+    ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
 )  # fmt: skip
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}

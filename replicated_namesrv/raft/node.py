@@ -33,6 +33,7 @@ from replicated_namesrv.raft.membership import MEMBER, STATES, Identity, Members
 from replicated_namesrv.raft.messages import (
     Append,
     AppendReply,
+    ApplicationData,
     DigestReport,
     Forward,
     ForwardReply,
@@ -91,7 +92,9 @@ class RaftNode:
         self.config = config or RaftConfig()
         self.defences = self.config.defences
         self.observer = observer or Observer()
+        self._observes_entries = type(self.observer).applied is not Observer.applied
         self.heartbeat_seconds = self.config.heartbeat_ms / 1000
+        self._digest_interval = self.config.digest_interval_entries
         self.failed: BaseException | None = None
         self.stopped = False
         self.counters: Counter[str] = Counter()
@@ -332,6 +335,11 @@ class RaftNode:
         else:
             self._guarded(self.elections.transfer, peer, done)
 
+    def tell(self, peer: str, data: bytes) -> None:
+        """Have ``Observer.received`` called at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""
+        if not self.stopped:
+            self.send(peer, ApplicationData, data)
+
     # What the parts use
 
     def send(self, peer: str, kind: type, *fields: Any) -> None:
@@ -457,9 +465,12 @@ class RaftNode:
                 self.membership.joined(*unpack_join(payload))
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} of term {term} cannot be applied: {error}") from None
-        self.proposals.applied(log_index, term)
-        self.digests.applied(log_index)
-        self.observer.applied(log_index, term, payload)
+        if self.proposals.placed:
+            self.proposals.applied(log_index, term)
+        if log_index % self._digest_interval == 0:
+            self.digests.report(log_index)
+        if self._observes_entries:
+            self.observer.applied(log_index, term, payload)
 
     def on_compaction_due(self, previous: Entry, last: Entry) -> None:
         self._snapshot_bytes = self.log.written_bytes
@@ -599,4 +610,5 @@ HANDLERS: dict[type, Callable[[RaftNode, str, Any], None]] = {
     Forward: lambda node, peer, message: node.proposals.on_forward(peer, message),
     ForwardReply: lambda node, peer, message: node.proposals.on_forward_reply(message),
     DigestReport: lambda node, peer, message: node.digests.on_report(peer, message),
+    ApplicationData: lambda node, peer, message: node.observer.received(peer, message.data),
 }

@@ -16,7 +16,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, Indeterminate, MalformedError, Outcome, Rejected
+from replicated_namesrv.raft.interfaces import (
+    ApplyFailed,
+    Committed,
+    Indeterminate,
+    MalformedError,
+    Outcome,
+    Rejected,
+    UnknownCommandError,
+)
 from replicated_namesrv.raft.messages import Forward, ForwardReply
 from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, unpack_groups
 from replicated_namesrv.raft.sessions import Origin
@@ -49,7 +57,7 @@ class Proposals:
         self._queue: deque[int] = deque()
         self._next = 0
         self._floor = 0
-        self._placed: dict[int, list[tuple[int, list[int]]]] = {}
+        self.placed: dict[int, list[tuple[int, list[int]]]] = {}
         """Index -> (term, numbers) of entries that hold proposals of ours."""
         self._forwards: dict[int, tuple[list[int], float, int]] = {}
         """Forwards without an answer: sequence -> (numbers, when sent, bytes)."""
@@ -197,7 +205,7 @@ class Proposals:
         index = node.core.propose(PROPOSALS + b"".join(parts))
         self._uncommitted.append((index, sum(len(part) for part in parts)))
         if numbers:
-            self._placed.setdefault(index, []).append((node.core.term, numbers))
+            self.placed.setdefault(index, []).append((node.core.term, numbers))
         for peer, sequence in answers:
             node.send(peer, ForwardReply, sequence, index, node.core.term)
 
@@ -294,7 +302,7 @@ class Proposals:
         elif message.log_index <= self._node.core.applied_index:
             self._requeue(numbers, False)  # decided already: what is still pending was not in it as far as we know
         else:
-            self._placed.setdefault(message.log_index, []).append((message.term, numbers))
+            self.placed.setdefault(message.log_index, []).append((message.term, numbers))
 
     # Application
 
@@ -312,6 +320,8 @@ class Proposals:
                     continue
                 try:
                     result = machine_apply(command)
+                except UnknownCommandError:
+                    raise
                 except Exception as error:
                     node.counters["apply_failures"] += 1
                     node.note(f"apply raised at index {log_index}: {error!r}")
@@ -321,7 +331,7 @@ class Proposals:
 
     def applied(self, log_index: int, term: int) -> None:
         """Whatever we had put at ``log_index`` in another term will never be committed."""
-        for placed_term, numbers in self._placed.pop(log_index, ()):
+        for placed_term, numbers in self.placed.pop(log_index, ()):
             if placed_term != term:
                 self._requeue(numbers, True)
 
@@ -331,8 +341,8 @@ class Proposals:
         if session is not None:
             for number in [n for n in self._pending if session.applied(n)]:
                 self._end(number, Indeterminate("applied, but the result is hidden in a snapshot"))
-        for index in [i for i in self._placed if i <= log_index]:
-            for _, numbers in self._placed.pop(index):
+        for index in [i for i in self.placed if i <= log_index]:
+            for _, numbers in self.placed.pop(index):
                 self._requeue(numbers, False)
 
     def stop(self, reason: str) -> None:

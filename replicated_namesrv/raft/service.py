@@ -7,6 +7,7 @@ followers sync theirs.
 """
 
 import asyncio
+import gc
 import logging
 import queue
 import threading
@@ -110,16 +111,22 @@ class RaftService:
 
     def _open(self) -> RaftNode:
         settings = self.settings
-        return RaftNode(
-            settings.node_id,
-            list(settings.addresses),
-            settings.cluster_id,
-            self,
-            self.storage,
-            self._machine,
-            self._config,
-            self._observer,
-        )
+        collecting = gc.isenabled()
+        gc.disable()  # a long log makes millions of objects that stay: going over them again and again finds nothing
+        try:
+            return RaftNode(
+                settings.node_id,
+                list(settings.addresses),
+                settings.cluster_id,
+                self,
+                self.storage,
+                self._machine,
+                self._config,
+                self._observer,
+            )
+        finally:
+            if collecting:
+                gc.enable()
 
     async def stop(self) -> None:
         """End every proposal and read, close every connection. Idempotent."""
@@ -171,6 +178,11 @@ class RaftService:
         self.node.transfer_leadership(peer, _setter(future))
         self.kick()
         return future
+
+    def tell(self, peer: str, data: bytes) -> None:
+        """See RaftNode."""
+        self.node.tell(peer, data)
+        self.kick()
 
     def status(self) -> dict[str, object]:
         """JSON-able: node and transport."""
