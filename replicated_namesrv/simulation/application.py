@@ -64,17 +64,23 @@ class Ledger:
         self._number = 0
         self.outcomes: dict[str, int] = {}
 
-    def begin(self, what: str, machine: Machine) -> Callable[[object], bool]:
-        """Something begins; call the result with its outcome. It answers False if that must not have happened."""
+    def begin(self, what: str, machine: Machine, limit_ns: int) -> Callable[[object], bool]:
+        """Something begins; call the result with its outcome. It answers False if that must not have happened.
+
+        It must end within ``limit_ns``, unless the process is paused meanwhile.
+        """
         assert machine.life is not None
         self._number += 1
-        number = self._number
+        number, began_ns = self._number, machine.world.now_ns
         self._pending[number] = (f"{what} on {machine.name}", machine.life)
 
         def end(outcome: object) -> bool:
             if self._pending.pop(number, None) is None:
                 self._invariants.violated("exactly once", f"{what} on {machine.name} ended again, as {type(outcome).__name__}")
                 return False
+            took_ns = machine.world.now_ns - began_ns
+            if took_ns > limit_ns and machine.ran_since_ns <= began_ns:
+                self._invariants.violated("ends in time", f"{what} on {machine.name} ended only after {took_ns / SECOND:.2f} s")
             kind = f"{what.split()[0]} {type(outcome).__name__}"
             self.outcomes[kind] = self.outcomes.get(kind, 0) + 1
             return True
@@ -194,12 +200,15 @@ class RegisterApplication:
         clients: int,
         catch_up_ns: int,
         drain_ns: int,
+        proposal_limit_ns: int,
+        read_limit_ns: int,
         lease_share: float,
         ballast: int,
         slice_bytes: int,
     ) -> None:
         self.world, self.invariants, self.ledger, self._boot = world, invariants, ledger, boot
         self.catch_up_ns, self.drain_ns, self.lease_share = catch_up_ns, drain_ns, lease_share
+        self.proposal_limit_ns, self.read_limit_ns = proposal_limit_ns, read_limit_ns
         self._ballast, self._slice_bytes = ballast, slice_bytes
         self.machines: list[Machine] = []
         self.must_read: Callable[[Machine], bool] = lambda machine: True
@@ -325,7 +334,7 @@ class RegisterClient:
         call = _Call(self, machine, "read", key, None, then)
 
         def ask(process: Process) -> None:
-            end = application.ledger.begin("read", machine)
+            end = application.ledger.begin("read", machine, application.read_limit_ns)
 
             def done(outcome: ReadOutcome) -> None:
                 if end(outcome):
@@ -347,7 +356,7 @@ class RegisterClient:
         call = _Call(self, machine, "delete" if value is None else "write", key, value, self._again)
 
         def ask(process: Process) -> None:
-            end = application.ledger.begin(f"proposal {identity}", machine)
+            end = application.ledger.begin(f"proposal {identity}", machine, application.proposal_limit_ns)
             application.submitters[machine.name].propose(RegisterCommand.encode(identity, key, value), done=ended(end))
 
         def ended(end: Callable[[object], bool]) -> Callable[[Outcome], None]:

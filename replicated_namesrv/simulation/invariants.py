@@ -8,7 +8,7 @@
 - No node cuts an entry from its log that was committed.
 - A leader that was deposed knows it within two election times, unless it is paused.
 - No node goes back: the commit index and the term of a running process never fall.
-- Every proposal ends exactly once; ``Proposals`` counts.
+- Everything asked for ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
 
 The first violation ends the run.
 """

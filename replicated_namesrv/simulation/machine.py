@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from replicated_namesrv.simulation.invariants import Invariants
 
 _WAKE_MAX_NS = 10 * SECOND
+_IDLE_TURNS_MAX = 5_000
+"""Turns in which a process does something long in small steps, a snapshot for example."""
 
 
 class RaftView(Protocol):
@@ -137,6 +139,7 @@ class Machine(Endpoint):
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1
+        self._idle_turns = 0
         self._clock_rate = 1.0
         self._clock_base = 1_000.0 * (1 + self._rng.random())
         self._clock_since_ns = 0
@@ -243,6 +246,11 @@ class Machine(Endpoint):
             return
         process, inbox = self.process, self._inbox
         self._inbox = []
+        self._idle_turns = 0 if inbox else self._idle_turns + 1
+        if self._idle_turns > _IDLE_TURNS_MAX:
+            self.invariants.violated(
+                "spinning", f"{self.name} wants to be woken at once, {self._idle_turns} times without an event"
+            )
         try:
             for event in inbox:
                 event(process)

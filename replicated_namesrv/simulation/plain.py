@@ -24,6 +24,7 @@ from replicated_namesrv.simulation.simulation import Simulation
 from replicated_namesrv.simulation.world import MS, SECOND
 
 _COUNTED = ("no truncation", "commit index", "apply", "every proposal ends", "deposed leader", "no disruption")
+_NEVER_NS = 1 << 62
 _TICK_S = 0.05
 _ELECTION_MAX_MS = 1_400
 _SURELY_NOT = ("QUEUE_FULL", "MISSING_LEADER", "DISCARDED", "NOT_LEADER", "REQUEST_DENIED")
@@ -200,6 +201,8 @@ def build_plain(simulation: Simulation) -> Application:
         clients=simulation.scenario.clients or rng.choice((2, 4, 8)),
         catch_up_ns=5 * _ELECTION_MAX_MS * MS,
         drain_ns=30 * SECOND,
+        proposal_limit_ns=_NEVER_NS,
+        read_limit_ns=_NEVER_NS,
         lease_share=0.0,
         ballast=0,
         slice_bytes=4_096,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from replicated_namesrv.raft.interfaces import Observer
 
 _CATCH_UP_ELECTION_TIMES = 5
+_SLOWEST = 1.2
+"""A second of the slowest clock, in seconds of the world."""
+_SLACK_MS = 500
 
 
 def draw_config(world: World, defences: Defences) -> RaftConfig:
@@ -57,7 +60,7 @@ def build_raft(simulation: Simulation) -> Application:
 
     def transfer(machine: Machine, peer: str | None) -> None:
         def ask(process: Process) -> None:
-            end = simulation.ledger.begin("transfer", machine)
+            end = simulation.ledger.begin("transfer", machine, (config.election_max_ms + _SLACK_MS) * MS)
 
             def done(handed_over: bool) -> None:
                 end(handed_over)
@@ -77,6 +80,8 @@ def build_raft(simulation: Simulation) -> Application:
         clients=simulation.scenario.clients or rng.choice((2, 4, 8)),
         catch_up_ns=_CATCH_UP_ELECTION_TIMES * config.election_max_ms * MS,
         drain_ns=(config.proposal_timeout_ms + 2_000) * MS,
+        proposal_limit_ns=int(config.proposal_timeout_ms * _SLOWEST * MS) + _SLACK_MS * MS,
+        read_limit_ns=int(config.read_timeout_ms * _SLOWEST * MS) + _SLACK_MS * MS,
         lease_share=0.5 if config.lease_reads else 0.1,
         ballast=rng.choice((0, 1_000, 20_000)),
         slice_bytes=config.snapshot_slice_bytes,

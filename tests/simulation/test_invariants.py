@@ -8,7 +8,7 @@ import pytest
 from replicated_namesrv.simulation.application import Ledger
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
-from replicated_namesrv.simulation.world import World
+from replicated_namesrv.simulation.world import SECOND, World
 
 
 class ScriptedNode:
@@ -43,7 +43,8 @@ class Cluster:
     """Two scripted nodes under watch."""
 
     def __init__(self) -> None:
-        self.invariants = Invariants(World(0))
+        self.world = World(0)
+        self.invariants = Invariants(self.world)
         self.nodes = [ScriptedNode(), ScriptedNode()]
         self.machines = [
             cast(Machine, SimpleNamespace(name=f"n{number}", raft=node, life=object(), ran_since_ns=0))
@@ -133,24 +134,39 @@ def test_applying_what_is_not_committed(cluster: Cluster) -> None:
     assert cluster.step(0, applied_index=2) == "apply"
 
 
+def machine_of(cluster: Cluster, over: bool = False) -> Machine:
+    return cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=over), world=cluster.world, ran_since_ns=0))
+
+
+def broken(cluster: Cluster) -> str | None:
+    return None if cluster.invariants.violation is None else cluster.invariants.violation.name
+
+
 def test_things_end_exactly_once(cluster: Cluster) -> None:
     ledger = Ledger(cluster.invariants)
-    machine = cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=False)))
-    end = ledger.begin("proposal 1", machine)
+    end = ledger.begin("proposal 1", machine_of(cluster), SECOND)
     assert end("done")
     ledger.check()
-    assert cluster.invariants.violation is None
+    assert broken(cluster) is None
     assert not end("done")
-    assert cluster.invariants.violation is not None
-    assert cluster.invariants.violation.name == "exactly once"
+    assert broken(cluster) == "exactly once"
 
 
 def test_things_end_unless_their_process_does(cluster: Cluster) -> None:
     ledger = Ledger(cluster.invariants)
-    ledger.begin("proposal 1", cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=True))))
+    ledger.begin("proposal 1", machine_of(cluster, over=True), SECOND)
     ledger.check()
-    assert cluster.invariants.violation is None
-    ledger.begin("proposal 2", cast(Machine, SimpleNamespace(name="n0", life=SimpleNamespace(over=False))))
+    assert broken(cluster) is None
+    ledger.begin("proposal 2", machine_of(cluster), SECOND)
     ledger.check()
-    assert cluster.invariants.violation is not None
-    assert cluster.invariants.violation.name == "every proposal ends"
+    assert broken(cluster) == "every proposal ends"
+
+
+@pytest.mark.parametrize(("paused", "expected"), [(False, "ends in time"), (True, None)])
+def test_things_end_in_time_unless_their_process_is_paused(cluster: Cluster, paused: bool, expected: str | None) -> None:
+    ledger, machine = Ledger(cluster.invariants), machine_of(cluster)
+    end = ledger.begin("proposal 1", machine, SECOND)
+    cluster.world.run_until(2 * SECOND)
+    machine.ran_since_ns = SECOND if paused else 0
+    end("done")
+    assert broken(cluster) == expected
