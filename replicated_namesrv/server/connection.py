@@ -32,6 +32,10 @@ from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 
 RECEIVE_BUFFER_BYTES = 262_144
 TLS_HANDSHAKE_BYTE = 0x16
+TURN_BUDGET_NS = 10_000_000
+"""Time for which requests of one connection are answered at one go; then all others have their turn."""
+LARGE_ANSWER_BYTES = 65_536
+"""An answer of more is written at once, so that back-pressure counts it before the next one is made."""
 SAMPLED_HITS = 16
 """Requests of the fast path of which one read's latency is taken for all."""
 
@@ -379,6 +383,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _take(self, data: bytes, position: int = 0) -> None:
         """Handle the frames of ``data`` from ``position`` on in order; keep what is incomplete or has to wait."""
         started_ns = perf_counter_ns()
+        until_ns = started_ns + TURN_BUDGET_NS
         metrics = self._host.metrics
         answered_before, hits_before = metrics.answered, metrics.fast_path_hits
         incomplete = False
@@ -387,10 +392,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
             while self._reading and not self._closing and not incomplete:
                 pieces: list[bytes] = []
                 try:
-                    position, incomplete = self._answer(data, position, pieces)
+                    position, incomplete = self._answer(data, position, pieces, until_ns)
                 finally:
                     if pieces:
                         self._send(b"".join(pieces))
+                if perf_counter_ns() >= until_ns:
+                    break
         except FrameError as error:
             self._refuse(str(error))
             return
@@ -403,8 +410,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
             metrics.fast_path_observed += hits
         if position < len(data) and not self._closing:
             self._keep(data[position:], incomplete)
+            if self._reading and not incomplete:
+                self.suspend()
+                asyncio.get_running_loop().call_soon(self.resume)
 
-    def _answer(self, data: bytes, position: int, pieces: list[bytes]) -> tuple[int, bool]:
+    def _answer(self, data: bytes, position: int, pieces: list[bytes], until_ns: int) -> tuple[int, bool]:
         """Answer frames until ``pieces`` are worth a write: where that was, and whether the bytes there are no whole frame."""
         prepared, request = self._host.prepared, self._host.dispatcher.request
         size = len(data)
@@ -416,6 +426,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
             position = bounds.end
             if answer is not None:
                 pieces.append(answer)
+                if len(answer) > LARGE_ANSWER_BYTES:
+                    break
+            if perf_counter_ns() >= until_ns:
+                break
             if position < size and self._reading:
                 position = prepared(self, data, position, pieces)
         return position, position == size

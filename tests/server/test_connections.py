@@ -7,6 +7,7 @@ import struct
 from asyncio import Future, get_running_loop
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from replicated_namesrv.compat.node import IndependentNode
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result
+from replicated_namesrv.server import connection
 from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, IdleWheel
 from replicated_namesrv.service import CloseReason, Connection
 from replicated_namesrv.settings import Settings
@@ -264,6 +266,29 @@ def test_a_peer_that_does_not_read_is_read_no_further(tmp_path: Path) -> None:
         assert len(peer.answers(asked + 21)) == asked + 21
         assert server.metrics.limits_hit == {}
         wait_until(lambda: held() == 0, "nothing to be held")
+
+
+def test_requests_that_take_long_let_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TURN_BUDGET_NS", 0)
+    with live_server(tmp_path) as server, Peer(server.port) as peer, Peer(server.port) as other:
+        peer.call(206)
+        other.call(206)
+        answer_request, asked = server.server.dispatcher.request, []
+
+        def recorded(by: connection.RemotingConnection, *frame: Any) -> bytes | None:
+            asked.append(by.connection_id)
+            return answer_request(by, *frame)
+
+        monkeypatch.setattr(server.server.dispatcher, "request", recorded)
+
+        def send_both() -> None:
+            peer.send(b"".join(request(206, opaque=n) for n in range(400)))
+            other.send(request(206))
+
+        server.do(send_both)
+        assert [answer.header.opaque for answer in peer.answers(400)] == list(range(400))
+        assert other.answers(1)
+        assert asked.count(asked[-1]) == 400, "the other connection did not wait for all of the first one's requests"
 
 
 def test_unanswered_requests_of_one_connection_are_bounded(tmp_path: Path) -> None:
