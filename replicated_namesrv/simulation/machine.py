@@ -47,6 +47,9 @@ class RaftView(Protocol):
     def last_index(self) -> int: ...
 
     @property
+    def durable_index(self) -> int: ...
+
+    @property
     def incarnation(self) -> int: ...
 
     @property

@@ -122,6 +122,8 @@ class PlainNode:
     def last_index(self) -> int:
         return int(self._journal.entries[-1][1])
 
+    durable_index = last_index
+
     def _entry(self, index: int) -> tuple[bytes, int, int] | None:
         at = index - self._journal.entries[0][1]
         return self._journal.entries[at] if 0 <= at < len(self._journal.entries) else None

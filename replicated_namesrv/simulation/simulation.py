@@ -93,6 +93,7 @@ class Simulation:
         self.scenario = scenario
         self.world = World(scenario.seed, readable)
         self.invariants = Invariants(self.world)
+        self.invariants.alone = scenario.nodes == 1
         self.ledger = Ledger(self.invariants)
         self.names = [f"n{number}" for number in range(1, scenario.nodes + 1)]
         self.machines = [
