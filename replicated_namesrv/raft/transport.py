@@ -74,17 +74,31 @@ class TransportSettings:
 
 
 class Tls:
-    """SSL contexts that follow their files."""
+    """SSL contexts that follow their files.
+
+    Each change makes new contexts: a context never forgets an authority, and one that failed to load is neither old nor new.
+    """
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._seen: tuple[int, ...] = ()
-        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self.server.verify_mode = ssl.CERT_REQUIRED
-        for context in (self.server, self.client):
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
         self.refresh()
+        self.server = self._load(ssl.PROTOCOL_TLS_SERVER)
+        """For listening; each handshake continues with the newest context."""
+        self.server.sni_callback = self._choose
+
+    def _load(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        if protocol == ssl.PROTOCOL_TLS_SERVER:
+            context.num_tickets = 0  # a resumed session would not show its certificate again
+        context.load_cert_chain(self._files.certificate, self._files.key)
+        context.load_verify_locations(self._files.authority)
+        return context
+
+    def _choose(self, connection: ssl.SSLSocket | ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest_server
 
     def refresh(self) -> None:
         """Load the files if they have changed. TransportError if they cannot be used."""
@@ -93,12 +107,10 @@ class Tls:
             seen = tuple(os.stat(path).st_mtime_ns for path in (files.certificate, files.key, files.authority))
             if seen == self._seen:
                 return
-            for context in (self.server, self.client):
-                context.load_cert_chain(files.certificate, files.key)
-                context.load_verify_locations(files.authority)
+            server, client = self._load(ssl.PROTOCOL_TLS_SERVER), self._load(ssl.PROTOCOL_TLS_CLIENT)
         except (OSError, ssl.SSLError) as error:
             raise TransportError(f"TLS files {files.certificate}, {files.key}, {files.authority}: {error}") from None
-        self._seen = seen
+        self._seen, self._newest_server, self.client = seen, server, client
 
 
 def is_loopback(host: str) -> bool:
@@ -212,7 +224,7 @@ class _Accepted(_Frames):
         nonce, mac = frame[:NONCE_BYTES], frame[NONCE_BYTES : NONCE_BYTES + MAC_BYTES]
         source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)
         if cluster != settings.cluster_id:
-            raise MalformedError(f"{source} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
+            raise MalformedError(f"{source!r} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
         if target != settings.node_id or source not in settings.addresses:
             raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
         secret = settings.secret or b""
@@ -332,7 +344,12 @@ class PeerTransport:
         loop = asyncio.get_running_loop()
         host, port = self.settings.listen
         self._server = await loop.create_server(
-            self._accept, host, port, ssl=self.tls.server if self.tls else None, reuse_address=True
+            self._accept,
+            host,
+            port,
+            ssl=self.tls.server if self.tls else None,
+            ssl_handshake_timeout=HELLO_SECONDS if self.tls else None,
+            reuse_address=True,
         )
         self._tasks = [loop.create_task(self._dial_forever(peer)) for peer in self.peers]
 

@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from replicated_namesrv.raft.messages import Append, HigherTerm, Message, encode
-from replicated_namesrv.raft.transport import LENGTH, MAGIC, PeerTransport, TlsFiles, TransportError, TransportSettings, proof
+from replicated_namesrv.raft.transport import (
+    HELLO_SECONDS,
+    LENGTH,
+    MAC_BYTES,
+    MAGIC,
+    NONCE_BYTES,
+    PeerTransport,
+    TlsFiles,
+    TransportError,
+    TransportSettings,
+    pack_names,
+    proof,
+)
 from tests.support.ports import free_ports
 from tests.support.waiting import until
 
@@ -359,3 +371,76 @@ def test_unusable_tls_files_are_refused(tmp_path: Path) -> None:
         Peer(replace(ours, tls=files))
     assert ssl.HAS_TLSv1_3
     assert socket.TCP_USER_TIMEOUT
+
+
+def test_an_authority_that_was_replaced_is_trusted_no_longer(tmp_path: Path) -> None:
+    """Rotation: both sides take the new authority; who has only the old one's signature stays out, in both directions."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(old.path.read_bytes())
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        files = old.files("a", trusted=trusted)
+        late = old.files("b", trusted=old.path, prefix="late-")
+        async with started(replace(ours, tls=files)) as (a,):
+            trusted.write_bytes(new.path.read_bytes())
+            new.files("a", trusted=trusted)
+            os.utime(trusted, ns=(1, 1))
+            async with started(replace(theirs, tls=replace(late, authority=trusted))) as (b,):
+                await until(lambda: b.transport.peers["a"].error and a.transport.peers["b"].error, "errors on both sides")
+                assert not a.connected("b")
+                assert not b.connected("a")
+            async with started(replace(theirs, tls=new.files("b", trusted=trusted))) as (b,):
+                await both_connected(a, b)
+
+    asyncio.run(scenario())
+
+
+def test_files_half_replaced_leave_the_old_ones_in_use(tmp_path: Path) -> None:
+    """The certificate is already new, its key still the old one."""
+    authority = Authority(tmp_path)
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        files = authority.files("a")
+        old_key = files.key.read_bytes()
+        async with started(replace(ours, tls=files)) as (a,):
+            authority.files("a")
+            files.key.write_bytes(old_key)
+            async with started(replace(theirs, tls=authority.files("b"))) as (b,):
+                await both_connected(a, b)
+                assert "old certificates stay in use" in a.transport.last_refusal
+
+    asyncio.run(scenario())
+
+
+def test_a_stranger_cannot_hold_a_tls_handshake_open(tmp_path: Path) -> None:
+    """It connects and says nothing: after the time for a hello it is cut off."""
+    authority = Authority(tmp_path)
+
+    async def scenario() -> None:
+        ours, _ = pair_of_settings()
+        async with started(replace(ours, tls=authority.files("a"))) as (a,):
+            reader, writer = await asyncio.open_connection("127.0.0.1", a.transport.port)
+            async with asyncio.timeout(HELLO_SECONDS + 5):
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_stranger_calls_itself_cannot_break_a_line_of_the_log(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ours, _ = pair_of_settings()
+        async with started(ours) as (a,):
+            reader, writer = await asyncio.open_connection("127.0.0.1", a.transport.port)
+            await reader.readexactly(LENGTH.size + len(MAGIC) + NONCE_BYTES)
+            hello = bytes(NONCE_BYTES + MAC_BYTES) + pack_names("b\nforged: line", "a", "another")
+            writer.write(LENGTH.pack(len(hello)) + hello)
+            await until(lambda: a.warnings, "a warning")
+            assert "\n" not in a.warnings[0]
+            writer.close()
+
+    asyncio.run(scenario())
