@@ -30,23 +30,19 @@ class Digests:
         self.compared = 0
         self.mismatches = 0
 
-    def applied(self, log_index: int) -> None:
-        """Called after every applied entry."""
-        if log_index % self._interval_entries == 0:
-            self._report(log_index)
-
     def tick(self, now: float) -> None:
         if now < self._due_at:
             return
         self._due_at = now + self._interval
         applied = self._node.core.applied_index
         if applied >= self._node.core.commit_index and self._node.membership.is_voter:
-            self._report(applied)
+            self.report(applied)
 
     def next_wakeup(self) -> float:
         return self._due_at
 
-    def _report(self, log_index: int) -> None:
+    def report(self, log_index: int) -> None:
+        """Tell all, and compare, the digest of the state after ``log_index``, which was applied just now."""
         node = self._node
         if not node.peers or not node.defences.digest_check:
             return
@@ -65,7 +61,7 @@ class Digests:
             return
         self._note(peer, message.log_index, message.digest)
         if message.log_index == node.core.applied_index and node.node_id not in self._by_index.get(message.log_index, {}):
-            self._report(message.log_index)
+            self.report(message.log_index)
 
     def _note(self, name: str, log_index: int, digest: bytes) -> None:
         reports = self._by_index.setdefault(log_index, {})

@@ -7,7 +7,6 @@ Decoding checks every length and raises MalformedError on anything else.
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from replicated_namesrv.raft.interfaces import MalformedError
 from replicated_namesrv.raft.log import Entry
@@ -16,27 +15,39 @@ from replicated_namesrv.raft.sessions import Origin
 NO_OP = b"\x01"
 PROPOSALS = b"\x00\x00"
 JOIN = b"\x00\x01"
-GROUP = struct.Struct("<QIQI")
+ORIGIN = struct.Struct("<QI")
 PROPOSAL = struct.Struct("<QI")
+"""(number, length) of a proposal; also (floor, count) of a group."""
 WIRE_ENTRY = struct.Struct("<IQ")
 JOINING = struct.Struct("<QH")
 
 
-class Group(NamedTuple):
-    origin: Origin
-    floor: int
-    """No number below this will be proposed again."""
-    proposals: list[tuple[int, bytes]]
+Group = tuple[Origin, int, list[tuple[int, bytes]]]
+"""(origin, floor, proposals): no number of the origin below the floor will be proposed again; proposals are (number, command)."""
 
 
 def pack_group(origin: Origin, floor: int, proposals: Sequence[tuple[int, bytes]]) -> bytes:
     name = origin.node.encode()
-    parts = [len(name).to_bytes(2, "little"), name, GROUP.pack(origin.incarnation, origin.boot, floor, len(proposals))]
+    head = ORIGIN.pack(origin.incarnation, origin.boot) + PROPOSAL.pack(floor, len(proposals))
+    parts = [len(name).to_bytes(2, "little"), name, head]
     pack = PROPOSAL.pack
     for number, command in proposals:
         parts.append(pack(number, len(command)))
         parts.append(command)
     return b"".join(parts)
+
+
+_origins: dict[bytes, Origin] = {}
+"""Origins by their encoding: a handful recurs in every entry."""
+ORIGINS_CACHED_MAX = 1_000
+
+
+def _origin(encoded: bytes) -> Origin:
+    incarnation, boot = ORIGIN.unpack_from(encoded, len(encoded) - ORIGIN.size)
+    if len(_origins) >= ORIGINS_CACHED_MAX:
+        _origins.clear()
+    origin = _origins[encoded] = Origin(encoded[: -ORIGIN.size].decode(), incarnation, boot)
+    return origin
 
 
 def unpack_groups(data: bytes, offset: int = 0) -> list[Group]:
@@ -45,16 +56,17 @@ def unpack_groups(data: bytes, offset: int = 0) -> list[Group]:
     try:
         while offset < end:
             start = offset + 2
-            offset = start + int.from_bytes(data[offset:start], "little")
-            name = data[start:offset].decode()
-            incarnation, boot, floor, count = GROUP.unpack_from(data, offset)
-            offset += GROUP.size
+            offset = start + int.from_bytes(data[offset:start], "little") + ORIGIN.size
+            encoded = data[start:offset]
+            origin = _origins.get(encoded) or _origin(encoded)
+            floor, count = unpack(data, offset)
+            offset += size
             proposals = []
             for _ in range(count):
                 number, length = unpack(data, offset)
                 offset += size + length
                 proposals.append((number, data[offset - length : offset]))
-            groups.append(Group(Origin(name, incarnation, boot), floor, proposals))
+            groups.append((origin, floor, proposals))
     except (struct.error, UnicodeDecodeError):
         raise MalformedError("proposals end in the middle") from None
     if offset != end:

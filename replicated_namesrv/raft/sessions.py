@@ -27,8 +27,7 @@ class Session:
         self.origin, self.floor, self.next, self.above = origin, floor, following, set(above)
 
     def raise_floor(self, floor: int) -> None:
-        if floor > self.floor:
-            self.floor = floor
+        self.floor = floor
         if floor > self.next:
             self.next = floor
             self.above = {n for n in self.above if n >= floor}
@@ -72,7 +71,8 @@ class Sessions:
             if current is not None and current.origin.incarnation == origin.incarnation and current.origin.boot > origin.boot:
                 return None
             current = self._sessions[origin.node] = Session(origin, floor, floor)
-        current.raise_floor(floor)
+        if floor > current.floor:
+            current.raise_floor(floor)
         return current
 
     def find(self, origin: Origin) -> Session | None:
