@@ -280,7 +280,7 @@ class Proposals:
     def on_forward(self, peer: str, message: Forward) -> None:
         node = self._node
         groups = unpack_groups(message.proposals)
-        if len(groups) != 1 or groups[0].origin.node != peer:
+        if len(groups) != 1 or groups[0][0].node != peer:
             raise MalformedError("a forward holds one group of its sender")
         if not node.core.is_leader or message.term != node.core.term:
             node.send(peer, ForwardReply, message.sequence, 0, 0)
