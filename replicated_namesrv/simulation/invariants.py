@@ -188,13 +188,17 @@ class Invariants:
             self._world.note(f"{name} leads term {raft.term} (log to {raft.last_index}, committed to {raft.commit_index})")
             if raft.term > self._newest[0]:
                 self._newest = raft.term, self._world.now_ns
-            other = self._leaders.setdefault(raft.term, name)
-            if other != name:
-                self.violated("election safety", f"{name} leads term {raft.term}, which {other} led already")
+            self.led(name, raft.term)
             self._check_complete(name, raft)
         elif watched.role == "leader":
             self._world.note(f"{name} leads no longer (term {raft.term})")
         watched.role = raft.role
+
+    def led(self, name: str, term: int) -> None:
+        """``name`` leads ``term``, be it for less than a turn."""
+        other = self._leaders.setdefault(term, name)
+        if other != name:
+            self.violated("election safety", f"{name} leads term {term}, which {other} led already")
 
     def _check_complete(self, name: str, raft: "RaftView") -> None:
         for index in range(self.highest_committed, raft.first_index, -1):
@@ -240,6 +244,10 @@ class _MachineObserver(Observer):
 
     def _alive(self) -> bool:
         return self._machine.life is self._life
+
+    def role_changed(self, role: str, term: int) -> None:
+        if role == "leader" and self._alive():
+            self._invariants.led(self._machine.name, term)
 
     def truncated(self, index: int, commit_index: int) -> None:
         if self._alive():

@@ -77,6 +77,12 @@ def test_two_leaders_in_one_term(cluster: Cluster) -> None:
     assert cluster.step(0, role="leader") == "election safety"
 
 
+def test_a_second_leader_that_steps_down_within_its_turn(cluster: Cluster) -> None:
+    assert cluster.step(0, role="leader", term=1) is None
+    cluster.invariants.observer(cluster.machines[1]).role_changed("leader", 1)
+    assert cluster.step(1, role="follower", term=2) == "election safety"
+
+
 def test_equal_index_and_term_with_other_payload(cluster: Cluster) -> None:
     assert cluster.step(0, log=[(0, b""), (1, b"a")], term=1) is None
     assert cluster.step(1, log=[(0, b""), (1, b"b")], term=1) == "log matching"
