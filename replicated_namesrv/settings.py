@@ -14,6 +14,7 @@ setting of RocketMQ's is warned about and ignored, as ``MixAll.properties2Object
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from replicated_namesrv.wire.properties import load_properties
 
 NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
 Value = str | int | bool
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def setting(default: Value, group: str, meaning: str, *, name: str = "", live: bool = False, replicated: bool = False) -> Any:
@@ -42,6 +44,8 @@ def camel_case(snake: str) -> str:
 
 
 _NEVER_BY_REMOTING = {
+    *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
+    "connectionLossGraceMs",
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
@@ -169,6 +173,19 @@ class Settings:
 
     # Ours
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: every node agrees.")
+    cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp): nodes of another one are turned away.")
+    peers: str = setting("", OWN, "All nodes of the cluster, this one included (cp): name=host:port,name=host:port,…")
+    peer_listen: str = setting("", OWN, "HOST:PORT this node listens on for its peers (cp); empty: its address in peers.")
+    peer_dial: str = setting("", OWN, "Where this node dials some peers instead of their address in peers: name=host:port,…")
+    peer_secret_file: str = setting("", OWN, "File with the secret that all nodes share; needed unless peers are on loopback.")
+    read_consistency: str = setting("linearizable", OWN, "linearizable, lease or stale: how fresh answers are by default (cp).")
+    fence_after_ms: int = setting(
+        1_500, OWN, "A node that no majority confirms for this long serves nobody until one does (cp); longer than an election."
+    )
+    no_quorum_policy: str = setting("fence", OWN, "fence, or serve-stale: without a majority answer what is known (cp).")
+    connection_loss_grace_ms: int = setting(
+        500, OWN, "A broker whose every connection is lost is dropped after this long without a new one (cp)."
+    )
     listen: str = setting("", OWN, "HOST:PORT that peers connect to; empty: bindAddress and listenPort.")
     node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
     data_dir: str = setting("", OWN, "Folder of everything this node writes. Empty: ~/namesrv.")
@@ -285,8 +302,20 @@ class Row:
                 raise ValueError("give true or false")
             return text.lower() == "true"
         if self.kind is int:
-            return int(text.strip())
+            if _WHOLE_NUMBER.fullmatch(text.strip()) is None:
+                raise ValueError("give a whole number")
+            return int(text)
         return text.strip()
+
+    def is_plain(self, text: str) -> bool:
+        """False for a boolean that is neither true nor false: RocketMQ takes it for false, whoever wrote it meant something."""
+        return self.kind is not bool or text.lower() in ("true", "false")
+
+    def parse_strictly(self, text: str) -> Value:
+        """As ``parse``, of a text that RocketMQ never reads. Raises ValueError, also where ``is_plain`` is false."""
+        if not self.is_plain(text):
+            raise ValueError("give true or false")
+        return self.parse(text)
 
     def show(self, value: Value) -> str:
         """Text of a value as Java prints it."""
@@ -330,7 +359,7 @@ def _nearest(key: str) -> str:
 
 def _parse(row: Row, text: str, source: str) -> Value:
     try:
-        return row.parse(text)
+        return row.parse_strictly(text)
     except ValueError as cause:
         kind = {int: "a whole number", bool: "true or false"}.get(row.kind, str(cause))
         raise SettingError(f"{row.name}={text} ({source}): give {kind}") from None
@@ -350,6 +379,8 @@ def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warn
         try:
             taken[row.attribute] = row.parse(text)
             origins[row.attribute] = f"file {path}"
+            if not row.is_plain(text):
+                warnings.append(f"{key}={text} ({path}): neither true nor false; it counts as false")
         except ValueError:
             if row.group == OWN:
                 _parse(row, text, path)
@@ -420,6 +451,8 @@ def load_settings(
 
 _CHOICES = {
     "mode": ("ap", "cp"),
+    "read_consistency": ("linearizable", "lease", "stale"),
+    "no_quorum_policy": ("fence", "serve-stale"),
     "tls_server_mode": ("disabled", "permissive", "enforcing"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("human", "json", "auto"),
@@ -428,6 +461,8 @@ _AT_LEAST = {
     "scan_not_active_broker_interval": 1,
     "server_channel_max_idle_time_seconds": 1,
     "server_socket_backlog": 1,
+    "fence_after_ms": 700,
+    "connection_loss_grace_ms": 0,
     "route_cache_bytes": 0,
     "max_connections": 1,
     "max_pending_per_connection": 1,

@@ -43,6 +43,9 @@ def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
     ("flags", "environment", "told"),
     [
         ({"listenPort": "many"}, {}, ["listenPort=many", "flag", "a whole number"]),
+        ({"listenPort": "9_876"}, {}, ["listenPort=9_876", "a whole number"]),
+        ({"supportActingMaster": "yes"}, {}, ["supportActingMaster=yes", "flag", "true or false"]),
+        ({}, {"NAMESRV_CLUSTER_TEST": "1"}, ["clusterTest=1", "NAMESRV_CLUSTER_TEST", "true or false"]),
         ({"listenPrt": "1"}, {}, ["listenPrt=1", "did you mean listenPort?"]),
         ({}, {"NAMESRV_LISTEN_PRT": "1"}, ["NAMESRV_LISTEN_PRT=1", "did you mean NAMESRV_LISTEN_PORT?"]),
         ({"mode": "ca"}, {}, ["mode=ca (flag)", "ap, cp"]),
@@ -88,3 +91,10 @@ def test_every_setting_explains_itself() -> None:
         assert name == row.name
         assert row.name in (camel_case(row.attribute), row.name if "." in row.name else "", "useTLS"), name
     assert not any("password" in line.lower() for line in Settings(tls_server_key_password="hidden").text().splitlines())
+
+
+def test_a_boolean_that_is_none_counts_as_false_as_in_java_but_is_told(tmp_path: Path) -> None:
+    file = write(tmp_path / "f", enableTopicList="yes", supportActingMaster="TRUE")
+    settings = load_settings(file, {}, {})
+    assert (settings.enable_topic_list, settings.support_acting_master) == (False, True)
+    assert settings.warnings == [f"enableTopicList=yes ({file}): neither true nor false; it counts as false"]

@@ -69,9 +69,9 @@ def _check_settings(values: Mapping[str, str]) -> None:
             near = difflib.get_close_matches(name, ROWS, n=1)
             raise BodyError(f"unknown setting '{name}'" + (f"; did you mean {near[0]}?" if near else ""))
         try:
-            ROWS[name].parse(text)
+            ROWS[name].parse_strictly(text)
         except ValueError as cause:
-            raise BodyError(f"{name}={text}: not a value of this setting ({cause})") from cause
+            raise BodyError(f"{name}={text}: not a value of this setting; {cause}") from cause
 
 
 def _name(request: web.Request, field: str) -> str:

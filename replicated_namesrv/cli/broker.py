@@ -64,11 +64,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=positive, default=10911, help="port of the first broker; each next one 4 higher (default 10911)"
     )
     how = parser.add_argument_group("how it behaves")
-    how.add_argument("--version", choices=tuple(BrokerVersion), default="5.3", help="RocketMQ line to imitate (default 5.3)")
+    how.add_argument(
+        "--version",
+        choices=[version.value for version in BrokerVersion],
+        default="5.3",
+        help="RocketMQ line to imitate (default 5.3)",
+    )
     how.add_argument("--period-ms", type=positive, default=30_000, metavar="MS", help="between registrations (default 30000)")
     how.add_argument(
         "--heartbeat",
-        choices=tuple(Heartbeat),
+        choices=[kind.value for kind in Heartbeat],
         default="register",
         help="register: only registrations; 322, 904: acting-master mode of 5.3 with a oneway heartbeat of this code a second "
         "and a time-out of 10 s; 322 with 4.9: ask for the data version before each registration",

@@ -187,9 +187,13 @@ async def test_misspelt_setting_and_bad_value_are_told(node: tuple[Node, int]) -
         400,
         "unknown setting 'orderMessageEnabled'; did you mean orderMessageEnable?",
     )
-    answer = await http(node[1], "/v1/config", "POST", b'{"waitSecondsForService": "soon"}')
-    assert (answer.status, answer.json["outcome"]) == (400, "not done")
-    assert "waitSecondsForService=soon" in answer.json["error"]
+    for name, value, remedy in (
+        ("waitSecondsForService", "soon", "a whole number"),
+        ("orderMessageEnable", "yes", "true or false"),
+    ):
+        answer = await http(node[1], "/v1/config", "POST", f'{{"{name}": "{value}"}}'.encode())
+        assert (answer.status, answer.json["outcome"]) == (400, "not done")
+        assert answer.json["error"] == f"{name}={value}: not a value of this setting; give {remedy}"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": null}', b'{"a": [1]}', b"\xff"])
