@@ -93,6 +93,8 @@ class RaftConfig:
     """The same in messages."""
     apply_entries_max: int = 512
     """Entries applied in one step, so that a long backlog does not silence the node."""
+    apply_bytes_max: int = 1 << 20
+    """The same in bytes: an entry may hold thousands of commands. (Two entries at least are applied, however long.)"""
     compact_entries: int = 50_000
     """Entries in memory that start a snapshot."""
     compact_bytes: int = 64 << 20

@@ -100,7 +100,8 @@ class Log:
         self.keep_tail = False
         """While set, ``deleteEntriesFrom`` does nothing: the guard knows that what follows is equal."""
         self.read_max = ENTRIES_READ_MAX
-        """Bound on a slice with an end, so that a long backlog is applied in steps."""
+        self.read_bytes_max = ENTRIES_READ_MAX
+        """Bounds on a slice with an end, so that a long backlog is applied in steps."""
         self.on_cut: Callable[[int], None] = lambda index: None
         """Told the first index that goes when the log is cut."""
         self.cut_records = 0
@@ -477,7 +478,13 @@ class Log:
 
     def __getitem__(self, key: int | slice) -> Entry | list[Entry]:
         if isinstance(key, slice) and key.stop is not None:
-            return self._entries[key.start : min(key.stop, key.start + self.read_max)]
+            entries = self._entries[key.start : min(key.stop, key.start + self.read_max)]
+            size = 0
+            for position, entry in enumerate(entries):
+                size += len(entry[0])
+                if size > self.read_bytes_max and position >= 2:  # it also asks for the last two that were applied
+                    return entries[:position]
+            return entries
         return self._entries[key]
 
     def __len__(self) -> int:

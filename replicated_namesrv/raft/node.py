@@ -121,7 +121,7 @@ class RaftNode:
             )
         self.membership = Membership(self, identity)
         self.log = Log(storage, config.segment_bytes)
-        self.log.read_max = config.apply_entries_max
+        self.log.read_max, self.log.read_bytes_max = config.apply_entries_max, config.apply_bytes_max
         self.log.on_cut = lambda index: self.observer.truncated(index, self.core.commit_index)
         self.sessions = Sessions()
         self.snapshots = SnapshotStore(storage, self.cluster_id)
@@ -456,21 +456,20 @@ class RaftNode:
         self.replication.heartbeat()
 
     def on_apply(self, log_index: int, payload: bytes) -> None:
-        term = self.log.term_at(log_index) or 0
         kind = payload[:2]
         try:
             if kind == PROPOSALS:
-                self.proposals.apply(log_index, term, payload)
+                self.proposals.apply(log_index, payload)
             elif kind == JOIN:
                 self.membership.joined(*unpack_join(payload))
         except MalformedError as error:
-            raise CorruptionError(f"entry {log_index} of term {term} cannot be applied: {error}") from None
+            raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.proposals.placed:
-            self.proposals.applied(log_index, term)
+            self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:
             self.digests.report(log_index)
         if self._observes_entries:
-            self.observer.applied(log_index, term, payload)
+            self.observer.applied(log_index, self.log.term_at(log_index) or 0, payload)
 
     def on_compaction_due(self, previous: Entry, last: Entry) -> None:
         self._snapshot_bytes = self.log.written_bytes

@@ -1,5 +1,7 @@
 """What a node finds when it opens its files, and what it must not make of it."""
 
+from itertools import pairwise
+
 import pytest
 
 from replicated_namesrv.raft.config import RaftConfig
@@ -67,6 +69,25 @@ def test_nothing_applied_since_means_no_other_snapshot() -> None:
     assert leader.role == "leader"
     assert leader.last_index - leader.applied_index >= 60
     assert leader.taking.taken <= before + 1
+
+
+def test_a_backlog_of_packed_entries_is_applied_in_short_steps() -> None:
+    """After a restart a node has much to apply; between the steps it must hear and answer the others."""
+    world = World(1, RaftConfig(apply_bytes_max=10_000, entry_bytes_max=5_000, compact_bytes=1 << 30))
+    world.start_all()
+    world.elect()
+    asked = [world.propose("n1", b"%0100d" % number) for number in range(3_000)]
+    world.run_until(lambda: all(asked))
+    world.run(0.5)
+    host = world.hosts["n1"]
+    host.crash()
+    node = host.start()
+    steps = [0]
+    while node.applied_index < node.commit_index:
+        world.step()
+        steps.append(len(host.machine.commands))
+    assert host.machine.commands[-1] == b"%0100d" % 2_999
+    assert max(after - before for before, after in pairwise(steps)) <= 200
 
 
 def test_an_entry_that_cannot_be_decoded_stops_the_node() -> None:
