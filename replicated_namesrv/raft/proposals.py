@@ -306,7 +306,7 @@ class Proposals:
 
     # Application
 
-    def apply(self, log_index: int, term: int, payload: bytes) -> None:
+    def apply(self, log_index: int, payload: bytes) -> None:
         """Apply a proposals entry, in log order on every node."""
         node = self._node
         machine_apply, at_most_once = node.state_machine.apply, node.defences.at_most_once
@@ -327,10 +327,11 @@ class Proposals:
                     node.note(f"apply raised at index {log_index}: {error!r}")
                     result = ApplyFailed(type(error).__name__)
                 if ours and number in self._pending:
-                    self._end(number, Committed(result, log_index, term))
+                    self._end(number, Committed(result, log_index, node.log.term_at(log_index) or 0))
 
-    def applied(self, log_index: int, term: int) -> None:
+    def applied(self, log_index: int) -> None:
         """Whatever we had put at ``log_index`` in another term will never be committed."""
+        term = self._node.log.term_at(log_index)
         for placed_term, numbers in self.placed.pop(log_index, ()):
             if placed_term != term:
                 self._requeue(numbers, True)

@@ -4,6 +4,7 @@ import pytest
 
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, IdentityError, Indeterminate, ReadReady, Rejected
+from replicated_namesrv.raft.messages import Message, SnapshotChunk
 from tests.support.raft_world import Disk, World
 
 
@@ -242,3 +243,31 @@ def test_a_disk_that_lied_is_found_out() -> None:
     liar.start()
     world.run_until(lambda: liar.node is not None and liar.node.stopped)
     assert "has lost synced data" in str(liar.node.failed)  # type: ignore[union-attr]
+
+
+def test_a_snapshot_transfer_goes_on_where_it_was_cut() -> None:
+    config = RaftConfig(compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, snapshot_slice_bytes=64)
+    world = World(config=config)
+    world.start_all()
+    leader = world.elect()
+    lagging = next(n.node_id for n in world.nodes if n is not leader)
+    world.isolate(lagging)
+    for batch in range(10):
+        committed(world, leader.node_id, [b"%d-%d" % (batch, i) for i in range(20)])
+    assert leader.snapshots.current is not None
+    offsets: list[int] = []
+
+    def watch(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, SnapshotChunk):
+            offsets.append(message.offset)
+        return False
+
+    world.drop = watch
+    world.heal()
+    world.run_until(lambda: len(offsets) > 10)
+    world.disconnect(leader.node_id, lagging)
+    cut_at = len(offsets)
+    world.run(0.1)
+    world.connect(leader.node_id, lagging)
+    world.run_until(lambda: equal_states(world))
+    assert min(offsets[cut_at:]) >= offsets[cut_at - 1]

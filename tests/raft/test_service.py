@@ -133,3 +133,22 @@ def test_a_snapshot_of_100_mb_is_taken_sent_and_restored_in_small_steps(tmp_path
             assert late_times.longest_ms < 10
 
     asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_busy_loop_causes_no_election(tmp_path: Path) -> None:
+    """Whatever holds the loop of all nodes for two thirds of the minimum election time, nobody campaigns for it."""
+    config = RaftConfig(election_min_ms=900, election_max_ms=1_200)
+
+    async def scenario() -> None:
+        async with running(tmp_path, config=config) as group:
+            leader = await group.leader()
+            term = leader.node.term
+            for _ in range(3):
+                until_s = time.perf_counter() + 0.6
+                while time.perf_counter() < until_s:
+                    pass
+                assert isinstance(await leader.propose(b"a=1"), Committed)
+            assert (leader.node.role, leader.node.term) == ("leader", term)
+
+    asyncio.run(scenario())
