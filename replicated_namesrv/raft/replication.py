@@ -387,6 +387,12 @@ class Replication:
 
     # Snapshots, leader's side
 
+    def snapshots_in_use(self) -> set[str]:
+        """Names of the files that are being sent."""
+        if not self._node.core.is_leader:
+            return set()
+        return {p.snapshot.name for p in self.progress.values() if p.snapshot is not None and p.connected}
+
     def _pump_snapshot(self, progress: Progress, heartbeat: bool) -> None:
         current = self._node.snapshots.current
         if current is None:

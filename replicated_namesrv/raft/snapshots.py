@@ -6,7 +6,7 @@ first block is the metadata (JSON), the others are the chunks of the state machi
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
@@ -133,6 +133,7 @@ class SnapshotStore:
         self.current: Snapshot | None = None
         self.skipped: list[str] = []
         """Damaged files passed over when opening, each with its reason."""
+        self._damaged: list[str] = []
         for name in (WRITING, RECEIVING):
             storage.remove(name)
 
@@ -149,6 +150,7 @@ class SnapshotStore:
                 chunks = list(reader.chunks())
             except ValueError as error:
                 self.skipped.append(f"{name}: {error}")
+                self._damaged.append(name)
                 continue
             self.current = Snapshot(name, reader.offset + BLOCK.size, reader.checksum, reader.metadata)
             return self.current, chunks
@@ -166,12 +168,20 @@ class SnapshotStore:
         self._storage.rename(temporary, snapshot.name)
         return snapshot
 
-    def adopt(self, snapshot: Snapshot) -> None:
-        """The file and its name are durable: use it, and delete all but the last two."""
+    def adopt(self, snapshot: Snapshot, in_use: Collection[str] = ()) -> None:
+        """The file and its name are durable: use it, and delete what was damaged and all but the last two.
+
+        ``in_use``: names of files on their way to another node, which would have to start over; they stay for now.
+        """
         if self.current is None or snapshot.last_index > self.current.last_index:
             self.current = snapshot
+        damaged, self._damaged = self._damaged, []
+        for name in damaged:
+            if name != snapshot.name:
+                self._storage.remove(name)
         for name in self.names()[:-2]:
-            self._storage.remove(name)
+            if name not in in_use:
+                self._storage.remove(name)
 
     def oldest_index(self) -> int:
         """Index at which the oldest kept snapshot ends: the log before it is not needed by any."""

@@ -68,7 +68,7 @@ class SnapshotTaking:
     def _named(self) -> None:
         assert self._snapshot is not None
         node = self._node
-        node.snapshots.adopt(self._snapshot)
+        node.snapshots.adopt(self._snapshot, node.replication.snapshots_in_use())
         node.log.release(node.snapshots.oldest_index())
         self._done = self._snapshot.last_index - node.config.compact_margin_entries
         self._writer = self._snapshot = None

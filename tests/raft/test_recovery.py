@@ -7,8 +7,9 @@ import pytest
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, CorruptionError
 from replicated_namesrv.raft.log import Log
-from replicated_namesrv.raft.messages import AppendReply
+from replicated_namesrv.raft.messages import AppendReply, SnapshotAck
 from replicated_namesrv.raft.payloads import PROPOSALS
+from replicated_namesrv.raft.snapshots import WRITING, Metadata, SnapshotStore, Writer
 from tests.support.raft_world import Disk, World
 
 
@@ -54,6 +55,63 @@ def test_a_committed_entry_that_a_snapshot_contradicts_is_not_thrown_away() -> N
     log.sync_now()
     with pytest.raises(CorruptionError, match="ends at 5 in term 2"):
         Log(disk).align((4, 2), (5, 2))
+
+
+def write_snapshot(store: SnapshotStore, disk: Disk, index: int) -> str:
+    writer = Writer(disk, Metadata("test", (index - 1, 1), (index, 1), {}, []))
+    writer.write(b"state")
+    writer.finish()
+    snapshot = store.publish(WRITING, writer.size, writer.checksum, writer.metadata)
+    store.adopt(snapshot)
+    return snapshot.name
+
+
+def test_a_damaged_snapshot_does_not_count_as_one_of_the_two_kept() -> None:
+    """Or the log would be given up as far as a snapshot that nobody can read."""
+    disk = Disk()
+    store = SnapshotStore(disk, "test")
+    first, second = write_snapshot(store, disk, 10), write_snapshot(store, disk, 20)
+    disk.files[second].data[40] ^= 1
+    reopened = SnapshotStore(disk, "test")
+    opened = reopened.open_newest()
+    assert opened is not None
+    assert opened[0].name == first
+    third = write_snapshot(reopened, disk, 30)
+    assert reopened.names() == [first, third]
+    assert reopened.oldest_index() == 10
+
+
+def test_a_snapshot_on_its_way_is_not_deleted() -> None:
+    """A slow transfer must be able to end although the leader takes more snapshots meanwhile."""
+    config = RaftConfig(compact_entries=12, compact_margin_entries=2, entry_bytes_max=1, snapshot_slice_bytes=64)
+    world = World(config=config)
+    world.start_all()
+    leader = world.elect()
+    lagging = next(n for n in world.nodes if n is not leader)
+
+    def commit(count: int) -> None:
+        for number in range(count):
+            done = world.propose(leader.node_id, b"%0100d" % number)
+            world.run_until(lambda done=done: done)  # type: ignore[misc]
+
+    world.isolate(lagging.node_id)
+    commit(30)
+    world.drop = lambda source, target, message: isinstance(message, SnapshotAck)
+    world.heal()
+    progress = leader.replication.progress[lagging.node_id]
+    world.run_until(lambda: progress.snapshot is not None)
+    sent = progress.snapshot
+    assert sent is not None
+    before = leader.taking.taken
+    commit(60)
+    assert leader.taking.taken >= before + 3
+    assert progress.snapshot is sent
+    assert sent.name in leader.snapshots.names()
+    world.drop = lambda source, target, message: False
+    world.run_until(lambda: lagging.applied_index == leader.applied_index)
+    commit(60)
+    world.run(0.2)
+    assert len(leader.snapshots.names()) == 2
 
 
 def test_nothing_applied_since_means_no_other_snapshot() -> None:
