@@ -23,7 +23,7 @@ from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.queries import Queries
 from replicated_namesrv.server.registrations import Registrations
-from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request
+from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request
 from replicated_namesrv.service import CloseReason, NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
@@ -33,7 +33,6 @@ from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_he
 if TYPE_CHECKING:
     from replicated_namesrv.server.other_environment import OtherEnvironment
 
-OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
 

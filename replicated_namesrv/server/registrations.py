@@ -10,6 +10,7 @@ makes his own registration go unnoticed, nobody else's.
 **Slices.** Decoding runs a few milliseconds at a time. What is not done within the first slice is queued; one queue for all
 connections and one slice per turn of the loop, so that 300 large registrations at once delay others no more than one does.
 The connection of a queued registration is read no further until it is applied: what a broker says after it comes after it.
+What is queued is bounded in bytes.
 """
 
 import asyncio
@@ -27,7 +28,17 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.metrics import ServerMetrics
-from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_int, java_long, then
+from replicated_namesrv.server.request import (
+    OVERLOAD,
+    Answer,
+    Deferred,
+    Outcome,
+    Request,
+    java_boolean,
+    java_int,
+    java_long,
+    then,
+)
 from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import encode_kv_table
@@ -39,6 +50,8 @@ ERROR = ResponseCode.SYSTEM_ERROR.value
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 TURN_BUDGET_NS = 4_000_000
 """Decoding time per turn of the loop."""
+QUEUED_BYTES_MAX = 512 << 20
+"""Bodies that wait to be decoded, in all; a registration beyond them is answered with code 2, and its broker tries again."""
 MEMO_ENTRIES_MAX = 100_000
 CRC_MASK = 0x7FFFFFFF
 
@@ -55,12 +68,13 @@ class Memo(NamedTuple):
 class Job:
     """A registration being decoded."""
 
-    __slots__ = ("body_hash", "done", "fields", "request", "steps")
+    __slots__ = ("body_bytes", "body_hash", "done", "fields", "request", "steps")
 
     def __init__(
         self, request: Request, steps: Steps, fields: tuple[object, ...], body_hash: bytes, done: Future[Answer]
     ) -> None:
         self.request = request
+        self.body_bytes = request.bounds.end - request.bounds.body_start
         self.steps = steps
         self.fields = fields
         self.body_hash = body_hash
@@ -83,6 +97,7 @@ class Registrations:
         self._wall_clock_ms = wall_clock_ms
         self._memos: dict[tuple[str, str], Memo] = {}
         self._queue: deque[Job] = deque()
+        self._queued_bytes = 0
         self._spent_ns = 0
         """Decoding time in this turn of the loop."""
         self._turn_scheduled = False
@@ -116,6 +131,7 @@ class Registrations:
         for job in self._queue:
             job.done.cancel()
         self._queue.clear()
+        self._queued_bytes = 0
 
     # -- decoding -------------------------------------------------------------------------------------------------------
 
@@ -127,7 +143,11 @@ class Registrations:
             decoded = self._run(steps)
             if decoded is not None:
                 return self._apply(job, decoded)
+        if self._queued_bytes + job.body_bytes > QUEUED_BYTES_MAX:
+            self._metrics.hit_limit("queuedRegistrationBytes")
+            return OVERLOAD
         self._queue.append(job)
+        self._queued_bytes += job.body_bytes
         self._schedule_turn()
         request.connection.suspend()
         return Deferred(job.done, lambda answer: answer)
@@ -159,7 +179,7 @@ class Registrations:
             job = self._queue[0]
             connection = job.request.connection
             if connection.is_closing:
-                self._queue.popleft()
+                self._drop_first()
                 job.done.cancel()
                 continue
             try:
@@ -171,8 +191,11 @@ class Registrations:
                 job.done.set_exception(error)
             else:
                 settle(job.done, outcome)
-            self._queue.popleft()
+            self._drop_first()
             connection.resume()
+
+    def _drop_first(self) -> None:
+        self._queued_bytes -= self._queue.popleft().body_bytes
 
     # -- applying ---------------------------------------------------------------------------------------------------------
 

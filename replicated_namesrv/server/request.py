@@ -5,6 +5,7 @@ from asyncio import Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
 from replicated_namesrv.wire.header import RemotingHeader
 
@@ -25,6 +26,10 @@ class Answer(NamedTuple):
     ext_fields: dict[str, str] | None = None
     """None: the code has no response header class; empty: it has one, with nothing in it."""
     body: bytes = b""
+
+
+OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
+"""More waits than may."""
 
 
 class Deferred(NamedTuple):
