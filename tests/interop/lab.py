@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +165,22 @@ class Lab:
 
     def namesrv(self, name: str = "ns", settings: Mapping[str, str] | None = None) -> tuple[str, Process]:
         """One of ours: (address, process), serving."""
+        return self.namesrvs(name, settings=settings)[0]
+
+    def namesrvs(self, *names: str, settings: Mapping[str, str] | None = None) -> list[tuple[str, Process]]:
+        """Several of ours, started together: (address, process) each, all serving."""
+        started = [self._start_namesrv(name, settings or {}) for name in names]
+        for address, process in started:
+            wait_for(partial(ask, address, 206), f"{process.name} serves on {address} (log: {process.log})")
+        return started
+
+    def _start_namesrv(self, name: str, settings: Mapping[str, str]) -> tuple[str, Process]:
         port = free_port(10)
-        flags = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
+        folder = self.folder / f"{name}-{port}"
+        flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "replicated_namesrv", "serve", "--listen", f"127.0.0.1:{port}"]
-        command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(self.folder / f"{name}-{port}"), *flags]
-        process = self._add(Process(name, command, self.folder / f"{name}-{port}"))
-        address = f"127.0.0.1:{port}"
-        wait_for(lambda: ask(address, 206), f"{name} serves on {address} (log: {process.log})", 30)
-        return address, process
+        command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(folder), *flags]
+        return f"127.0.0.1:{port}", self._add(Process(name, command, folder))
 
     def _java_command(self, version: str, home: Path, heap_mb: int, *system: str) -> list[str]:
         conf = home / "conf"
