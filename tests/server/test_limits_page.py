@@ -1,0 +1,47 @@
+"""docs/limits.md tells the limits that the code has."""
+
+import re
+
+import pytest
+
+from replicated_namesrv.server import connection, registrations
+from replicated_namesrv.settings import ROWS
+from replicated_namesrv.wire import fastjson, fastjson_values, frame, header, proxy_protocol, registration
+from replicated_namesrv.wire import registration_compressed as compressed
+from replicated_namesrv.wire import registration_values as values
+from tests.packaging.tree import ROOT
+
+PAGE = (ROOT / "docs" / "limits.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("frame |", f"{(frame.MAX_TOTAL + 4) >> 20} MiB"),
+        ("header |", f"{frame.MAX_HEADER_BYTES >> 20} MiB"),
+        ("members of a JSON header", f"{header.MAX_HEADER_FIELDS:,}"),
+        ("nesting of JSON", f"{fastjson.MAX_DEPTH:,}; {fastjson_values.MAX_TEXT_DEPTH} where"),
+        ("digits of a number", str(fastjson_values.MAX_NUMBER_CHARACTERS)),
+        ("PROXY protocol v1", f"{proxy_protocol.V1_MAX_BYTES} bytes"),
+        ("one text in a compressed body", f"{compressed.MAX_TEXT_BYTES >> 20} MiB"),
+        ("topics, and static", f"{values.MAX_TOPICS:,} each"),
+        ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
+        ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
+        ("keys, items and closing brackets", f"{registration.MAX_MEMBERS:,}"),
+        ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
+    ],
+)
+def test_fixed_limits(row: str, told: str) -> None:
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| {row}")]
+    assert f"| {told}" in line
+
+
+def test_waiting_registrations() -> None:
+    assert f"have {registrations.QUEUED_BYTES_MAX >> 20} MiB in all" in PAGE
+    assert f"takes {registrations.TURN_BUDGET_NS // 1_000_000} ms of a turn" in PAGE
+
+
+def test_settings_are_those_there_are() -> None:
+    mentioned = set(re.findall(r"`((?:max|frame|server|client|default|write|route)[A-Z]\w+)`", PAGE))
+    assert len(mentioned) > 8
+    assert mentioned - {"frameTimeout"} <= set(ROWS), "frameTimeout is a name in the metric"
