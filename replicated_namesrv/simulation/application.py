@@ -20,7 +20,7 @@ from replicated_namesrv.raft.interfaces import (
 )
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Life, Machine, Process, RaftView
-from replicated_namesrv.simulation.world import MS, SECOND, World
+from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 from replicated_namesrv.verify import Operation, Verdict, check_history
 from replicated_namesrv.verify import Outcome as Known
 
@@ -309,7 +309,7 @@ class RegisterClient:
         self._world.after(int(self._rng.random() * SECOND), self._step)
 
     def _again(self) -> None:
-        self._world.after(int(self._rng.expovariate(1.0) * self._pause_ms * MS) + 1, self._step)
+        self._world.after(int(exponential(self._rng) * self._pause_ms * MS) + 1, self._step)
 
     def _step(self) -> None:
         if self.stopped:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from replicated_namesrv.simulation.world import MS
+from replicated_namesrv.simulation.world import MS, exponential
 
 
 class _File:
@@ -154,7 +154,7 @@ class SimulatedDisk:
 
     def sync_delay_ns(self) -> int:
         """How long the next sync takes."""
-        delay = 0.1 + self._rng.expovariate(1.0)
+        delay = 0.1 + exponential(self._rng)
         if self.slow_ms:
             delay += self._rng.random() * self.slow_ms
         return int(min(delay, 5.0 + self.slow_ms) * MS)

@@ -12,7 +12,7 @@ from random import Random
 
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
-from replicated_namesrv.simulation.world import MS, SECOND, World
+from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 _RACES = ("amnesia", "deaf_hand_over", "forgetful_voter", "slow_leader")
 """Kinds that need some calm before they strike."""
@@ -50,7 +50,7 @@ def plan_faults(world: World, end_ns: int, kinds: Iterable[str]) -> list[Fault]:
     faults: list[Fault] = []
     at_ns = rng.choice((0, SECOND, 2 * SECOND))
     while True:
-        at_ns += int(rng.expovariate(1.0) * gap_ms * MS) + 1
+        at_ns += int(exponential(rng) * gap_ms * MS) + 1
         if at_ns >= end_ns:
             return faults
         longest_ms = gap_ms * rng.choice((0.3, 1.0, 3.0))

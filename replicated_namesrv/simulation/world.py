@@ -1,7 +1,8 @@
 """Virtual time, seeded randomness and the trace: what makes a run a function of its seed.
 
-Nothing in a simulation reads a clock, a hash of a string, a set's order or shared randomness. Each consumer of randomness has
-a stream of its own, named; so the clients do not change their minds because a fault was taken out of the schedule.
+Nothing in a simulation reads a clock, a hash of a string, a set's order, shared randomness or a transcendental function. Each
+consumer of randomness has a stream of its own, named; so the clients do not change their minds because a fault was taken out of
+the schedule.
 """
 
 import hashlib
@@ -15,6 +16,22 @@ SECOND = 1_000_000_000
 """Nanoseconds in a second."""
 
 _BATCH = 2_048
+
+
+def exponential(rng: Random) -> float:
+    """Exponentially distributed with mean 1, by comparing uniform numbers (von Neumann, 1951).
+
+    ``Random.expovariate`` takes a logarithm, whose last bit differs between machines; a trace must not.
+    """
+    whole = 0
+    while True:
+        first = rng.random()
+        last, falls = first, 0
+        while (drawn := rng.random()) < last:
+            last, falls = drawn, falls + 1
+        if falls % 2 == 0:
+            return whole + first
+        whole += 1
 
 
 class Trace:

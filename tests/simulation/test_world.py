@@ -7,7 +7,7 @@ import pytest
 
 from replicated_namesrv.simulation.disk import SimulatedDisk
 from replicated_namesrv.simulation.network import Endpoint, Network
-from replicated_namesrv.simulation.world import MS, SECOND, World
+from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 
 def test_events_run_in_order_of_time_then_of_making() -> None:
@@ -23,6 +23,13 @@ def test_events_run_in_order_of_time_then_of_making() -> None:
 def test_streams_depend_on_seed_and_name_alone() -> None:
     assert World(1).random("x").random() == World(1).random("x").random()
     assert len({World(seed).random(name).random() for seed in (1, 2) for name in ("x", "y")}) == 4
+
+
+def test_exponential_has_its_distribution() -> None:
+    rng = Random(1)
+    drawn = sorted(exponential(rng) for _ in range(20_000))
+    assert sum(drawn) / len(drawn) == pytest.approx(1.0, abs=0.03)
+    assert drawn[len(drawn) // 2] == pytest.approx(0.693, abs=0.03)
 
 
 def after_power_loss(prepare: Callable[[SimulatedDisk], None], name: str) -> set[bytes | None]:
