@@ -79,9 +79,19 @@ class IndependentNode:
         """Milliseconds since the broker was last heard, None for one that is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
 
+    def replication_status(self) -> dict[str, object] | None:
+        """None: an independent node knows no other."""
+        return None
+
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
         """See NameService."""
         self._perform = perform
+
+    def on_serving(self, change: Callable[[bool], None]) -> None:
+        """See NameService: an independent node always serves."""
+
+    def on_failure(self, stop: Callable[[str], None]) -> None:
+        """See NameService: nothing ends an independent node."""
 
     async def start(self) -> None:
         """Load the KV config and begin to look for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
@@ -118,7 +128,7 @@ class IndependentNode:
         self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
         return result
 
-    def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | Future[Result] | None:
+    def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | None:
         """See NameService."""
         registration = self.state.registration(cluster_name, broker_addr)
         if registration is None:

@@ -36,6 +36,10 @@ class UnavailableError(NamesrvError):
     retriable: ClassVar[bool] = True
 
 
+class StaleReadError(NamesrvError):
+    """A read that bounds its staleness, and the state here is older."""
+
+
 class OutcomeUnknownError(NamesrvError):
     """The request may or may not have been applied."""
 

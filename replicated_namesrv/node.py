@@ -43,9 +43,11 @@ class StartError(NamesrvError):
 def service_of(settings: Settings) -> ObservedService:
     """The NameService that ``mode`` asks for. Raises SettingError."""
     if settings.mode == "cp":
-        raise SettingError(
-            f"mode=cp ({settings.origins.get('mode', 'default')}): this version has independent nodes only; give mode=ap"
-        )
+        # Imported here: an independent node needs nothing of consensus.
+        from replicated_namesrv.replication.config import transport_settings
+        from replicated_namesrv.replication.node import ReplicatedNode
+
+        return ReplicatedNode(settings, transport_settings(settings))
     return IndependentNode(settings)
 
 
@@ -57,8 +59,16 @@ class Node:
         self.settings = settings
         self.service = service_of(settings)
         self.remoting = RemotingServer(settings, self.service)
+        self.failure: str | None = None
+        """Why this node has to end, once it has to."""
+        self.on_failure: Callable[[], None] = lambda: None
+        self._changes: set[Future[None]] = set()
+        self.service.on_serving(self._serve)
+        self.service.on_failure(self._fail)
         self.loop_lag = LoopLag()
         self._service_started = False
+        self._serving_wanted = False
+        """Whether the remoting server listens but for a fence."""
         self.admin: AdminServer | None = None
         if settings.admin_address is not None:
             layers = (Layer("service", self._service_problem), Layer("remoting", self._remoting_problem))
@@ -87,6 +97,7 @@ class Node:
             self._service_started = True
             await self.remoting.start()
             self._undo.append(self.remoting.stop)
+            self._serving_wanted = True
         except NamesrvError as error:
             await self.stop()
             raise StartError(str(error)) from error
@@ -96,6 +107,7 @@ class Node:
 
     async def stop(self) -> None:
         """Stop what was started, last first; at most ``shutdownWaitTimeSeconds`` and ``STOP_MARGIN_S``."""
+        self._serving_wanted = False
         try:
             async with asyncio.timeout(self.settings.shutdown_wait_time_seconds + STOP_MARGIN_S):
                 while self._undo:
@@ -104,6 +116,26 @@ class Node:
                         await stopped  # type: ignore[misc]
         except TimeoutError:
             log.error("the stop took too long and was cut short")
+
+    def _serve(self, serving: bool) -> None:
+        if not self._serving_wanted:
+            return
+        if serving:
+            task = asyncio.ensure_future(self.remoting.unfence())
+            self._changes.add(task)
+            task.add_done_callback(self._unfenced)
+        else:
+            self.remoting.fence()
+
+    def _unfenced(self, task: Future[None]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(f"cannot listen again: {error}")
+
+    def _fail(self, reason: str) -> None:
+        self.failure = self.failure or reason
+        self._serve(False)
+        self.on_failure()
 
     async def _service_problem(self) -> str | None:
         if not self._service_started:
@@ -134,15 +166,35 @@ async def live(settings: Settings, report_started: Callable[[Node], None]) -> No
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    node.on_failure = told_to_stop.set
     for warning in settings.warnings:
         log.warning(warning)
-    await node.start()
+    if not await _started(node, told_to_stop):
+        return
     tune_garbage_collection()
     report_started(node)
     log.info("serving", extra={"address": node.listen_address, "mode": node.service.mode, "node": settings.node_id})
     await told_to_stop.wait()
     await node.stop()
+    if node.failure is not None:
+        raise StartError(f"this node cannot go on: {node.failure}")
     log.info("stopped")
+
+
+async def _started(node: Node, told_to_stop: asyncio.Event) -> bool:
+    """Start ``node`` unless it is told to stop first: without a majority a replicated one waits for it. Raises StartError."""
+    start = asyncio.ensure_future(node.start())
+    stop = asyncio.ensure_future(told_to_stop.wait())
+    await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if start.done():
+        await start
+        return True
+    start.cancel()
+    await asyncio.gather(start, return_exceptions=True)
+    if node.failure is not None:
+        raise StartError(node.failure)
+    return False
 
 
 def tune_garbage_collection() -> None:

@@ -53,6 +53,8 @@ class Connection(Protocol):
     """Unique in the life of this process, ascending with acceptance."""
     peer: str
     """host:port of the other end (after PROXY protocol), for people and logs only."""
+    opened_revision: int
+    """``state.revision`` when it was accepted."""
 
     def close(self, reason: CloseReason) -> None:
         """Close after what is already written has been sent; at once if nothing is pending. Idempotent."""
@@ -88,9 +90,11 @@ class NameService(Protocol):
     def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
         """Apply a registration, attach it to ``connection`` and count it as a sign of life."""
 
-    def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> "Result | Future[Result] | None":
+    def renew_unchanged(
+        self, cluster_name: str, broker_addr: str, connection: Connection
+    ) -> "Result | Future[Result | None] | None":
         """A registration that is provably the one already held: a sign of life, attached to ``connection``; the same result
-        that registering again would give. None: it cannot be treated so (unknown broker …), register it."""
+        that registering again would give. None, at once or later: it cannot be treated so (unknown broker …), register it."""
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """A sign of life (code 904): oneway by nature, an unknown broker is ignored."""

@@ -1,6 +1,6 @@
 """What the admin side needs of the rest of a node, said as small interfaces that it owns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,13 +16,25 @@ from replicated_namesrv.settings import Settings
 class ObservedService(NameService, Protocol):
     """A NameService that also tells what it noticed."""
 
-    expired_count: int
-    """Brokers dropped because they were not heard, since the start."""
-    lost_count: int
-    """Brokers dropped because their connection ended, since the start."""
+    @property
+    def expired_count(self) -> int:
+        """Brokers dropped because they were not heard, since the start."""
+
+    @property
+    def lost_count(self) -> int:
+        """Brokers dropped because their connection ended, since the start."""
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker's last sign of life on this node; None: not heard here."""
+
+    def on_serving(self, change: Callable[[bool], None]) -> None:
+        """``change(False)``: this node can vouch for nothing and has to serve nobody; ``change(True)``: again."""
+
+    def on_failure(self, stop: Callable[[str], None]) -> None:
+        """``stop(reason)``: the service cannot go on, and the process should end."""
+
+    def replication_status(self) -> dict[str, object] | None:
+        """How this node stands in its group (CP), JSON-able; None on an independent node."""
 
 
 class ObservedServer(Protocol):

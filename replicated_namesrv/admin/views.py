@@ -68,6 +68,7 @@ async def status(request: web.Request) -> web.Response:
                 "topics": len(state.topic_revisions),
                 "kvEntries": sum(map(len, state.kv_table().values())),
             },
+            "replication": context.service.replication_status(),
             "connections": metrics.connections_open,
             "requests": sum(metrics.request_counts().values()),
             "brokersExpired": context.service.expired_count,

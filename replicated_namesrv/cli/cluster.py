@@ -82,13 +82,16 @@ def default_data_dir() -> Path:
 
 def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, settings: Sequence[str]) -> list[NodePlan]:
     """Names, addresses and folders of all nodes. Raises SettingError."""
-    if mode == "cp":
-        raise SettingError("--mode cp: this version has independent nodes only; give --mode ap")
+    if mode == "cp" and nodes not in (1, 3, 5):
+        raise SettingError(f"--nodes {nodes} --mode cp: give 1, 3 or 5; an even number survives no more failures than one less")
     if not 1 <= nodes <= NODES_MAX:
         raise SettingError(f"--nodes {nodes}: give 1 to {NODES_MAX}")
     if not 1 <= port <= 65535 - PEER_PORT_OFFSET - nodes:
         raise SettingError(f"--listen {host}:{port}: give a port from 1 to {65535 - PEER_PORT_OFFSET - nodes}")
     shared = ["--mode", mode, "--set", f"nameServerAddresses={_address_list(host, port, nodes)}"]
+    if mode == "cp":
+        peers = ",".join(f"n{i + 1}={host_port(('127.0.0.1', port + PEER_PORT_OFFSET + i))}" for i in range(nodes))
+        shared += ["--set", f"peers={peers}"]
     for setting in settings:
         shared += ["--set", setting]
     return [

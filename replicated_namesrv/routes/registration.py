@@ -48,6 +48,38 @@ def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Re
     return result_of(tables, registration)
 
 
+def changes_nothing(tables: Tables, command: RegisterBroker) -> bool:
+    """Whether applying ``command`` now would surely leave everything as it is. False also where that is costly to tell.
+
+    Follows ``register_broker`` for a member that registers under its own id with the data version that is stored: then the group
+    and the live entry stay if their fields are equal, and topics are only filled in or, by a setting, dropped.
+    """
+    held = tables.live.get((command.cluster_name, command.broker_addr))
+    group = tables.groups.get(command.broker_name)
+    if held is None or group is None or group.members.get(command.broker_id) is not held:
+        return False
+    if group.member_at(command.broker_addr) is not held or group.broker_name not in tables.cluster_names[command.cluster_name]:
+        return False
+    if (group.enable_acting_master, group.zone_name) != (bool(command.enable_acting_master), command.zone_name):
+        return False
+    timeout_ms = command.heartbeat_timeout_ms
+    fields = (
+        DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS if timeout_ms is None else timeout_ms,
+        command.data_version,
+        command.ha_server_addr,
+        held.filter_servers if command.filter_servers is None else command.filter_servers,
+    )
+    if fields != (held.heartbeat_timeout_ms, held.data_version, held.ha_server_addr, held.filter_servers):
+        return False
+    if tables.settings.notify_min_broker_id_changed and command.broker_id < min(group.members):
+        return False
+    topics = command.topics
+    if topics is None or not topics.keys() <= group.topics.keys():
+        return False
+    drops = tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos
+    return not drops or len(topics) == len(group.topics)
+
+
 def result_of(tables: Tables, registration: Registration) -> Result:
     """What registering this broker answers: its epoch and, for a slave, its live master in the same cluster."""
     if registration.broker_id != MASTER_ID:

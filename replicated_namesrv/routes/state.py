@@ -31,7 +31,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.digest import Digester
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
-from replicated_namesrv.routes.registration import register_broker, register_topic, result_of
+from replicated_namesrv.routes.registration import changes_nothing, register_broker, register_topic, result_of
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
@@ -189,6 +189,10 @@ class RouteInfoManager:
     def registration(self, cluster_name: str, broker_addr: str) -> Registration | None:
         """The live entry of one broker."""
         return self._tables.live.get((cluster_name, broker_addr))
+
+    def changes_nothing(self, command: RegisterBroker) -> bool:
+        """Whether applying ``command`` now would surely change nothing; its result is then ``renewal_result``."""
+        return changes_nothing(self._tables, command)
 
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""

@@ -96,6 +96,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_unsent",
         "_unwritable",
         "connection_id",
+        "opened_revision",
         "idle_slot",
         "last_active_tick",
         "peer",
@@ -105,6 +106,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def __init__(self, host: Host, connection_id: int) -> None:
         self._host = host
         self.connection_id = connection_id
+        self.opened_revision = 0
         self.peer = ""
         self.pending = 0
         """Requests received and neither answered nor dropped."""

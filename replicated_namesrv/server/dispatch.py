@@ -15,7 +15,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from replicated_namesrv.errors import NamesrvError, UnavailableError
+from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.changes import Changes
 from replicated_namesrv.server.connection import RemotingConnection
@@ -51,6 +51,8 @@ class RequestDispatcher:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_going_away = False
+        self._closes_unconfirmed = service.mode == "cp" and settings.no_quorum_policy == "fence"
+        """Whether what cannot be confirmed ends the connection: a code would keep its clients here."""
         self._settings = settings
         self._metrics = metrics
         self._problems = problems
@@ -122,7 +124,9 @@ class RequestDispatcher:
         return True
 
     def _failed(self, request: Request, error: BaseException) -> Answer | None:
-        if isinstance(error, UnavailableError) and request.header.code == ROUTE_QUERY:
+        if isinstance(error, UnavailableError | OutcomeUnknownError) and (
+            request.header.code == ROUTE_QUERY or self._closes_unconfirmed
+        ):
             request.connection.close(CloseReason.OURS)
             return None
         if isinstance(error, NamesrvError):

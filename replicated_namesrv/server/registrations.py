@@ -19,6 +19,7 @@ import zlib
 from asyncio import Future
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter_ns
 from typing import NamedTuple
 
@@ -120,11 +121,40 @@ class Registrations:
         memo = Memo(fields, body_hash, self._service.state.group_generation(broker_name))
         if memo == self._memos.get((cluster_name, broker_addr)):
             outcome = self._service.renew_unchanged(cluster_name, broker_addr, request.connection)
+            if isinstance(outcome, Future):
+                self._metrics.registration_memo_hits += 1
+                start, bounds = request.start, request.bounds
+                shifted = bounds._replace(
+                    header_start=bounds.header_start - start, body_start=bounds.body_start - start, end=bounds.end - start
+                )
+                frame = Request(request.connection, request.header, request.data[start : bounds.end], 0, shifted)
+                done: Future[Answer] = asyncio.get_running_loop().create_future()
+                outcome.add_done_callback(partial(self._renewed, frame, fields, body_hash, done))
+                return Deferred(done, lambda answer: answer)
             if outcome is not None:
                 self._metrics.registration_memo_hits += 1
-                return then(outcome, self._answer)
+                return self._answer(outcome)
         self._metrics.registration_memo_misses += 1
         return self._decode(request, fields, body_hash)
+
+    def _renewed(
+        self,
+        request: Request,
+        fields: tuple[object, ...],
+        body_hash: bytes,
+        done: Future[Answer],
+        outcome: Future[Result | None],
+    ) -> None:
+        """A renewal was confirmed, or has to become a registration after all."""
+        if done.done():
+            return
+        try:
+            result = outcome.result()
+            settle(done, self._decode(request, fields, body_hash) if result is None else self._answer(result))
+        except asyncio.CancelledError:
+            done.cancel()
+        except Exception as error:
+            done.set_exception(error)
 
     def stop(self) -> None:
         """Drop what is queued."""

@@ -132,6 +132,7 @@ class RemotingServer:
                 self.metrics.hit_limit("connections")
                 self.problems.report("connections", "connection refused: maxConnections are open", peer=connection.peer)
             return False
+        connection.opened_revision = self._service.state.revision
         self.connections.add(connection)
         self._gone.clear()
         self.idle.add(connection)

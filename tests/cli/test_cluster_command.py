@@ -132,7 +132,7 @@ def test_ports_in_use_are_all_named_with_the_remedy(base_port: int, tmp_path: Pa
         (11, "ap", 9876, "1 to 10"),
         (3, "ap", 0, "port from 1"),
         (3, "ap", 65_530, "port"),
-        (3, "cp", 9876, "cp"),
+        (4, "cp", 9876, "even"),
     ],
 )
 def test_impossible_clusters_are_refused(nodes: int, mode: str, port: int, told: str, tmp_path: Path) -> None:

@@ -93,11 +93,11 @@ def test_bad_settings_stop_the_start_with_one_line(arguments: list[str], told: l
         assert part in done.stderr
 
 
-def test_replicated_mode_says_that_it_is_not_there() -> None:
+def test_replicated_mode_says_what_it_needs() -> None:
     done = run_command("serve", "--mode", "cp")
     assert (done.returncode, done.stdout) == (1, "")
     assert "mode=cp" in done.stderr
-    assert "give mode=ap" in done.stderr
+    assert "peers=n1=" in done.stderr
 
 
 @BOTH

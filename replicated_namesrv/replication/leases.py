@@ -1,0 +1,327 @@
+"""Leases: who hears which broker, and what the leader concludes. Pure; the caller gives the time, in milliseconds that count
+only while this process runs (``RunningClock``).
+
+``Attachments`` is what a node knows for itself: its connections' brokers, and when each broker was last heard anywhere as
+far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rules:
+
+- A broker is *silent* when nobody has heard it for its time-out. It is *gone* when at least one node lost its connection, none
+  holds one, and ``connectionLossGraceMs`` have passed since: a restart of the connection is not a death.
+- A connection that this side closed, or that ended with its node, says nothing: its broker stays until it is silent.
+- A node that the leader cannot hear holds whatever it held when it was last heard, and if this leader never had its list,
+  everything; for one broker time-out counted from when it was last heard.
+- A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
+  broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
+  leader goes on from there and changes of leader do not keep a dead broker alive.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replicated_namesrv.replication.messages import HELD, KNOWN, LOST, RELEASED, Entry, Key
+
+STEP_MAX_MS = 1_000.0
+NODE_SILENCE_MS = 1_000.0
+"""A node that has not reported for this long cannot be heard."""
+
+
+class RunningClock:
+    """A clock that stands still while the process does: a step longer than STEP_MAX_MS counts as STEP_MAX_MS."""
+
+    def __init__(self, now_ms: float) -> None:
+        self._last_ms = now_ms
+        self._elapsed_ms = 0.0
+
+    def read(self, now_ms: float) -> float:
+        """Milliseconds run so far. Call it at least every STEP_MAX_MS / 2."""
+        self._elapsed_ms += min(max(0.0, now_ms - self._last_ms), STEP_MAX_MS)
+        self._last_ms = now_ms
+        return self._elapsed_ms
+
+
+@dataclass(slots=True)
+class _Broker:
+    heard_ms: float
+    epoch: int = 0
+    connections: dict[int, int] = field(default_factory=dict)
+    """Connection id to the epoch it attached to."""
+    ended: int = KNOWN
+    lost_ms: float = 0.0
+
+
+class Attachments:
+    """What one node knows. ``changed`` collects what the leader has to be told."""
+
+    def __init__(self) -> None:
+        self._brokers: dict[Key, _Broker] = {}
+        self._keys_of: dict[int, dict[Key, None]] = {}
+        self.changed: dict[Key, None] = {}
+
+    def attach(self, key: Key, epoch: int, connection_id: int, now_ms: float) -> None:
+        """A registration or renewal arrived over this connection."""
+        broker = self._broker(key, now_ms)
+        if broker.epoch != epoch:
+            self._forget_connections(key, broker)
+            broker.epoch = epoch
+        broker.heard_ms = max(broker.heard_ms, now_ms)
+        broker.connections[connection_id] = epoch
+        broker.ended = HELD
+        self._keys_of.setdefault(connection_id, {})[key] = None
+        self.changed[key] = None
+
+    def learn(self, key: Key, heard_ms: float) -> None:
+        """The broker was heard at that time, somewhere."""
+        broker = self._broker(key, heard_ms)
+        broker.heard_ms = max(broker.heard_ms, heard_ms)
+
+    def lose(self, connection_id: int, is_loss: bool, now_ms: float) -> list[Key]:
+        """The connection is gone; ``is_loss``: by the peer's doing. Returns the brokers it carried."""
+        keys = list(self._keys_of.pop(connection_id, ()))
+        for key in keys:
+            broker = self._brokers[key]
+            broker.connections.pop(connection_id, None)
+            if not broker.connections:
+                broker.ended, broker.lost_ms = (LOST if is_loss else RELEASED), now_ms
+                self.changed[key] = None
+        return keys
+
+    def remove(self, key: Key, epoch: int) -> list[int]:
+        """The registration with this epoch ended; returns the connections that it was attached to."""
+        broker = self._brokers.get(key)
+        if broker is None or broker.epoch > epoch:
+            return []
+        connections = list(broker.connections)
+        self._forget_connections(key, broker)
+        del self._brokers[key]
+        self.changed.pop(key, None)
+        return connections
+
+    def epoch_over(self, key: Key, connection_id: int) -> int | None:
+        """Epoch that this connection registered or renewed last for the broker."""
+        broker = self._brokers.get(key)
+        return None if broker is None else broker.connections.get(connection_id)
+
+    def age_ms(self, key: Key, now_ms: float) -> float | None:
+        """Since the newest sign of life known here."""
+        broker = self._brokers.get(key)
+        return None if broker is None else max(0.0, now_ms - broker.heard_ms)
+
+    def brokers_of(self, connection_id: int) -> list[Key]:
+        """Brokers attached to this connection."""
+        return list(self._keys_of.get(connection_id, ()))
+
+    def entry(self, key: Key, now_ms: float) -> Entry | None:
+        """How this node stands to the broker."""
+        broker = self._brokers.get(key)
+        if broker is None:
+            return None
+        state = HELD if broker.connections else broker.ended
+        lost_ms = int(now_ms - broker.lost_ms) if state in (LOST, RELEASED) else 0
+        return Entry(key, state, False, broker.epoch, 0, max(0, int(now_ms - broker.heard_ms)), max(0, lost_ms))
+
+    def everything(self, now_ms: float) -> list[Entry]:
+        """The whole list."""
+        entries = (self.entry(key, now_ms) for key in self._brokers)
+        return [entry for entry in entries if entry is not None]
+
+    def _broker(self, key: Key, now_ms: float) -> _Broker:
+        broker = self._brokers.get(key)
+        if broker is None:
+            broker = self._brokers[key] = _Broker(now_ms)
+        return broker
+
+    def _forget_connections(self, key: Key, broker: _Broker) -> None:
+        for connection_id in broker.connections:
+            keys = self._keys_of.get(connection_id)
+            if keys is not None:
+                keys.pop(key, None)
+                if not keys:
+                    del self._keys_of[connection_id]
+        broker.connections.clear()
+        broker.ended = KNOWN
+
+
+class Lease(NamedTuple):
+    """A registration as the leader has to watch it."""
+
+    key: Key
+    epoch: int
+    timeout_ms: int
+
+
+class Expiry(NamedTuple):
+    """A removal that the leader should propose."""
+
+    key: Key
+    epoch: int
+    is_lost: bool
+    """True: every node that had it has lost it; False: nobody heard it within its time-out."""
+
+
+@dataclass(slots=True)
+class _Record:
+    state: int
+    epoch: int
+    heard_ms: float
+    lost_ms: float
+
+
+@dataclass(slots=True)
+class _Node:
+    heard_ms: float | None = None
+    session: int | None = None
+    sequence: int = 0
+    is_complete: bool = False
+    """Its whole list has arrived, and every change since."""
+    records: dict[Key, _Record] = field(default_factory=dict)
+
+
+class LeaseTable:
+    """The leader's view. A new one for every term led."""
+
+    def __init__(self, members: Sequence[str], own: str, grace_ms: float, now_ms: float) -> None:
+        self._nodes = {member: _Node() for member in members}
+        self._quorum = len(members) // 2 + 1
+        self._own = own
+        self._grace_ms = grace_ms
+        self._since_ms = now_ms
+        self._granted_ms: float | None = None
+        """When a majority had told everything: from then on runs the time of brokers that none knew."""
+        self._node_ages: dict[str, float] = {}
+        """When nodes were last heard, as earlier leaders told."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a majority has sent its whole list."""
+        return self._granted_ms is not None
+
+    def report(self, node: str, session: int, sequence: int, is_full: bool, entries: Iterable[Entry], now_ms: float) -> bool:
+        """Take a node's report; False: something before it is missing, the whole list is needed."""
+        known = self._nodes[node]
+        if known.session != session:
+            self._restarted(known)
+            known.session, known.is_complete = session, False
+        elif sequence <= known.sequence:
+            return True
+        if not is_full and (not known.is_complete or sequence != known.sequence + 1):
+            known.heard_ms = now_ms
+            known.is_complete = False
+            return False
+        known.sequence, known.heard_ms = sequence, now_ms
+        if is_full:
+            self._replace(known, entries, now_ms)
+            known.is_complete = True
+        else:
+            for entry in entries:
+                known.records[entry.key] = _record(entry, now_ms)
+        if self._granted_ms is None and sum(n.is_complete for n in self._nodes.values()) >= self._quorum:
+            self._granted_ms = now_ms
+        return True
+
+    def _restarted(self, node: _Node) -> None:
+        """What ended with a process is no loss: it counts as heard when its node last was."""
+        for record in node.records.values():
+            if record.state == HELD:
+                record.state = RELEASED
+                record.heard_ms = max(record.heard_ms, node.heard_ms or record.heard_ms)
+
+    def _replace(self, node: _Node, entries: Iterable[Entry], now_ms: float) -> None:
+        before, node.records = node.records, {entry.key: _record(entry, now_ms) for entry in entries}
+        for entry_key, record in before.items():
+            now = node.records.get(entry_key)
+            if record.state == RELEASED and (now is None or now.state == KNOWN) and (now is None or now.epoch <= record.epoch):
+                record.heard_ms = max(record.heard_ms, now.heard_ms if now else record.heard_ms)
+                node.records[entry_key] = record
+        for key, record in list(node.records.items()):
+            if key[0] == "":  # ages of nodes, told by an earlier leader
+                del node.records[key]
+                self._node_ages[key[1]] = max(self._node_ages.get(key[1], record.heard_ms), record.heard_ms)
+
+    def heard(self, key: Key, epoch: int, now_ms: float) -> None:
+        """A renewal was accepted or a registration applied."""
+        record = self._nodes[self._own].records.get(key)
+        if record is None or record.epoch < epoch:
+            self._nodes[self._own].records[key] = _Record(KNOWN, epoch, now_ms, 0.0)
+        else:
+            record.heard_ms = max(record.heard_ms, now_ms)
+
+    def forget(self, key: Key) -> None:
+        """The registration ended."""
+        for node in self._nodes.values():
+            node.records.pop(key, None)
+
+    def due(self, leases: Iterable[Lease], now_ms: float) -> list[Expiry]:
+        """Removals to propose now; nothing before a majority has told everything."""
+        if self._granted_ms is None:
+            return []
+        silent_nodes = {name: node for name, node in self._nodes.items() if self._is_silent(name, node, now_ms)}
+        found = []
+        for lease in leases:
+            verdict = self._verdict(lease, silent_nodes, now_ms)
+            if verdict is not None:
+                found.append(Expiry(lease.key, lease.epoch, verdict))
+        return found
+
+    def _is_silent(self, name: str, node: _Node, now_ms: float) -> bool:
+        return name != self._own and (node.heard_ms is None or not node.is_complete or now_ms - node.heard_ms > NODE_SILENCE_MS)
+
+    def _last_heard(self, name: str, node: _Node) -> float:
+        told = self._node_ages.get(name, self._since_ms)
+        return told if node.heard_ms is None else max(told, node.heard_ms)
+
+    def newest_ms(self, lease: Lease) -> float:
+        """When the broker was last heard by anybody."""
+        newest: float | None = None
+        for node in self._nodes.values():
+            record = node.records.get(lease.key)
+            if record is not None and (record.epoch == lease.epoch or record.state == KNOWN):
+                newest = record.heard_ms if newest is None else max(newest, record.heard_ms)
+        if newest is None:
+            assert self._granted_ms is not None
+            return self._granted_ms
+        return newest
+
+    def _verdict(self, lease: Lease, silent_nodes: dict[str, _Node], now_ms: float) -> bool | None:
+        """True: gone, False: silent, None: alive as far as can be known."""
+        last_ms = self.newest_ms(lease)
+        protected = False
+        for name, node in silent_nodes.items():
+            record = node.records.get(lease.key)
+            if node.is_complete and (record is None or record.state not in (HELD, RELEASED)):
+                continue
+            last_ms = max(last_ms, self._last_heard(name, node))
+            protected = True
+        if now_ms > last_ms + lease.timeout_ms:
+            return False
+        if protected:
+            return None
+        return True if self._is_gone(lease, now_ms) else None
+
+    def _is_gone(self, lease: Lease, now_ms: float) -> bool:
+        lost_ms: float | None = None
+        for node in self._nodes.values():
+            record = node.records.get(lease.key)
+            if record is None or record.epoch != lease.epoch or record.state == KNOWN:
+                continue
+            if record.state == HELD:
+                return False
+            if record.state == RELEASED:
+                if now_ms <= record.heard_ms + lease.timeout_ms:
+                    return False
+                continue
+            lost_ms = record.lost_ms if lost_ms is None else max(lost_ms, record.lost_ms)
+        return lost_ms is not None and now_ms >= lost_ms + self._grace_ms
+
+    def ages(self, leases: Iterable[Lease], now_ms: float) -> list[tuple[Key, int]]:
+        """What a successor has to know: ages of brokers, and of nodes that cannot be heard."""
+        if self._granted_ms is None:
+            return []
+        found = [(lease.key, max(0, int(now_ms - self.newest_ms(lease)))) for lease in leases]
+        for name, node in self._nodes.items():
+            age_ms = 0 if name == self._own else max(0, int(now_ms - self._last_heard(name, node)))
+            found.append((("", name), age_ms))
+        return found
+
+
+def _record(entry: Entry, now_ms: float) -> _Record:
+    return _Record(entry.state, entry.epoch, now_ms - entry.age_ms, now_ms - entry.lost_ms)

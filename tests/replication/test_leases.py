@@ -1,0 +1,172 @@
+"""The leader's conclusions, on a virtual clock: one test a rule."""
+
+from replicated_namesrv.replication.leases import Attachments, Expiry, Lease, LeaseTable, RunningClock
+from replicated_namesrv.replication.messages import HELD, KNOWN, LOST, RELEASED, Entry
+
+KEY = ("c", "a:1")
+LEASE = Lease(KEY, 7, 10_000)
+MEMBERS = ("n1", "n2", "n3")
+
+
+def entry(state: int, age_ms: int = 0, lost_ms: int = 0, epoch: int = 7) -> Entry:
+    return Entry(KEY, state, False, epoch, 0, age_ms, lost_ms)
+
+
+class Leader:
+    """n1 leads; every node reports in order."""
+
+    def __init__(self, now_ms: float = 0.0) -> None:
+        self.now_ms = now_ms
+        self.table = LeaseTable(MEMBERS, "n1", 500, now_ms)
+        self.sequences = dict.fromkeys(MEMBERS, 0)
+        self.sessions = dict.fromkeys(MEMBERS, 1)
+
+    def report(self, node: str, *entries: Entry, full: bool = False) -> bool:
+        self.sequences[node] += 1
+        return self.table.report(node, self.sessions[node], self.sequences[node], full, entries, self.now_ms)
+
+    def lists(self, **states: tuple[Entry, ...]) -> None:
+        for node, entries in states.items():
+            assert self.report(node, *entries, full=True)
+
+    def run(self, ms: float, silent: tuple[str, ...] = ()) -> None:
+        """Let time pass while all but ``silent`` report that nothing changed."""
+        end = self.now_ms + ms
+        while self.now_ms < end:
+            self.now_ms = min(end, self.now_ms + 250)
+            for node in MEMBERS:
+                if node not in silent:
+                    self.report(node)
+
+    def due(self) -> list[Expiry]:
+        return self.table.due([LEASE], self.now_ms)
+
+
+def test_nothing_is_decided_before_a_majority_has_sent_its_lists() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST, 60_000, 60_000),))
+    assert leader.due() == []
+    leader.lists(n2=(entry(KNOWN, 60_000),), n3=())
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_a_broker_lost_by_every_node_that_had_it_goes_after_the_grace() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(HELD),), n2=(entry(HELD),), n3=())
+    leader.report("n1", entry(LOST))
+    leader.run(1_000)
+    assert leader.due() == [], "n2 holds it"
+    leader.report("n2", entry(LOST))
+    leader.run(250)
+    assert leader.due() == []
+    leader.run(250)
+    assert leader.due() == [Expiry(KEY, 7, True)]
+
+
+def test_a_close_of_our_own_doing_is_no_loss() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(HELD),), n2=(entry(HELD),), n3=())
+    leader.report("n1", entry(LOST))
+    leader.report("n2", entry(RELEASED))
+    leader.run(9_500)
+    assert leader.due() == []
+    leader.run(1_000)
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_a_node_that_cannot_be_heard_holds_for_one_time_out() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(HELD),), n2=(entry(HELD),), n3=())
+    leader.run(5_000)
+    leader.report("n1", entry(LOST, 5_000))
+    leader.run(9_500, silent=("n2",))
+    assert leader.due() == [], "n2 was heard 9.5 s ago"
+    leader.run(750, silent=("n2",))
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_a_node_that_never_held_it_does_not_delay_the_drop_when_it_is_silent() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(HELD),), n2=(), n3=())
+    leader.report("n1", entry(LOST))
+    leader.run(2_000, silent=("n3",))
+    assert leader.due() == [Expiry(KEY, 7, True)]
+
+
+def test_the_crash_of_a_node_is_no_loss() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(HELD),), n2=(entry(HELD),), n3=())
+    leader.report("n1", entry(LOST))
+    leader.sequences["n2"], leader.sessions["n2"] = 0, 2
+    assert leader.report("n2", full=True)
+    leader.run(5_000)
+    assert leader.due() == []
+    leader.run(5_500)
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_a_new_leader_starts_from_the_newest_age_and_grants_a_time_out_to_what_none_knows() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(KNOWN, 9_000),), n2=(entry(KNOWN, 4_000),), n3=())
+    leader.run(5_750)
+    assert leader.due() == []
+    leader.run(500)
+    assert leader.due() == [Expiry(KEY, 7, False)]
+    unknown = Leader()
+    unknown.lists(n1=(), n2=(), n3=())
+    unknown.run(9_750)
+    assert unknown.due() == []
+    unknown.run(500)
+    assert unknown.due() == [Expiry(KEY, 7, False)]
+
+
+def test_changes_of_leader_do_not_keep_a_dead_broker() -> None:
+    nodes = {member: Attachments() for member in MEMBERS}
+    now, gone_at = 0.0, None
+    while gone_at is None and now < 30_000:
+        leader = Leader(now)
+        leader.lists(**{member: tuple(nodes[member].everything(now)) for member in MEMBERS})
+        leader.run(3_000)
+        now = leader.now_ms
+        for key, age_ms in leader.table.ages([LEASE], now):
+            for attachments in nodes.values():
+                attachments.learn(key, now - age_ms)
+        gone_at = now if leader.due() else None
+    assert gone_at is not None
+    assert gone_at <= 2 * LEASE.timeout_ms
+
+
+def test_a_gap_in_the_reports_asks_for_the_whole_list() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=())
+    leader.sequences["n2"] += 1
+    assert not leader.report("n2", entry(HELD))
+    assert not leader.report("n2")
+    assert leader.report("n2", entry(HELD), full=True)
+
+
+def test_an_older_life_says_nothing_about_the_present_one() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST, 0, 0, epoch=6),), n2=(entry(HELD),), n3=())
+    leader.run(2_000)
+    assert leader.due() == []
+
+
+def test_time_in_which_a_process_did_not_run_does_not_count() -> None:
+    clock = RunningClock(0)
+    assert clock.read(400) == 400
+    assert clock.read(60_400) == 1_400
+
+
+def test_a_connection_carries_brokers_until_it_is_lost() -> None:
+    own = Attachments()
+    own.attach(KEY, 7, 1, 0)
+    own.attach(KEY, 7, 2, 100)
+    assert own.lose(1, True, 200) == [KEY]
+    found = own.entry(KEY, 200)
+    assert found is not None
+    assert found.state == HELD
+    own.lose(2, True, 300)
+    found = own.entry(KEY, 350)
+    assert found is not None
+    assert (found.state, found.age_ms, found.lost_ms) == (LOST, 250, 50)
