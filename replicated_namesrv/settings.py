@@ -174,9 +174,13 @@ class Settings:
     # Ours
     mode: str = setting("ap", OWN, "ap: independent nodes; cp: every node agrees.")
     cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp): nodes of another one are turned away.")
-    peers: str = setting("", OWN, "All nodes of the cluster, this one included (cp): name=host:port,name=host:port,… in any order.")
+    peers: str = setting(
+        "", OWN, "All nodes of the cluster, this one included (cp): name=host:port,name=host:port,… in any order."
+    )
     peer_listen: str = setting("", OWN, "HOST:PORT this node listens on for its peers (cp); empty: its address in peers.")
-    peer_dial: str = setting("", OWN, "Where this node dials some peers instead of their address in peers: name=host:port,… of those.")
+    peer_dial: str = setting(
+        "", OWN, "Where this node dials some peers instead of their address in peers: name=host:port,… of those."
+    )
     peer_secret_file: str = setting("", OWN, "File with the secret that all nodes share; needed unless peers are on loopback.")
     read_consistency: str = setting("linearizable", OWN, "linearizable, lease or stale: how fresh answers are by default (cp).")
     fence_after_ms: int = setting(
