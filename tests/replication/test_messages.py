@@ -1,0 +1,34 @@
+"""Messages between nodes: what is written is read, and nothing else is taken."""
+
+import random
+
+import pytest
+
+from replicated_namesrv.raft.interfaces import MalformedError
+from replicated_namesrv.replication.messages import HELD, LOST, Ages, Answer, Entry, Report, decode, encode
+
+MESSAGES = [
+    Report(5, 6, 7, True, (Entry(("c", "ä:1"), HELD, True, 8, 9, 10, 0), Entry(("", "n2"), LOST, False, 0, 0, 1, 2))),
+    Answer(5, 6, 7, False, ((0, 1), (3, 2))),
+    Ages(7, ((("c", "a:1"), 12), (("", "n1"), 0))),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_what_is_written_is_read(message: Report | Answer | Ages) -> None:
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_damaged_bytes_raise_nothing_but_malformed(message: Report | Answer | Ages) -> None:
+    data, chance = encode(message), random.Random(1)
+    for end in range(len(data)):
+        with pytest.raises(MalformedError):
+            decode(data[:end])
+    for _ in range(2_000):
+        damaged = bytearray(data)
+        damaged[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            decode(bytes(damaged))
+        except MalformedError:
+            continue
