@@ -22,7 +22,7 @@ from replicated_namesrv.admin.context import AdminContext, ObservedService
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.compat import IndependentNode
-from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.settings import Settings
 

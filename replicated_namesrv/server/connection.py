@@ -96,9 +96,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_unsent",
         "_unwritable",
         "connection_id",
-        "opened_revision",
         "idle_slot",
         "last_active_tick",
+        "opened_revision",
         "peer",
         "pending",
     )
