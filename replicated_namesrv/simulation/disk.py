@@ -78,6 +78,8 @@ class SimulatedDisk:
         self._durable_names: dict[str, _File] = {}
         self._changes: list[_Renamed] = []
         self._changes_gone = 0
+        self.mean_ms = 1.0
+        """Mean time that a sync takes while nothing is wrong."""
         self.full = False
         self.failing = False
         self.slow_ms = 0
@@ -154,10 +156,10 @@ class SimulatedDisk:
 
     def sync_delay_ns(self) -> int:
         """How long the next sync takes."""
-        delay = 0.1 + exponential(self._rng)
+        delay = 0.1 + exponential(self._rng) * self.mean_ms
         if self.slow_ms:
             delay += self._rng.random() * self.slow_ms
-        return int(min(delay, 5.0 + self.slow_ms) * MS)
+        return int(min(delay, 5.0 * self.mean_ms + self.slow_ms) * MS)
 
     def _change(self, change: _Renamed) -> None:
         _apply(self._names, change)

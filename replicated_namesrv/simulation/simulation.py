@@ -101,8 +101,9 @@ class Simulation:
             for name in self.names
         ]
         self.network = Network(self.world, self.machines, describe_message)
+        mean_sync_ms = self.world.random("disks").choice((0.2, 1.0, 15.0))
         for machine in self.machines:
-            machine.network = self.network
+            machine.network, machine.disk.mean_ms = self.network, mean_sync_ms
         self.nemesis = Nemesis(self.world, self.machines, self.network, clock_drift_max(self.world))
         self._application = build(self)
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
