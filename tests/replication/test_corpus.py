@@ -25,9 +25,7 @@ def replay(case: dict[str, Any], folder: Path, through: str) -> None:
                 run.run(step)
         finally:
             run.close()
-        wait_until(
-            lambda: len({cluster.do(m.service._machine.digest) for m in cluster.members}) == 1, "equal digests", timeout_s=5
-        )
+        wait_until(lambda: len({cluster.do(m.service._machine.digest) for m in cluster.members}) == 1, "equal digests")
 
 
 @pytest.mark.slow

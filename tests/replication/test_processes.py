@@ -18,7 +18,7 @@ from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.wire.codes import RequestCode
 from tests.support.nodes import http
-from tests.support.replicated_cluster import free_ports
+from tests.support.ports import free_port
 
 DEADLINE_S = 30.0
 
@@ -43,7 +43,7 @@ async def eventually(look: Any, what: str) -> Any:
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[list[NodeProcess]]:
-    nodes = [NodeProcess(plan) for plan in plan_nodes(3, "cp", "127.0.0.1", free_ports(1)[0] % 30_000 + 20_000, folder, ())]
+    nodes = [NodeProcess(plan) for plan in plan_nodes(3, "cp", "127.0.0.1", free_port(1, 2, 10, 11, 12, 20, 21, 22), folder, ())]
     try:
         for node in nodes:
             await node.start()

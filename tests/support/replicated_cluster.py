@@ -1,7 +1,6 @@
 """A cluster of replicated nodes with real sockets and files, all in one thread's event loop."""
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -14,19 +13,11 @@ from replicated_namesrv.replication.config import transport_settings
 from replicated_namesrv.replication.node import ReplicatedNode
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.settings import load_settings
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 T = TypeVar("T")
 TIMEOUT_S = 30.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at present."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class Member:
