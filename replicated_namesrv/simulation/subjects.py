@@ -27,7 +27,7 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
     """Settings of one run."""
     rng = world.random("config")
     compact_entries = rng.choice((20, 60, 300, 2_000))
-    append_bytes_max = rng.choice((128, 2_048, 256 << 10))
+    append_bytes_max = rng.choice((512, 2_048, 256 << 10))
     return RaftConfig(
         clock_drift_max=rng.choice((0.05, 0.25)),
         lease_reads=rng.random() < 0.7,
@@ -35,9 +35,9 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
         read_timeout_ms=1_000,
         entry_bytes_max=rng.choice((64, 1_024, 128 << 10)),
         append_bytes_max=append_bytes_max,
-        inflight_bytes_max=rng.choice((256, 4 << 20)),
-        # One tiny message at a time over slow disks would not catch up in the time allowed.
-        inflight_messages_max=rng.choice((8, 64) if append_bytes_max == 128 else (1, 3, 64)),
+        inflight_bytes_max=rng.choice((2_048, 4 << 20)),
+        # Less in flight would not catch up over slow disks in the time allowed.
+        inflight_messages_max=rng.choice((8, 64) if append_bytes_max == 512 else (1, 3, 64)),
         apply_entries_max=rng.choice((2, 512)),
         compact_entries=compact_entries,
         compact_margin_entries=rng.choice((0, compact_entries // 4)),
