@@ -38,7 +38,7 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
         inflight_bytes_max=rng.choice((2_048, 4 << 20)),
         # Less in flight would not catch up over slow disks in the time allowed.
         inflight_messages_max=rng.choice((8, 64) if append_bytes_max == 512 else (1, 3, 64)),
-        apply_entries_max=rng.choice((2, 512)),
+        apply_entries_max=rng.choice((16, 512)),
         compact_entries=compact_entries,
         compact_margin_entries=rng.choice((0, compact_entries // 4)),
         segment_bytes=rng.choice((512, 4_096, 1 << 20)),
