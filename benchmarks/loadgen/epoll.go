@@ -130,7 +130,7 @@ func runRoute(o options) result {
 				flush(c)
 				due += interval
 			}
-			wait = int((due - now()) / 1e6)
+			wait = max(0, int((due-now())/1e6)) // a negative time-out would wait for ever
 		}
 		n, _ := syscall.EpollWait(epoll, events, wait)
 		for i := 0; i < n; i++ {
