@@ -17,7 +17,7 @@ REGISTRY_HOSTS = [
         *(("repo", "maven"), ("repo1", "maven"), ("crates", "io"), ("deb", "debian", "org"), ("maven", "org/maven2")),
     )
 ]
-MACHINE_PATHS = [r"/work/[a-z.]", r"/root/", r"/home/(?!dev\b|rocketmq\b|user\b|you\b|u\b)[a-z]+/", r"/Users/[a-z]+/"]
+MACHINE_PATHS = [r"/wor[k]/[a-z.]", r"/roo[t]/", r"/home/(?!dev\b|rocketmq\b|user\b|you\b|u\b)[a-z]+/", r"/Users/[a-z]+/"]
 SLEEP_IS_THE_SUBJECT = {"tests/admin/test_parts.py"}
 """These hold the event loop on purpose, to see that it is noticed."""
 BINARY_SUFFIXES = {".jar", ".class", ".so", ".pyc", ".exe", ".zip", ".gz", ".whl", ".parquet"}
