@@ -94,7 +94,6 @@ class ReplicatedNode(Observer):
         """Connections that ended while registrations of theirs were under way: whether that was a loss."""
         self._late: set[int] = set()
         """Connections over which a late copy came."""
-        self._connections: dict[int, Connection] = {}
         self._tasks: set[Future[Any]] = set()
         self._is_live = False
         """Whether the log known at the start has been applied: what follows happens now."""
@@ -415,10 +414,8 @@ class ReplicatedNode(Observer):
     def _attach(self, key: Key, epoch: int, connection: Connection) -> None:
         now, connection_id = self.signs.now_ms, connection.connection_id
         self.signs.attachments.attach(key, epoch, connection_id, now)
-        self._connections[connection_id] = connection
         if connection_id in self._ended:  # it ended while the registration was under way
             self.signs.attachments.lose(connection_id, self._ended[connection_id], now)
-            self._connections.pop(connection_id, None)
         self.signs.report_soon()
 
     def renew_unchanged(
@@ -486,7 +483,6 @@ class ReplicatedNode(Observer):
         if any(pending == connection_id for pending, _ in self._pending):
             self._ended[connection_id] = is_loss
         self._late.discard(connection_id)
-        self._connections.pop(connection_id, None)
         if self.signs.attachments.lose(connection_id, is_loss, self.signs.now_ms) and not self._stopping:
             self.signs.report_soon()
 
