@@ -111,6 +111,8 @@ class ClientInterface(asyncio.Protocol):
             future.add_done_callback(lambda f: self.proposed(request, f.result()))
         elif kind == "read":
             self.service.read_index().add_done_callback(lambda f: self.read(request, f.result()))
+        elif kind == "read_many":
+            self.service.read_index().add_done_callback(lambda f: self.read_many(request, f.result()))
         elif kind == "transfer":
             self.service.transfer_leadership(request["peer"]).add_done_callback(lambda f: self.answer(request, ok=f.result()))
 
@@ -126,6 +128,10 @@ class ClientInterface(asyncio.Protocol):
             self.answer(request, ok=True, value=None if value is None else value.decode())
         else:
             self.answer(request, ok=False, definite=True, reason=str(outcome))
+
+    def read_many(self, request: dict[str, Any], outcome: object) -> None:
+        values = [self.machine.values.get(key.encode()) for key in request["keys"]]
+        self.answer(request, ok=isinstance(outcome, ReadReady), values=[v if v is None else v.decode() for v in values])
 
 
 async def serve(settings: dict[str, Any]) -> None:
@@ -168,7 +174,11 @@ class Client:
         head = self._file.read(4)
         if len(head) < 4:
             raise ConnectionError("the node is gone")
-        answer: dict[str, Any] = json.loads(self._file.read(LENGTH.unpack(head)[0]))
+        size: int = LENGTH.unpack(head)[0]
+        body = self._file.read(size)
+        if len(body) < size:
+            raise ConnectionError("the node died while it answered")
+        answer: dict[str, Any] = json.loads(body)
         return answer
 
     def close(self) -> None:
