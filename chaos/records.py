@@ -1,0 +1,376 @@
+"""The trace of a run: JSON lines, one record each, schema version 1. DESIGN.md defines every field; this module is its types.
+
+A trace is appended to and never rewritten. Each record is one ``write`` to the file, so whatever the harness had recorded when it
+was killed is there, but for a last line that may be torn: readers count it and go on. A line that is broken anywhere else is
+counted as corrupt, never passed over in silence. Times are nanoseconds of one monotonic clock of the machine
+(``time.monotonic_ns``), which all processes on it share.
+"""
+
+import dataclasses
+import os
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+
+import orjson
+
+from replicated_namesrv.errors import NamesrvError
+
+SCHEMA_VERSION = 1
+TRACE_FILE = "trace.jsonl"
+MANIFEST_FILE = "manifest.json"
+LINE_BYTES_MAX = 4 << 20
+
+
+class TraceError(NamesrvError):
+    """A trace that cannot be read or written; the text names the file and the remedy."""
+
+
+class Member(NamedTuple):
+    """One thing that an answer lists, and which version of it."""
+
+    name: str
+    """``brokerName/brokerId``; in the table of KV entries the key."""
+    version: str
+    """Route: the queue number that the registration gave; brokers: the time of its data version; KV: the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What all records have."""
+
+    record: ClassVar[str]
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header(Record):
+    """First line."""
+
+    record: ClassVar[str] = "header"
+    schema: int
+    run: str
+    wall_ns: int
+    """The wall clock at ``time_ns``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase(Record):
+    """A phase begins, and the one before ends."""
+
+    record: ClassVar[str] = "phase"
+    phase: str
+    """settle, steady, fault, heal, final or end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke(Record):
+    """A client begins an operation; it ends with the ``Complete`` of the same ``op``, or never, if the harness died."""
+
+    record: ClassVar[str] = "invoke"
+    op: int
+    """Unique in the trace, ascending."""
+    client: str
+    kind: str
+    """put, get or delete (KV); route; register, renew or unregister (brokers)."""
+    key: str
+    """KV key; topic; for brokers' operations ``brokerName/brokerId``."""
+    value: str | None
+    """What a put writes, or the version a registration carries."""
+    node: str | None
+    """The node asked; None: the client chooses and moves on by itself."""
+    level: str | None
+    """Read level that the request names; None: the node's own (manifest: read_consistency)."""
+    probe: int | None
+    """The same number: the same question to every node at the same time."""
+    topics: list[str] | None
+    """Registrations: the user topics registered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Record):
+    """What the client learned."""
+
+    record: ClassVar[str] = "complete"
+    op: int
+    outcome: str
+    """ok; fail: surely not done; indeterminate: it may have been, may be yet, or never."""
+    node: str | None
+    """Who answered."""
+    value: str | None
+    """What a get returned; None: absent."""
+    members: list[Member] | None
+    """What a route look-up returned; empty: no such route."""
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observe(Record):
+    """What a node answered when it was looked at from outside, at its admin port, by the same rules as its clients."""
+
+    record: ClassVar[str] = "observe"
+    asked_ns: int
+    """When it was asked; ``time_ns`` is when the answer was in, or was given up."""
+    node: str
+    key: str
+    """brokers: all registrations; kv: all KV entries."""
+    answered: bool
+    """False: it gave no answer, which ends whatever it was last known to answer."""
+    members: list[Member] | None
+    revision: int | None
+    reason: str
+    """change; cover: nothing changed for a second; edge: a fault began or ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Record):
+    """A sample of a node's standing (``/v1/status``), by the same rules as observations."""
+
+    record: ClassVar[str] = "status"
+    asked_ns: int
+    node: str
+    process: str
+    """running, paused (SIGSTOP) or dead, as the harness knows."""
+    answered: bool
+    ready: bool | None
+    role: str | None
+    """leader, follower, …; None in AP."""
+    term: int | None
+    leader: str | None
+    commit_index: int | None
+    applied_index: int | None
+    digest: str | None
+    """Of the state at ``applied_index``."""
+    revision: int | None
+    fenced: bool | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fault(Record):
+    """A fault begins or ends."""
+
+    record: ClassVar[str] = "fault"
+    fault: int
+    """Number of the fault in the run's schedule; begin and end share it."""
+    edge: str
+    """start or end; the record is written when the change has been made."""
+    began_ns: int
+    """When the change was begun: in between, links change one by one."""
+    name: str
+    variant: str | None
+    """Of cut links: silent or held."""
+    nodes: list[str]
+    """Nodes that it was aimed at."""
+    links: list[str]
+    """Links touched, as ``source>target``."""
+    sides: list[list[str]]
+    """Nodes by who can still talk both ways with whom among all faults now in force, the largest side first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Election(Record):
+    """A node took the lead of a term."""
+
+    record: ClassVar[str] = "election"
+    node: str
+    term: int
+    source: str
+    """watch: told by the node; status: seen in samples, so up to a sampling interval late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry(Record):
+    """A node dropped a registration by itself: no sign of life, or every connection lost."""
+
+    record: ClassVar[str] = "expiry"
+    node: str
+    broker: str
+    """``brokerName/brokerId``."""
+    cause: str
+    """expired, lost or, where a node does not tell, gone."""
+    revision: int | None
+    source: str
+    """watch or observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth(Record):
+    """What the harness itself did to a broker: the truth that answers are held against."""
+
+    record: ClassVar[str] = "truth"
+    broker: str
+    life: int
+    """Counts the starts of this broker."""
+    state: str
+    """starting, serving (its first registration was acknowledged), stopping, stopped, dead (connections closed), silent (dead
+    with its connections left open), exposed (alive, and yet a correct CP cluster may drop it: no link to a majority), safe."""
+    writable: bool
+    version: str | None
+    """Version of the topics that it now stands for."""
+    topics: list[str]
+    timeout_ms: int
+    """Silence after which name servers may drop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Record):
+    """A client with a route cache picked a broker to send to."""
+
+    record: ClassVar[str] = "send"
+    client: str
+    topic: str
+    broker: str | None
+    """``brokerName/brokerId``; None: it knows none."""
+    learned_ns: int | None
+    """When the route it used was answered."""
+    reachable: bool
+    """Whether the broker is alive and writable at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class End(Record):
+    """Last line of a run that ended in order; without it the run was cut short."""
+
+    record: ClassVar[str] = "end"
+    records: int
+    """Records before this one."""
+
+
+RECORDS: dict[str, type[Record]] = {
+    kind.record: kind
+    for kind in (Header, Phase, Invoke, Complete, Observe, Status, Fault, Election, Expiry, Truth, Send, End)
+}
+
+
+def encode(record: Record) -> bytes:
+    """One line with its line feed."""
+    fields = {"record": record.record}
+    fields.update({name: getattr(record, name) for name in _NAMES[type(record)]})
+    return orjson.dumps(fields, default=_member, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _member(value: Any) -> Any:
+    if isinstance(value, Member):
+        return value._asdict()
+    raise TypeError
+
+
+_NAMES = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in RECORDS.values()}
+_HINTS = {kind: get_type_hints(kind) for kind in RECORDS.values()}
+
+
+def decode(line: bytes) -> Record:
+    """The record of one line. Raises ValueError saying what is wrong with it."""
+    if len(line) > LINE_BYTES_MAX:
+        raise ValueError(f"longer than {LINE_BYTES_MAX} bytes")
+    fields = orjson.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError(f"a JSON {type(fields).__name__} where an object is expected")
+    kind = RECORDS.get(str(fields.pop("record", None)))
+    if kind is None:
+        raise ValueError(f"record is none of {', '.join(RECORDS)}")
+    hints = _HINTS[kind]
+    values = {}
+    for name in _NAMES[kind]:
+        if name not in fields:
+            raise ValueError(f"{kind.record}: {name} is missing")
+        values[name] = _typed(fields[name], hints[name], name)
+    return kind(**values)
+
+
+def _typed(value: Any, hint: Any, name: str) -> Any:
+    """``value`` if it is of the type that the field is declared with; members become tuples."""
+    if isinstance(hint, types.UnionType):
+        return None if value is None else _typed(value, get_args(hint)[0], name)
+    if get_origin(hint) is list:
+        if not isinstance(value, list):
+            raise ValueError(f"{name} is {value!r}, expected an array")
+        return [_typed(item, get_args(hint)[0], name) for item in value]
+    if hint is Member:
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} holds {value!r}, expected an object with name and version")
+        return Member(_typed(value.get("name"), str, "name"), _typed(value.get("version"), str, "version"))
+    if type(value) is not hint:
+        raise ValueError(f"{name} is {value!r}, expected {hint.__name__}")
+    return value
+
+
+class TraceWriter:
+    """Appends records to a new trace; each is in the hands of the operating system when ``write`` returns."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TraceError: the file exists already, or cannot be created."""
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as cause:
+            raise TraceError(f"{path}: cannot be created ({cause.strerror}); every run needs a folder of its own") from cause
+        self._path = path
+        self.count = 0
+
+    def write(self, record: Record) -> None:
+        """Raises TraceError when the disk refuses: a run without its trace is worth nothing."""
+        line = encode(record)
+        try:
+            written = os.write(self._file, line)
+        except OSError as cause:
+            raise TraceError(f"{self._path}: cannot be written ({cause.strerror}); make room and run again") from cause
+        if written != len(line):
+            raise TraceError(f"{self._path}: the disk took {written} of {len(line)} bytes; make room and run again")
+        self.count += 1
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+@dataclass(slots=True)
+class Trace:
+    """A trace that was read."""
+
+    records: list[Record]
+    torn: int
+    """1 if the last line was cut off, else 0."""
+    corrupt: list[str]
+    """What is wrong with other lines, as ``line N: …``."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run ended in order."""
+        return bool(self.records) and isinstance(self.records[-1], End) and not self.torn and not self.corrupt
+
+
+def read_trace(path: Path) -> Trace:
+    """Read all of it. Raises TraceError: no file, no header, another schema version."""
+    trace = Trace([], 0, [])
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                _read_line(trace, number, line)
+    except OSError as cause:
+        raise TraceError(f"{path}: cannot be read ({cause.strerror}); give the folder of a run") from cause
+    header = trace.records[0] if trace.records else None
+    if not isinstance(header, Header):
+        raise TraceError(f"{path}: does not begin with a header record, so it is no trace of a run")
+    if header.schema != SCHEMA_VERSION:
+        raise TraceError(f"{path}: schema version {header.schema}, this version reads {SCHEMA_VERSION}")
+    return trace
+
+
+def _read_line(trace: Trace, number: int, line: bytes) -> None:
+    if not line.endswith(b"\n"):
+        trace.torn += 1
+        return
+    try:
+        trace.records.append(decode(line))
+    except ValueError as cause:
+        trace.corrupt.append(f"line {number}: {cause}")
+
+
+def invocations(records: list[Record]) -> Iterator[tuple[Invoke, Complete | None]]:
+    """Each operation with its completion, in order of invocation; None: the harness died before it was known."""
+    completions = {record.op: record for record in records if isinstance(record, Complete)}
+    for record in records:
+        if isinstance(record, Invoke):
+            yield record, completions.get(record.op)
