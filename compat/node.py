@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
@@ -33,6 +34,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
+from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
@@ -63,6 +65,8 @@ class IndependentNode:
         self._wall_clock_ms = wall_clock_ms
         self._soon = soon
         self.state = RouteInfoManager(_route_settings(settings))
+        self.history = History()
+        self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
         self.expired_count = 0
         """Brokers dropped because they were not heard, since the start."""
@@ -92,6 +96,9 @@ class IndependentNode:
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """See NameService: nothing ends an independent node."""
+
+    def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
+        """See NameService: there is no leader."""
 
     async def start(self) -> None:
         """Load the KV config and begin to look for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
@@ -157,7 +164,7 @@ class IndependentNode:
             addresses = [key.broker_addr for key in brokers]
             log.info("connection lost: removing its brokers", extra={"peer": connection.peer, "brokers": addresses})
             self.lost_count += len(brokers)
-            self._remove(brokers)
+            self._remove(brokers, LOST)
 
     def scan_not_active_broker(self) -> None:
         """Drop the brokers that were not heard within their time-out, and close their connections (``scanNotActiveBroker``)."""
@@ -175,7 +182,7 @@ class IndependentNode:
             return
         log.warning("brokers not heard within their time-out", extra={"brokers": [key.broker_addr for key, _ in silent]})
         self.expired_count += len(silent)
-        self._remove([key for key, _ in silent])
+        self._remove([key for key, _ in silent], EXPIRED)
         for _, attachment in silent:
             if not self.live.brokers_of(attachment.connection):
                 attachment.connection.close(CloseReason.OURS)
@@ -202,8 +209,11 @@ class IndependentNode:
         """See NameService."""
         return self._settings.text()
 
-    def _apply(self, command: Command) -> Result:
-        applied = self.state.apply(command, self._wall_clock_ms())
+    def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:
+        now_ms = self._wall_clock_ms()
+        applied = self.state.apply(command, now_ms)
+        if applied.result.changed:
+            self.history.note(self.state, command, now_ms, removal)
         if applied.effects:
             for effect in applied.effects:
                 if isinstance(effect, BrokerRemoved):
@@ -218,7 +228,7 @@ class IndependentNode:
             timeout_ms = DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS if timeout_ms is None else timeout_ms
             self.live.attach(key, connection, self._monotonic_ms(), timeout_ms)
 
-    def _remove(self, brokers: Iterable[BrokerKey]) -> None:
+    def _remove(self, brokers: Iterable[BrokerKey], removal: str) -> None:
         removals = []
         for key in brokers:
             registration = self.state.registration(key.cluster_name, key.broker_addr)
@@ -227,7 +237,7 @@ class IndependentNode:
                 continue
             removals.append(BrokerRemoval(*key, registration.broker_name, registration.broker_id, registration.epoch))
         if removals:
-            self._apply(UnregisterBrokers(tuple(removals)))
+            self._apply(UnregisterBrokers(tuple(removals)), removal)
 
     def _every(self, interval_s: float, work: Callable[[], None], first_s: float | None = None) -> None:
         loop = asyncio.get_running_loop()

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
+from replicated_namesrv.routes.history import History
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
@@ -32,6 +33,15 @@ class ObservedService(NameService, Protocol):
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """``stop(reason)``: the service cannot go on, and the process should end."""
+
+    history: History
+    """What changed of late, for watchers."""
+    history_id: str
+    """Which history revisions are counted in: one of its own for each life of an independent node, empty where nodes share
+    one."""
+
+    def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
+        """``tell(leader, term)`` at each change of the leader this node believes in."""
 
     def replication_status(self) -> dict[str, object] | None:
         """How this node stands in its group (CP), JSON-able; None on an independent node."""

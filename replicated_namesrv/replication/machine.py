@@ -22,6 +22,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.interfaces import UnknownCommandError
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
+from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
@@ -53,7 +54,8 @@ class Mark(NamedTuple):
 
 
 def encode_envelope(kind: int, command: Command, time_ms: int, first: int = 0, second: int = 0) -> bytes:
-    """``first`` and ``second``: revisions at receipt and at the connection's opening (REGISTER), the serial (EXPIRE)."""
+    """``first`` and ``second``: revisions at receipt and at the connection's opening (REGISTER); the serial, and whether it was
+    the loss of connections (EXPIRE)."""
     return bytes((ENVELOPE_FORMAT,)) + dump([kind, first, second]) + b"\n" + encode_command(command, time_ms)
 
 
@@ -62,6 +64,7 @@ class RouteStateMachine:
 
     def __init__(self) -> None:
         self.state = RouteInfoManager(RouteSettings())
+        self.history = History()
         self.marks: dict[Key, Mark] = {}
         self.serial = 0
         """Commands applied so far."""
@@ -95,8 +98,10 @@ class RouteStateMachine:
         self._time_ms = max(self._time_ms, time_ms)
         return handler(self, command, first, second)
 
-    def _apply(self, command: Command) -> Result:
+    def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:
         applied = self.state.apply(command, self._time_ms)
+        if applied.result.changed:
+            self.history.note(self.state, command, self._time_ms, removal)
         for effect in applied.effects:
             if isinstance(effect, BrokerRemoved):
                 self.marks.pop((effect.cluster_name, effect.broker_addr), None)
@@ -161,10 +166,10 @@ class RouteStateMachine:
             if len(self._unregistered) > UNREGISTERED_MAX:
                 self._unregistered.popitem(last=False)
 
-    def _expire(self, command: Command, serial: int, second: int) -> Applied:
+    def _expire(self, command: Command, serial: int, is_lost: int) -> Applied:
         assert isinstance(command, UnregisterBrokers)
         due = tuple(r for r in command.removals if self._last_sign(r) <= serial)
-        return Applied(self._apply(UnregisterBrokers(due)) if due else Result())
+        return Applied(self._apply(UnregisterBrokers(due), LOST if is_lost else EXPIRED) if due else Result())
 
     def _last_sign(self, removal: BrokerRemoval) -> int:
         mark = self.marks.get((removal.cluster_name, removal.broker_addr))
@@ -199,6 +204,7 @@ class RouteStateMachine:
         """Take over what was read."""
         self.serial, self._time_ms, self.is_initialised, marks, unregistered = load(own)
         self.state.adopt(reader)
+        self.history.restart(self.state.revision)
         self.marks = {(cluster, address): Mark(*mark) for cluster, address, *mark in marks}
         self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
         self.effects.clear()

@@ -86,6 +86,9 @@ class ReplicatedNode(Observer):
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._on_serving: Callable[[bool], None] = lambda serving: None
         self._on_failure: Callable[[str], None] = lambda reason: None
+        self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
+        self.history = self._machine.history
+        self.history_id = ""
         self._shared: Future[Freshness] | None = None
         self._waiting: set[Future[Freshness]] = set()
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
@@ -139,6 +142,7 @@ class ReplicatedNode(Observer):
     def leader_changed(self, leader: str | None, term: int) -> None:
         """See ``raft.interfaces.Observer``."""
         log.info("leader", extra={"leader": leader, "term": term})
+        self._on_leader(leader, term)
         if leader is not None:
             asyncio.get_running_loop().call_soon(self.signs.report_soon)
 
@@ -183,6 +187,10 @@ class ReplicatedNode(Observer):
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """``stop(reason)``: consensus has stopped for good, and with it this node has to."""
         self._on_failure = stop
+
+    def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
+        """``tell(leader, term)`` at each change of the leader this node believes in, None: it knows none."""
+        self._on_leader = tell
 
     async def start(self) -> None:
         """Open the log and wait until this node has caught up with a majority. Raises StorageError."""
@@ -323,16 +331,18 @@ class ReplicatedNode(Observer):
         return task
 
     def _expire(self, batch: list[Expiry]) -> Future[bool]:
-        removals = []
+        removals: dict[bool, list[BrokerRemoval]] = {}
         for expiry in batch:
             registration = self.state.registration(*expiry.key)
             if registration is not None and registration.epoch == expiry.epoch:
-                removals.append(BrokerRemoval(*expiry.key, registration.broker_name, registration.broker_id, expiry.epoch))
-        return self._keep(self._expire_now(UnregisterBrokers(tuple(removals)), self._machine.serial))
+                removal = BrokerRemoval(*expiry.key, registration.broker_name, registration.broker_id, expiry.epoch)
+                removals.setdefault(expiry.is_lost, []).append(removal)
+        return self._keep(self._expire_now(removals, self._machine.serial))
 
-    async def _expire_now(self, command: UnregisterBrokers, serial: int) -> bool:
+    async def _expire_now(self, removals: dict[bool, list[BrokerRemoval]], serial: int) -> bool:
         try:
-            await self._propose(EXPIRE, command, serial)
+            for is_lost, of_kind in removals.items():
+                await self._propose(EXPIRE, UnregisterBrokers(tuple(of_kind)), serial, int(is_lost))
         except NamesrvError:
             return False
         return True

@@ -12,6 +12,7 @@ registrations.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -60,6 +61,19 @@ class RouteInfoManager:
         if tables.end():
             result = replace(result, changed=True)
         return Applied(result, tuple(tables.effects))
+
+    def last_ended(self) -> list[Registration]:
+        """Registrations that the last command ended and that it put no other in the place of."""
+        tables = self._tables
+        return [gone for gone in tables.ended if (gone.cluster_name, gone.broker_addr) not in tables.live]
+
+    def last_topics(self, count_max: int) -> list[str] | None:
+        """Topics whose routes the last command moved, sorted; None if they are more than ``count_max``. Once per command."""
+        moved = self._tables.moved
+        if sum(count for count, _ in moved) > 4 * count_max:  # some may be counted more than once
+            return None
+        topics = set(chain.from_iterable(names for _, names in moved))
+        return sorted(topics) if len(topics) <= count_max else None
 
     # -- the whole
 

@@ -23,6 +23,7 @@ Dictionaries are shared with a snapshot being taken until they are changed: ``ow
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
@@ -129,6 +130,8 @@ class Tables:
         self.changed = False
         self.effects: list[Effect] = []
         self.ended: list[Registration] = []
+        self.moved: list[tuple[int, Iterable[str]]] = []
+        """Topics whose routes the command in progress moved: how many, and their names."""
         self.topic_queues: dict[str, dict[str, QueueData]] = {}
         self.topic_revisions: dict[str, int] = {}
         self.groups: dict[str, BrokerGroup] = {}
@@ -147,6 +150,7 @@ class Tables:
         self.changed = False
         self.effects = []
         self.ended = []
+        self.moved = []
         self.next_revision = self.revision + 1
 
     def end(self) -> bool:
@@ -171,11 +175,13 @@ class Tables:
     def touch_routes(self, group: BrokerGroup) -> None:
         """Something that every route through this group shows changes."""
         self.touch(group)
+        self.moved.append((len(group.topics), group.topics))
         self.topic_revisions.update(dict.fromkeys(group.topics, self.next_revision))
 
-    def touch_topics(self, topics: Iterable[str]) -> None:
+    def touch_topics(self, topics: Collection[str]) -> None:
         """Routes of these topics change; those without a route entry have no revision."""
         known = self.topic_revisions
+        self.moved.append((len(topics), topics))
         known.update((topic, self.next_revision) for topic in topics if topic in known)
         self.changed = True
 
@@ -233,8 +239,9 @@ class Tables:
         """The one instance of this value."""
         return self._interned.setdefault(queue_data, queue_data)
 
-    def put_topics(self, group: BrokerGroup, entries: Iterable[tuple[str, QueueData]]) -> None:
+    def put_topics(self, group: BrokerGroup, entries: Collection[tuple[str, QueueData]]) -> None:
         """Create or replace queue entries; only those that differ may be given."""
+        self.moved.append((len(entries), map(itemgetter(0), entries)))
         name, topics, interned = group.broker_name, group.own(), self._interned
         revision, revisions, queues = self.next_revision, self.topic_revisions, self.topic_queues
         pending = group.digest_pending if group.digest_sum is not None else None
@@ -265,6 +272,7 @@ class Tables:
 
     def _unlink_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         name, queues, revisions = group.broker_name, self.topic_queues, self.topic_revisions
+        self.moved.append((len(topics), topics))
         revisions.update(dict.fromkeys(topics, self.next_revision))
         for topic in topics:
             by_name = queues[topic]

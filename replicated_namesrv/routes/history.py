@@ -1,0 +1,168 @@
+"""History: what changed, revision by revision, for those who watch.
+
+Every command that changes the state is one change with one revision, so a watcher that has seen revision r needs exactly the
+changes after r, and a change is told whole or not at all. A change is described from the command, the state after it and the
+stamped time alone: nodes that apply the same commands tell the same bytes, and a watcher may go on at another node.
+
+The history is bounded in bytes. What is older than ``oldest`` is gone, and asking for it is an error that says so, never a gap.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterBroker,
+    RegisterTopic,
+    UnregisterBrokers,
+    UpdateSettings,
+)
+from replicated_namesrv.routes.state import Registration, RouteInfoManager
+
+HISTORY_BYTES_MAX = 16 << 20
+UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-lost"
+"""Kinds of removal: the broker said so (104); nobody heard it within its time-out; its connections are gone."""
+REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
+"""A new life of a broker; other content of a life; a refused registration that left a trace in its group, as in Java."""
+RESTORED = "restored"
+"""The whole state was replaced by a backup: read it anew."""
+TOPICS_LISTED_MAX = 1_000
+_CHANGE_OVERHEAD_BYTES = 150
+"""About what Python keeps per change beside its text."""
+_text = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Change(NamedTuple):
+    """One change, ready to be told."""
+
+    revision: int
+    kind: str
+    data: str
+    """A JSON object on one line, ASCII."""
+
+
+class CompactedError(Exception):
+    """The changes asked for are no longer kept; ``oldest`` is the least revision after which all changes are."""
+
+    def __init__(self, asked: int, oldest: int) -> None:
+        super().__init__(f"changes after revision {asked} are no longer kept, only those after {oldest}")
+        self.oldest = oldest
+
+
+class History:
+    """The latest changes. ``listeners`` are called after each and have to be quick."""
+
+    def __init__(self, bytes_max: int = HISTORY_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._changes: list[Change] = []
+        self._first = 0
+        """Position of the oldest change kept; those before it are cut off now and then."""
+        self._bytes = 0
+        self.oldest = 0
+        self.newest = 0
+        self.listeners: set[Callable[[], None]] = set()
+
+    def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:
+        """Remember what ``command``, just applied to ``state``, changed; ``removal``: why brokers went, if it removed any."""
+        kind, fields = describe(state, command, removal)
+        self.add(state.revision, kind, time_ms, fields)
+
+    def add(self, revision: int, kind: str, time_ms: int, fields: dict[str, Any]) -> None:
+        """Append a change."""
+        data = _text({"revision": revision, "kind": kind, "timeMs": time_ms, **fields})
+        self._changes.append(Change(revision, kind, data))
+        self._bytes += len(data) + _CHANGE_OVERHEAD_BYTES
+        self.newest = revision
+        while self._bytes > self._bytes_max and self._first < len(self._changes) - 1:
+            dropped = self._changes[self._first]
+            self._bytes -= len(dropped.data) + _CHANGE_OVERHEAD_BYTES
+            self.oldest = dropped.revision
+            self._first += 1
+        if 2 * self._first > len(self._changes):
+            del self._changes[: self._first]
+            self._first = 0
+        self._tell()
+
+    def restart(self, revision: int) -> None:
+        """The state was replaced as a whole and is at ``revision``: how it came there is not known here."""
+        self._changes, self._first, self._bytes = [], 0, 0
+        self.oldest = self.newest = revision
+        self._tell()
+
+    def after(self, revision: int, bytes_max: int) -> list[Change]:
+        """The first changes after ``revision``, about ``bytes_max`` of them and at least one if there is any. Raises
+        CompactedError."""
+        if revision < self.oldest:
+            raise CompactedError(revision, self.oldest)
+        position = bisect_right(self._changes, revision, lo=self._first, key=attrgetter("revision"))
+        found: list[Change] = []
+        while position < len(self._changes) and bytes_max > 0:
+            found.append(self._changes[position])
+            bytes_max -= len(found[-1].data)
+            position += 1
+        return found
+
+    def _tell(self) -> None:
+        for listener in tuple(self.listeners):
+            listener()
+
+
+def describe(state: RouteInfoManager, command: Command, removal: str) -> tuple[str, dict[str, Any]]:
+    """Kind and fields of what the last command applied to ``state`` changed."""
+    match command:
+        case RegisterBroker():
+            return _registration(state, command)
+        case UnregisterBrokers():
+            return removal, {"brokers": [_broker(gone) for gone in state.last_ended()], "topics": _topics(state)}
+        case RegisterTopic():
+            return "topic-registered", {"topics": [command.topic]}
+        case DeleteTopic():
+            return "topic-deleted", {"topics": [command.topic], "clusterName": command.cluster_name}
+        case ChangeWritePerm():
+            kind = "write-perm-added" if command.writable else "write-perm-wiped"
+            return kind, {"brokerName": command.broker_name, "topics": _topics(state)}
+        case PutKVConfig():
+            return "kv-put", {"namespace": command.namespace, "key": command.key, "value": command.value}
+        case DeleteKVConfig():
+            return "kv-deleted", {"namespace": command.namespace, "key": command.key}
+        case UpdateSettings():
+            return "settings-changed", {"settings": {_camel(name): value for name, value in command.values.items()}}
+
+
+def _registration(state: RouteInfoManager, command: RegisterBroker) -> tuple[str, dict[str, Any]]:
+    registration = state.registration(command.cluster_name, command.broker_addr)
+    fields: dict[str, Any] = {"topics": _topics(state), "replaced": [_broker(gone) for gone in state.last_ended()]}
+    if registration is None or registration.broker_id != command.broker_id:
+        return GROUP_CHANGED, {"brokerName": command.broker_name, **fields}
+    version = registration.data_version
+    broker = _broker(registration) | {
+        "dataVersion": {"counter": version.counter, "stateVersion": version.state_version, "timestamp": version.timestamp}
+    }
+    return REGISTERED if registration.epoch == state.revision else CHANGED, {"brokers": [broker], **fields}
+
+
+def _broker(registration: Registration) -> dict[str, Any]:
+    return {
+        "clusterName": registration.cluster_name,
+        "brokerName": registration.broker_name,
+        "brokerId": registration.broker_id,
+        "brokerAddr": registration.broker_addr,
+        "epoch": registration.epoch,
+    }
+
+
+def _topics(state: RouteInfoManager) -> list[str] | None:
+    """Topics whose routes moved; None: too many to list, read them anew."""
+    return state.last_topics(TOPICS_LISTED_MAX)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
