@@ -37,6 +37,8 @@ ENTRY_OVERHEAD_BYTES = 600
 """What the objects of one cache entry take beside their payload, measured generously."""
 HEAD_MAX_BYTES = 1024
 """A request whose opaque stands further behind is not prepared for."""
+REQUEST_MAX_BYTES = 4096
+"""A longer request is not prepared for either: looking for it would mean to copy and hash all of it."""
 MARK = b'"opaque":'
 MARK_BYTES = len(MARK)
 BINARY_OPAQUE = FRAME_PREFIX_BYTES + 5
@@ -147,7 +149,7 @@ class RouteAnswers:
 
     def remember(self, data: bytes, start: int, end: int, topic: str, parts: AnswerParts) -> None:
         """Prepare ``parts`` for frames equal to ``data[start:end]`` but for the opaque, if its place is certain."""
-        cut = cut_frame(data, start, end)
+        cut = cut_frame(data, start, end) if end - start <= REQUEST_MAX_BYTES else None
         if cut is None:
             return
         head, digits, tail = cut
@@ -220,7 +222,7 @@ class RouteAnswers:
         if len(data) - start < LEAST_BYTES:
             return None
         end = start + 4 + LENGTH_AT(data, start)[0]
-        if not start + LEAST_BYTES <= end <= len(data):
+        if not start + LEAST_BYTES <= end <= min(len(data), start + REQUEST_MAX_BYTES):
             return None
         cut = cut_frame(data, start, end)
         if cut is None:

@@ -16,7 +16,7 @@ from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server import registrations
-from replicated_namesrv.server.answers import RouteAnswers, cut_frame
+from replicated_namesrv.server.answers import REQUEST_MAX_BYTES, RouteAnswers, cut_frame
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import load_settings
@@ -104,6 +104,14 @@ def test_prepared_answers_stay_within_their_bound() -> None:
     assert decode_header(b"".join(pieces)[8:], 0).opaque == 5
     old = request(105, {"topic": "T0"}, opaque=5)
     assert answers.answer(None, old, 0, []) == 0
+
+
+def test_long_requests_are_neither_prepared_for_nor_looked_up() -> None:
+    answers = RouteAnswers(RouteInfoManager(), load_settings(None, {}, {}), ServerMetrics())
+    for remark in ("short", "long" * REQUEST_MAX_BYTES):
+        frame = raw_frame(b'{"code":105,"extFields":{"topic":"T"},"opaque":7,"remark":"%b"}' % remark.encode())
+        answers.remember(frame, 0, len(frame), "T", answer_parts(17, "none"))
+        assert answers.answer(None, frame, 0, []) == (len(frame) if remark == "short" else 0)
 
 
 class CountingNode(IndependentNode):
