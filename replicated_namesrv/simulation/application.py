@@ -46,7 +46,8 @@ class Application(Protocol):
         """The clients begin nothing new for a while."""
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine``, which may be deposed, and write on all others, as fast as can be, to catch a stale answer."""
+        """Read on ``machine``, which may be deposed, and write on all, as fast as can be: to catch a stale answer, and to leave
+        it with entries that nobody else has."""
 
     def read_finally(self) -> None:
         """Begin the reads that find out whether everything acknowledged is there, on every node."""
@@ -244,8 +245,9 @@ class RegisterApplication:
     def provoke(self, machine: Machine, duration_ns: int) -> None:
         self._probes += 1
         until_ns = self.world.now_ns + duration_ns
+        RegisterProbe(self, f"p{self._probes}-reads", machine, True, until_ns).start()
         for target in self.machines:
-            RegisterProbe(self, f"p{self._probes}-{target.name}", target, target is machine, until_ns).start()
+            RegisterProbe(self, f"p{self._probes}-{target.name}", target, False, until_ns).start()
 
     def read_finally(self) -> None:
         for machine in self.machines:

@@ -14,7 +14,7 @@ from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
-_RACES = ("amnesia", "deaf_hand_over", "forgetful_voter", "slow_leader")
+_RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "slow_leader")
 """Kinds that need some calm before they strike."""
 _RACE_NS = 500 * MS
 """How long a machine is tempted to answer what is stale."""
@@ -328,6 +328,24 @@ class Nemesis:
         self._network.cut(links, hold=rng.random() < 0.5)
         self._later(fault.duration_ns + SECOND, self._network.mend, links)
         self.provoke(leader, _RACE_NS)
+
+    def _do_abandoned(self, rng: Random, fault: Fault) -> None:
+        """The leader is cut off in the middle of writes; then it returns and its successor is cut off, and so on: uncommitted
+        entries of several terms at equal indexes, here and there on one follower."""
+
+        def strike(cut: list[Link], left: int) -> None:
+            self._network.mend(cut)
+            leader = self._leader()
+            if leader is None or left == 0:
+                return
+            links = [link for link in self._network.links if leader.name in link]
+            if rng.random() < 0.3:
+                links.remove(rng.choice([link for link in links if link[0] == leader.name]))
+            self._network.cut(links, hold=rng.random() < 0.5)
+            self.provoke(leader, _RACE_NS)
+            self._later(int((0.6 + 0.8 * rng.random()) * SECOND), strike, links, left - 1)
+
+        strike([], rng.randint(1, 4))
 
     def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> None:
         """The leader hands over, and a moment later hears nothing any more."""
