@@ -240,8 +240,7 @@ class End(Record):
 
 
 RECORDS: dict[str, type[Record]] = {
-    kind.record: kind
-    for kind in (Header, Phase, Invoke, Complete, Observe, Status, Fault, Election, Expiry, Truth, Send, End)
+    kind.record: kind for kind in (Header, Phase, Invoke, Complete, Observe, Status, Fault, Election, Expiry, Truth, Send, End)
 }
 
 

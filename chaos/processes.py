@@ -1,0 +1,154 @@
+"""Child processes that cannot outlive this one.
+
+Each runs in a process group of its own, so that Ctrl-C reaches only the harness, which then ends its children in order. Against
+a harness that is killed without a chance to act, the kernel ends each child (``PR_SET_PDEATHSIG``), paused ones too.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from replicated_namesrv.errors import NamesrvError
+
+STOP_TIMEOUT_S = 10.0
+"""How long a child may take to stop by itself before it is killed."""
+PORT_FIRST, PORT_END = 25_000, 28_000
+"""Below the range from which Linux gives ports to outgoing connections: a port stays ours while its owner is down."""
+_PR_SET_PDEATHSIG = 1
+_EXIT_ORPHANED = 125
+
+
+class ProcessError(NamesrvError):
+    """A process did not start or ended too early; the text says which and where its output is."""
+
+
+class ChildProcess:
+    """One program, started as often as needed with the same command; its output is appended to one file."""
+
+    def __init__(self, name: str, command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self.log_file = log_file
+        self._command = list(command)
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: asyncio.subprocess.Process | None = None
+        self.paused = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that runs; None while none does."""
+        return self._process.pid if self.running and self._process is not None else None
+
+    @property
+    def running(self) -> bool:
+        """Started and not ended; a paused process counts as running."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def state(self) -> str:
+        """running, paused or dead."""
+        return "dead" if not self.running else "paused" if self.paused else "running"
+
+    async def start(self) -> None:
+        """Raises ProcessError."""
+        assert not self.running, f"{self.name} runs already"
+        try:
+            self.log_file.parent.mkdir(parents=True, exist_ok=True)
+            with self.log_file.open("ab") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._environment,
+                    process_group=0,
+                    preexec_fn=_die_with(os.getpid()),
+                )
+        except OSError as cause:
+            raise ProcessError(f"{self.name} cannot be started: {cause}") from cause
+        self.paused = False
+
+    def check(self) -> None:
+        """Raises ProcessError with the end of its output, if it has ended."""
+        if not self.running:
+            code = self._process.returncode if self._process is not None else None
+            raise ProcessError(f"{self.name} ended (exit status {code}), see {self.log_file}: {' | '.join(self.last_lines())}")
+
+    def last_lines(self, count: int = 3) -> list[str]:
+        """The end of its output."""
+        with contextlib.suppress(OSError), self.log_file.open("rb") as log:
+            log.seek(max(0, self.log_file.stat().st_size - 4096))
+            return [line[:300] for line in log.read().decode(errors="replace").splitlines()[-count:]]
+        return []
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing of it runs, its sockets stay open."""
+        self._signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+        self.paused = False
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._signal(signal.SIGKILL)
+        if self._process is not None:
+            await self._process.wait()
+        self.paused = False
+
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, and SIGKILL if it is still there after ``timeout_s``."""
+        if self._process is None:
+            return
+        if self.paused:
+            self.resume()
+        self._signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), timeout_s)
+        except TimeoutError:
+            await self.kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def _die_with(parent_pid: int) -> Callable[[], None]:
+    """What a child does between fork and exec (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    prctl = ctypes.CDLL(None).prctl
+
+    def set_death_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent_pid:  # the parent died before the line above
+            os._exit(_EXIT_ORPHANED)
+
+    return set_death_signal
+
+
+def free_ports(count: int, rng: random.Random) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens on. Raises ProcessError."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in rng.sample(range(PORT_FIRST, PORT_END), PORT_END - PORT_FIRST):
+            attempt = held.enter_context(socket.socket())
+            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                attempt.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise ProcessError(
+        f"{count} free ports are needed between {PORT_FIRST} and {PORT_END}, {len(found)} are there; end other runs"
+    )
