@@ -65,7 +65,7 @@ class IndependentNode:
         self._wall_clock_ms = wall_clock_ms
         self._soon = soon
         self.state = RouteInfoManager(_route_settings(settings))
-        self.history = History()
+        self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
         self.expired_count = 0

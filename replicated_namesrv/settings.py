@@ -190,6 +190,9 @@ class Settings:
     connection_loss_grace_ms: int = setting(
         500, OWN, "A broker whose every connection is lost is dropped after this long without a new one (cp)."
     )
+    watch_history_bytes: int = setting(
+        16_777_216, OWN, "Changes kept for /v1/watch; a watcher that resumes at an older one has to read the state anew."
+    )
     listen: str = setting("", OWN, "HOST:PORT that peers connect to; empty: bindAddress and listenPort.")
     node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
     data_dir: str = setting("", OWN, "Folder of everything this node writes. Empty: ~/namesrv.")

@@ -19,6 +19,7 @@ from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.metrics import EXPOSITION, Exposition
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.admin.responses import json_error
+from replicated_namesrv.admin.watch import WATCHERS, Watchers
 from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -92,11 +93,15 @@ class AdminServer:
         if settings.admin_token_file:
             read_token(settings.admin_token_file)
         self._connections_max = connections_max
-        self._exposition = Exposition(context)
+        watchers = Watchers()
+        self._exposition = Exposition(context, watchers)
         self._app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
         self._app[CONTEXT] = context
         self._app[ACCESS] = Access(settings.admin_token_file)
         self._app[EXPOSITION] = self._exposition
+        self._app[WATCHERS] = watchers
+        context.service.on_leader(watchers.tell_leader)
+        self._app.on_shutdown.append(watchers.stop)
         self._app.on_response_prepare.append(_set_headers)
         self._app.add_routes(ROUTES)
         self._runner = web.AppRunner(

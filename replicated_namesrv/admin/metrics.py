@@ -15,6 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import AdminContext
+from replicated_namesrv.admin.watch import Watchers
 from replicated_namesrv.server.metrics import LATENCY_BOUNDS_NS, Histogram
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
@@ -65,6 +66,8 @@ METRICS: dict[str, Declared] = {
     "loop_lag_seconds": Declared(HISTOGRAM, "How late the event loop ran."),
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest lag of the event loop within the last seconds."),
     "admin_connections_refused": Declared(COUNTER, "HTTP connections closed because there were too many."),
+    "watchers": Declared(GAUGE, "Streams of /v1/watch that are open."),
+    "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch ended because the watcher could not keep up."),
 }
 """Every metric of this module. Process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
 prometheus_client."""
@@ -121,8 +124,8 @@ def outcome_name(code: int | None) -> str:
 class NodeCollector:
     """Turns a node's counters into metric families; ``refused`` gives the admin server's refused connections."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self._context = context
+    def __init__(self, context: AdminContext, watchers: Watchers) -> None:
+        self._context, self._watchers = context, watchers
         self.admin_connections_refused = 0
 
     def describe(self) -> Iterator[Metric]:
@@ -146,6 +149,8 @@ class NodeCollector:
         yield _histogram("loop_lag_seconds", context.loop_lag.histogram)
         yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
         yield _single("admin_connections_refused", self.admin_connections_refused)
+        yield _single("watchers", self._watchers.count)
+        yield _single("watchers_too_slow", self._watchers.too_slow_count)
 
     def _requests(self) -> Iterator[Metric]:
         metrics = self._context.remoting.metrics
@@ -196,8 +201,8 @@ class NodeCollector:
 class Exposition:
     """Renders all metrics in the format that the scraper asks for."""
 
-    def __init__(self, context: AdminContext) -> None:
-        self.collector = NodeCollector(context)
+    def __init__(self, context: AdminContext, watchers: Watchers) -> None:
+        self.collector = NodeCollector(context, watchers)
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self.collector)
         ProcessCollector(registry=self._registry)

@@ -88,6 +88,7 @@ class ReplicatedNode(Observer):
         self._on_failure: Callable[[str], None] = lambda reason: None
         self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
         self.history = self._machine.history
+        self.history.bytes_max = settings.watch_history_bytes
         self.history_id = ""
         self._shared: Future[Freshness] | None = None
         self._waiting: set[Future[Freshness]] = set()

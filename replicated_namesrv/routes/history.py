@@ -60,7 +60,7 @@ class History:
     """The latest changes. ``listeners`` are called after each and have to be quick."""
 
     def __init__(self, bytes_max: int = HISTORY_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._changes: list[Change] = []
         self._first = 0
         """Position of the oldest change kept; those before it are cut off now and then."""
@@ -80,7 +80,7 @@ class History:
         self._changes.append(Change(revision, kind, data))
         self._bytes += len(data) + _CHANGE_OVERHEAD_BYTES
         self.newest = revision
-        while self._bytes > self._bytes_max and self._first < len(self._changes) - 1:
+        while self._bytes > self.bytes_max and self._first < len(self._changes) - 1:
             dropped = self._changes[self._first]
             self._bytes -= len(dropped.data) + _CHANGE_OVERHEAD_BYTES
             self.oldest = dropped.revision

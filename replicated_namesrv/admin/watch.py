@@ -1,0 +1,205 @@
+"""``GET /v1/watch``: changes as server-sent events, resumable, never with a gap.
+
+Each change of the state is one event whose ``id`` is its revision; whoever has seen it asks for what follows with
+``?from=REVISION`` or, as browsers do by themselves, the header ``Last-Event-ID``. A watcher reads from the service's history at
+its own pace: nothing is kept per watcher but a position. If the position is no longer in the history, that is answer 410, or
+the event ``end`` within a stream; both name the oldest revision from which one may go on. Events without an ``id`` tell of this
+node: the leader it knows (``leader``) and why the stream ends (``end``).
+
+Nodes of a cluster count the same revisions, so a watcher may go on at another one. An independent node counts anew in each of
+its lives: its ids name the life too (``REVISION@HISTORY``), and one of an earlier life is answered with 410.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from aiohttp import web
+
+from replicated_namesrv.admin.context import CONTEXT, AdminContext
+from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.admin.views import fresh_state
+from replicated_namesrv.errors import BodyError
+from replicated_namesrv.routes.history import CompactedError, History
+
+log = logging.getLogger(__name__)
+
+WATCHERS_MAX = 128
+"""Streams at a time, half of the admin connections; one more is answered with 503."""
+KEEP_ALIVE_S = 10.0
+"""A comment is sent after so long without an event: proxies keep the stream, and a watcher that is gone is noticed."""
+WRITE_TIMEOUT_S = 30.0
+"""A watcher that takes nothing for so long is closed."""
+BATCH_BYTES = 64 << 10
+NOTICES_MAX = 1_000
+_STOPPED = "this node stops"
+_SLOW = "this watcher takes nothing"
+
+
+class Watcher:
+    """One stream: where it stands, and what else it has to be told."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        """Revision of the last change sent."""
+        self.notices: list[str] = []
+        self.woken = asyncio.Event()
+
+
+class Watchers:
+    """All streams of one node."""
+
+    def __init__(self) -> None:
+        self._open: set[Watcher] = set()
+        self.leader: str | None = None
+        self.term = 0
+        self.stopping = False
+        self.too_slow_count = 0
+        """Streams ended because the watcher was too slow, since the start."""
+
+    @property
+    def count(self) -> int:
+        """Streams open."""
+        return len(self._open)
+
+    def tell_leader(self, leader: str | None, term: int) -> None:
+        """Tell every watcher, and those to come, the leader this node believes in."""
+        self.leader, self.term = leader, term
+        text = _event("leader", json.dumps({"leader": leader, "term": term}))
+        for watcher in self._open:
+            if len(watcher.notices) < NOTICES_MAX:  # beyond that it has long been too slow
+                watcher.notices.append(text)
+            watcher.woken.set()
+
+    async def stop(self, app: web.Application) -> None:
+        """End every stream, with the reason."""
+        self.stopping = True
+        for watcher in self._open:
+            watcher.woken.set()
+
+    async def stream(self, request: web.Request, context: AdminContext, position: int) -> web.StreamResponse:
+        """Send hello and then what follows ``position`` until one of us ends it."""
+        watcher, history = Watcher(position), context.service.history
+        if len(self._open) >= WATCHERS_MAX:
+            return json_error(503, f"there are {WATCHERS_MAX} watchers already", "close one, or watch another node")
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"})
+        self._open.add(watcher)
+        history.listeners.add(watcher.woken.set)
+        try:
+            await response.prepare(request)
+            await self._send(response, self._hello(context, watcher))
+            await self._follow(response, context, watcher)
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            self.too_slow_count += 1
+            log.warning("watcher closed: %s", _SLOW, extra={"peer": request.remote, "revision": watcher.position})
+            await self._end_slow(request, response, history)
+        finally:
+            history.listeners.discard(watcher.woken.set)
+            self._open.discard(watcher)
+        return response
+
+    def _hello(self, context: AdminContext, watcher: Watcher) -> str:
+        history = context.service.history
+        fields: dict[str, Any] = {
+            "nodeId": context.settings.node_id,
+            "mode": context.service.mode,
+            "from": watcher.position,
+            "revision": history.newest,
+            "oldest": history.oldest,
+        }
+        if context.service.mode == "cp":
+            fields |= {"leader": self.leader, "term": self.term}
+        return _event("hello", json.dumps(fields), _id(watcher.position, context.service.history_id))
+
+    async def _follow(self, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:
+        history, history_id = context.service.history, context.service.history_id
+        while True:
+            watcher.woken.clear()
+            try:
+                changes = history.after(watcher.position, BATCH_BYTES)
+            except CompactedError as error:
+                self.too_slow_count += 1
+                await self._send(response, _end("compacted", str(error), history))
+                return
+            events = [_event(change.kind, change.data, _id(change.revision, history_id)) for change in changes]
+            notices, watcher.notices = watcher.notices, []
+            if events or notices:
+                await self._send(response, "".join(events + notices))
+                if changes:
+                    watcher.position = changes[-1].revision
+                continue
+            if self.stopping:
+                await self._send(response, _end("stopping", _STOPPED, history))
+                return
+            try:
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    await watcher.woken.wait()
+            except TimeoutError:
+                await self._send(response, ":\n\n")
+
+    async def _send(self, response: web.StreamResponse, text: str) -> None:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await response.write(text.encode())
+
+    async def _end_slow(self, request: web.Request, response: web.StreamResponse, history: History) -> None:
+        """Leave the reason in the buffer, for a watcher that wakes up yet, and hold the connection no longer than that takes."""
+        try:
+            async with asyncio.timeout(0):
+                await response.write(_end("slow", _SLOW, history).encode())
+        except (TimeoutError, ConnectionResetError):
+            pass
+        transport = request.transport
+        if transport is not None:
+            transport.close()
+            asyncio.get_running_loop().call_later(WRITE_TIMEOUT_S, transport.abort)
+
+
+WATCHERS = web.AppKey("watchers", Watchers)
+
+
+async def watch(request: web.Request) -> web.StreamResponse:
+    """``GET /v1/watch?from=REVISION``: every change after that revision, and all to come; without it those to come."""
+    context = request.app[CONTEXT]
+    asked = request.headers.get("Last-Event-ID") or request.query.get("from")
+    await fresh_state(context)
+    history, history_id = context.service.history, context.service.history_id
+    if asked is None:
+        return await request.app[WATCHERS].stream(request, context, history.newest)
+    revision, of_history = _parse(asked)
+    if of_history not in ("", history_id):
+        return _gone(f"revision {revision} was counted in another life of an independent node", history)
+    if revision > history.newest:
+        return _gone(f"revision {revision} has not happened here: the latest is {history.newest}", history)
+    if revision < history.oldest:
+        return _gone(str(CompactedError(revision, history.oldest)), history)
+    return await request.app[WATCHERS].stream(request, context, revision)
+
+
+def _parse(text: str) -> tuple[int, str]:
+    """(revision, history) of an id. Raises BodyError."""
+    number, _, of_history = text.strip().partition("@")
+    if not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise BodyError(f"'{text[:80]}' is no revision: give the id of the last event seen, or the revision of another answer")
+    return int(number), of_history
+
+
+def _gone(error: str, history: History) -> web.Response:
+    remedy = "read the state anew (/v1/topics, /v1/brokers, /v1/kv) and watch from the revision that those answers name"
+    fields = {"error": error, "remedy": remedy, "outcome": "not done", "oldest": history.oldest, "revision": history.newest}
+    return json_response(fields, 410)
+
+
+def _id(revision: int, history_id: str) -> str:
+    return f"{revision}@{history_id}" if history_id else str(revision)
+
+
+def _event(kind: str, data: str, event_id: str | None = None) -> str:
+    head = "" if event_id is None else f"id: {event_id}\n"
+    return f"{head}event: {kind}\ndata: {data}\n\n"
+
+
+def _end(reason: str, text: str, history: History) -> str:
+    return _event("end", json.dumps({"reason": reason, "error": text, "oldest": history.oldest, "revision": history.newest}))

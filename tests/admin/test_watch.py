@@ -1,0 +1,147 @@
+"""Watching a node over real connections."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.admin import watch as watch_module
+from replicated_namesrv.admin.watch import WATCHERS_MAX
+from replicated_namesrv.node import Node
+from replicated_namesrv.routes.commands import PutKVConfig
+from tests.support.events import watching
+from tests.support.nodes import http, running_node
+from tests.support.waiting import until
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[tuple[Node, int]]:
+    async with running_node(tmp_path) as started:
+        yield started
+
+
+async def put(node: Node, value: str) -> int:
+    """Write one entry; the revision after it."""
+    outcome = node.service.propose(PutKVConfig("n", "k", value), None)
+    if isinstance(outcome, asyncio.Future):
+        await outcome
+    return node.service.state.revision
+
+
+async def test_changes_arrive_and_a_watcher_goes_on_where_it_was(node: tuple[Node, int]) -> None:
+    started, port = node
+    async with watching(port) as stream:
+        hello = await stream.next()
+        assert (hello.kind, hello.data["from"], hello.data["oldest"], hello.data["mode"]) == ("hello", 0, 0, "ap")
+        for number in range(1, 4):
+            assert await put(started, f"v{number}") == number
+            event = await stream.next()
+            assert (event.kind, event.data["revision"], event.data["value"]) == ("kv-put", number, f"v{number}")
+            assert event.id is not None
+            assert event.id.partition("@")[0] == str(number)
+    second = f"2@{started.service.history_id}"
+    for query, last_event_id in (("?from=2", None), (f"?from={second}", None), ("?from=0", second)):
+        async with watching(port, query, last_event_id) as stream:
+            assert (await stream.next()).data["from"] == 2
+            assert (await stream.next()).data["revision"] == 3
+
+
+async def test_without_a_position_it_begins_now_and_hello_says_where(node: tuple[Node, int]) -> None:
+    started, port = node
+    await put(started, "before")
+    async with watching(port) as stream:
+        hello = await stream.next()
+    assert hello.id is not None
+    await put(started, "while nobody watched")
+    async with watching(port, last_event_id=hello.id) as stream:
+        await stream.next()
+        assert (await stream.next()).data["value"] == "while nobody watched"
+
+
+async def test_a_revision_that_is_gone_is_an_error_that_names_the_oldest(tmp_path: Path) -> None:
+    async with running_node(tmp_path, watchHistoryBytes="2000") as (started, port):
+        for number in range(50):
+            await put(started, str(number))
+        answer = await http(port, "/v1/watch?from=3")
+        assert answer.status == 410
+        oldest = answer.json["oldest"]
+        assert f"only those after {oldest}" in answer.json["error"]
+        assert "/v1/topics" in answer.json["remedy"]
+        async with watching(port, f"?from={oldest}") as stream:
+            await stream.next()
+            assert [(await stream.next()).data["revision"] for _ in range(50 - oldest)] == list(range(oldest + 1, 51))
+        answer = await http(port, "/v1/watch?from=51")
+        assert (answer.status, answer.json["revision"]) == (410, 50)
+
+
+async def test_an_earlier_life_of_an_independent_node_is_recognised(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (started, port):
+        await put(started, "one")
+        async with watching(port, "?from=0") as stream:
+            await stream.next()
+            seen = (await stream.next()).id
+    async with running_node(tmp_path) as (started, port):
+        assert started.service.state.revision == 1, "read back from kvConfig.json"
+        answer = await http(port, "/v1/watch", headers={"Last-Event-ID": str(seen)})
+        assert answer.status == 410
+        assert "another life" in answer.json["error"]
+
+
+@pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 19, "@"])
+async def test_a_position_that_is_none_is_refused(node: tuple[Node, int], position: str) -> None:
+    answer = await http(node[1], f"/v1/watch?from={position}")
+    assert answer.status == 400
+    assert "is no revision" in answer.json["error"]
+
+
+async def test_a_stopping_node_says_so(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (_, port):
+        context = watching(port)
+        stream = await context.__aenter__()
+        await stream.next()
+    end = await stream.next()
+    assert (end.kind, end.data["reason"]) == ("end", "stopping")
+    assert await stream.ended()
+    await context.__aexit__(None, None, None)
+
+
+async def test_who_does_not_read_is_let_go_and_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "WRITE_TIMEOUT_S", 0.2)
+    async with running_node(tmp_path, watchHistoryBytes="1000000") as (started, port):
+        with socket.socket() as idle:
+            idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            idle.connect(("127.0.0.1", port))
+            idle.sendall(b"GET /v1/watch?from=0 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await until(lambda: started.service.history.listeners, "the watcher")
+            written = 0
+            while started.service.history.listeners:
+                await put(started, f"{written}".zfill(200_000))
+                written += 1
+            metrics = (await http(port, "/metrics")).text
+            assert "namesrv_watchers_too_slow_total 1.0" in metrics
+            idle.settimeout(60)
+            received = b""
+            while chunk := await asyncio.to_thread(idle.recv, 1 << 16):
+                received += chunk
+        assert b"event: end" in received[-600:]
+        assert b'"reason": "compacted"' in received[-600:] or b'"reason": "slow"' in received[-600:]
+
+
+async def test_watchers_are_limited(node: tuple[Node, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert WATCHERS_MAX == 128
+    _, port = node
+    monkeypatch.setattr(watch_module, "WATCHERS_MAX", 1)
+    async with watching(port) as stream:
+        await stream.next()
+        answer = await http(port, "/v1/watch")
+        assert answer.status == 503
+        assert "1 watchers already" in answer.json["error"]
+
+
+async def test_watching_is_documented_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
+    assert f"At most {WATCHERS_MAX} watchers" in text
+    assert f"takes nothing for {watch_module.WRITE_TIMEOUT_S:g} s" in text
+    assert f"comment every {watch_module.KEEP_ALIVE_S:g} s" in text
