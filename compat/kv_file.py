@@ -21,7 +21,7 @@ def read_kv_file(path: Path) -> KVTable:
     """The table in the file; empty where the file is missing or empty. Raises StorageError for anything else it cannot use."""
     try:
         content = path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as cause:
         raise StorageError(f"{path}: cannot be read ({cause.strerror}); {_REMEDY}") from cause

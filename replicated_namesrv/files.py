@@ -34,6 +34,18 @@ def write_atomically(path: Path, content: bytes, *, backup: bool = False) -> Non
         raise StorageError(f"{path}: could not be written ({cause.strerror}); the old content is unchanged") from cause
 
 
+def why_unwritable(path: Path) -> str | None:
+    """Why ``write_atomically`` could not replace or create ``path``, as far as can be seen beforehand; None: it could."""
+    folder = path.parent
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} is not writable for this user"
+    return None
+
+
 def _write_synced(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)

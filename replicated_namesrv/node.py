@@ -15,6 +15,7 @@ import logging
 import signal
 from asyncio import Future
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 
 from replicated_namesrv.admin.app import AdminServer
@@ -23,6 +24,7 @@ from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.compat import IndependentNode
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.files import why_unwritable
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.settings import Settings
 
@@ -49,6 +51,23 @@ def service_of(settings: Settings) -> ObservedService:
 
         return ReplicatedNode(settings, transport_settings(settings))
     return IndependentNode(settings)
+
+
+def check_kv_folder(settings: Settings) -> None:
+    """Can an independent node write kvConfig.json? Raises StartError where it cannot and the folder was asked for.
+
+    The default folder is only warned about: routes need no disk, and a node in a container without one serves them.
+    """
+    why = why_unwritable(Path(settings.kv_config_path)) if settings.mode == "ap" else None
+    if why is None:
+        return
+    for attribute, name, value in (
+        ("kv_config_path", "kvConfigPath", settings.kv_config_path),
+        ("data_dir", "dataDir", settings.data_dir),
+    ):
+        if attribute in settings.origins:
+            raise StartError(f"{name}={value} ({settings.origins[attribute]}): {why}; make it writable or name another folder")
+    log.warning("changes of the KV config will be refused; name a folder with --data-dir (dataDir)", extra={"why": why})
 
 
 class Node:
@@ -86,6 +105,7 @@ class Node:
     async def start(self) -> None:
         """Start everything, or raise StartError with nothing left running."""
         try:
+            check_kv_folder(self.settings)
             self.loop_lag.start()
             self._undo.append(self.loop_lag.stop)
             address = self.settings.admin_address

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from replicated_namesrv.cli.client import (
+    ADDRESSES_VARIABLE,
     BAD,
     FOUND,
     USAGE,
@@ -37,7 +38,7 @@ from replicated_namesrv.client.queries import (
     topics_request,
 )
 from replicated_namesrv.client.remoting import RemotingCommand
-from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.errors import NamesrvError, SettingError
 
 HELP = "show where the answers of several name servers differ"
 
@@ -152,6 +153,12 @@ def _agree(answers: Mapping[str, object]) -> bool:
 
 
 async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
+    """Raises SettingError: nothing to compare."""
+    if len(servers.addresses) < 2:
+        raise SettingError(
+            f"diff compares name servers and was given one, {servers.addresses[0]}: give two or more with "
+            f"-n 'host:port;host:port' or in {ADDRESSES_VARIABLE}"
+        )
     comparison = _Comparison(servers, Progress())
     await comparison.run(arguments.namespace)
     compared = [address for address in servers.addresses if address not in comparison.unreachable]

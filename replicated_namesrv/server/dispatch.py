@@ -15,7 +15,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
+from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, StorageError, UnavailableError
 from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.changes import Changes
 from replicated_namesrv.server.connection import RemotingConnection
@@ -129,6 +129,8 @@ class RequestDispatcher:
         ):
             request.connection.close(CloseReason.OURS)
             return None
+        if isinstance(error, StorageError):
+            self._problems.report("storage", "a change was refused: it could not be written down", why=str(error))
         if isinstance(error, NamesrvError):
             return Answer(error.response_code, str(error))
         name = type(error).__name__

@@ -21,7 +21,7 @@ from tests.support.client_peers import Behaviour, scripted_server
 from tests.support.nodes import running_command, running_node
 from tests.support.waiting import wait_until
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -288,6 +288,7 @@ def test_nobody_answers(namesrv: Namesrv, command: tuple[str, ...]) -> None:
         (("route",), "TOPIC"),
         (("route", "T", "-n", "nonsense"), "'nonsense' is not host:port"),
         (("route", "T", "--timeout-ms", "0"), "less than 1"),
+        (("diff", "-n", "127.0.0.1:1;127.0.0.1:1"), "give two or more"),
         (("topics", "delete"), "wants a TOPIC"),
         (("topics", "list", "T"), "'list' takes none"),
         (("topics", "--unit", "--cluster", "C"), "leave out --cluster"),

@@ -165,6 +165,24 @@ def test_damaged_kv_file_stops_the_start(tmp_path: Path) -> None:
     assert "kvConfig.json" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("setting", ["dataDir", "kvConfigPath"])
+def test_folder_that_was_asked_for_and_cannot_be_written_stops_the_start(setting: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    given = f"{setting}={tmp_path}/file/below"
+    done = run_command("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--set", given)
+    assert (done.returncode, done.stdout) == (255, "")
+    assert done.stderr.startswith(f"the name server did not start: {given} (flag): {tmp_path}/file is no folder")
+
+
+def test_default_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -> None:
+    """RocketMQ's server starts without a disk too, and routes need none."""
+    (tmp_path / "home").touch()
+    environment, errors = {"HOME": str(tmp_path / "home")}, tmp_path / "stderr"
+    with running_command("serve", "--listen", "127.0.0.1:0", "--admin", "off", environment=environment, stderr=errors) as server:
+        server.wait_line("boot success")
+    assert "--data-dir" in errors.read_text()
+
+
 async def test_logs_are_human_on_a_terminal(tmp_path: Path) -> None:
     main_end, terminal = os.openpty()
     process = await asyncio.create_subprocess_exec(

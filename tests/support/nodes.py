@@ -17,7 +17,7 @@ from replicated_namesrv.node import Node
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass
