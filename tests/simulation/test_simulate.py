@@ -5,6 +5,7 @@ Repeat a failing seed with ``namesrv simulate --seeds N:N+1 --nodes 3 --duration
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,9 +44,11 @@ def test_fixed_seeds() -> None:
 
 
 def fresh_seed() -> int:
-    """Another one for every commit, so that a run that is repeated tells the same; any where there is no commit."""
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    """Another one for every commit, so that a run that is repeated tells the same; any where there is no commit or no git."""
+    commit = ""
+    if git := shutil.which("git"):
+        command = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return 10_000 + (int(commit[:12], 16) if commit else random.SystemRandom().getrandbits(48)) % 1_000_000_000
 
 
