@@ -41,6 +41,8 @@ class Defences:
     """A leader that hands over answers no more lease reads in that term."""
     snapshot_before_reset: bool = True
     """A received snapshot is durable before the log it replaces is given up."""
+    tail_rewrite: bool = True
+    """On opening, what the log does not say was synced is copied to new files: failed syncs may have left it in memory alone."""
     digest_check: bool = True
     """Digests of equal indexes are compared between nodes."""
 

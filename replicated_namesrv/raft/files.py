@@ -53,9 +53,6 @@ class FileStorage:
         while view:
             view = view[os.write(descriptor, view) :]
 
-    def truncate(self, name: str, size: int) -> None:
-        os.ftruncate(self._open(name), size)
-
     def rename(self, old: str, new: str) -> None:
         os.rename(self._directory / old, self._directory / new)
         self._forget(new)

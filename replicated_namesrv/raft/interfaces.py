@@ -41,7 +41,8 @@ class Storage(Protocol):
 
     What is guaranteed after a power loss: bytes of a file up to its last ``sync``; existence, absence and name of a file
     as of the last ``sync`` with ``directory``. Anything later may be there, partly there or not at all. Every call may raise
-    OSError (disk full, failing device); the node then stops.
+    OSError (disk full, failing device); the node then stops. What a failed ``sync`` should have covered may be readable and
+    yet never become durable, whatever later syncs of that file report: only a new file will do.
     """
 
     def list_names(self) -> list[str]:
@@ -55,9 +56,6 @@ class Storage(Protocol):
 
     def append(self, name: str, data: bytes) -> None:
         """Write at the end, creating the file if there is none. Visible to ``read`` at once, durable after ``sync``."""
-
-    def truncate(self, name: str, size: int) -> None:
-        """Cut the file to ``size`` bytes. Durable after ``sync``."""
 
     def rename(self, old: str, new: str) -> None:
         """Give ``old`` the name ``new``, atomically replacing what had it."""

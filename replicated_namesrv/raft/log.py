@@ -13,7 +13,10 @@ the last one whose sync was reported. The argument:
    data is damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft.
    A mark is also written when writing pauses, so that damage to the last batch is recognised too; only a crash within that
    pause leaves a last batch whose damage looks torn.
-4. Whole segments are deleted, never rewritten; each begins with the term, vote and commit index, so it stands alone.
+4. What was readable on opening but not marked as synced may be in memory alone: after a failed fsync Linux takes the pages for
+   clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new files,
+   which are synced and then take the old names, before any of it counts as durable.
+5. Whole segments are deleted; each begins with the term, vote and commit index, so it stands alone.
 
 The commit index in a mark is a hint that lets a restarted node apply before it hears a leader; it is never ahead of its
 entries in the stream.
@@ -23,6 +26,7 @@ The list interface at the end (``add``, ``clear``, ``deleteEntriesFrom`` …) is
 
 import struct
 from collections.abc import Callable
+from typing import NamedTuple
 from zlib import crc32
 
 from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError, Storage
@@ -36,6 +40,8 @@ CHECKED_FROM = RECORD.size - CHECKED.size
 HEADER = struct.Struct("<8sIQI")
 """Magic, format version, number of the first record, checksum."""
 MAGIC = b"RAFTLOG\n"
+ASIDE = "log.writing"
+"""A segment that is being copied."""
 VERSION = 1
 INDEX_TERM = struct.Struct("<QQ")
 TWO_INDEX_TERMS = struct.Struct("<QQQQ")
@@ -65,14 +71,27 @@ class Segment:
         """Last entry of the log when the segment was closed: with a snapshot from there on it is not needed."""
 
 
+class _Opened(NamedTuple):
+    """A segment that was read on opening."""
+
+    segment: Segment
+    data: bytes
+    """Up to the last good record."""
+    last_number: int
+    torn: bool
+    """There was more."""
+
+
 class Log:
     """The log of one node. Opening recovers; writing is buffered until ``begin_sync``.
 
     Raises CorruptionError if synced data is damaged, InvariantError if a caller would break the log, OSError from the disk.
     """
 
-    def __init__(self, storage: Storage, segment_bytes: int = 16 << 20) -> None:
+    def __init__(self, storage: Storage, segment_bytes: int = 16 << 20, rewrite_tail: bool = True) -> None:
+        """``rewrite_tail`` False trusts whatever can be read (``Defences.tail_rewrite``)."""
         self._storage = storage
+        self._rewrite_tail = rewrite_tail
         self._segment_bytes = segment_bytes
         self._entries: list[Entry] = []
         self.base_index = 0
@@ -91,6 +110,7 @@ class Log:
         """Of the last record of term and vote."""
         self.durable_index = 0
         self._marked = 0
+        """What the newest mark tells: records up to here had been synced."""
         self._data_number = 0
         self._reset_number = 0
         self._syncing_number = 0
@@ -111,33 +131,48 @@ class Log:
     # Opening
 
     def _open(self) -> None:
+        self._storage.remove(ASIDE)
         names = [n for n in self._storage.list_names() if n.startswith("log-")]
         expected = 0
+        opened: list[_Opened] = []
         for position, name in enumerate(names):
             data = self._storage.read(name)
             if expected and self._follows_released(names[position:], data, expected):
                 self._drop_reappeared()
-                expected = 0
+                expected, opened = 0, []
             offset = self._read_header(name, data, expected)
             if offset:
-                self._segments.append(Segment(name, self.number + 1, len(data)))
+                segment = Segment(name, self.number + 1, len(data))
+                self._segments.append(segment)
                 offset = self._replay_segment(data, offset)
+                segment.last_index = self.last_index
+                opened = [o for o in opened if o.last_number > self._marked]
+                opened.append(_Opened(segment, data[:offset], self.number, offset < len(data)))
             if offset < len(data) or not offset:
                 self._cut_tail(names[position:], data, offset)
                 break
-            self._segments[-1].last_index = self.last_index
             expected = self.number + 1
-        if not self._segments:
-            self._new_segment()
-            self.sync_now()
-        else:
-            self._storage.sync([s.name for s in self._segments], True)
+        self._make_durable(opened)
         self.durable_number, self.durable_index, self._data_number = self.number, self.last_index, self.number
         self._commit_written = self._commit
         if self._entries and self._commit > self.last_index:
             raise CorruptionError(
                 f"{self._segments[-1].name}: entry {self._commit} was committed but the log ends at {self.last_index}; " + REMEDY
             )
+
+    def _make_durable(self, opened: list[_Opened]) -> None:
+        """All that was replayed is on disk, also what an earlier process could not sync."""
+        if not self._segments:
+            self._new_segment()
+            self.sync_now()
+            return
+        for segment, data, last_number, torn in opened:
+            if torn or (self._rewrite_tail and last_number > self._marked):
+                self._storage.append(ASIDE, data)
+                self._storage.sync([ASIDE], False)
+                self._storage.rename(ASIDE, segment.name)
+                segment.size = len(data)
+        self._storage.sync([s.name for s in self._segments], True)
 
     def _follows_released(self, names: list[str], data: bytes, expected: int) -> bool:
         """Whether records are missing before the first of ``names`` that had been synced: then a snapshot had replaced them,
@@ -212,7 +247,8 @@ class Log:
             self._commit = max(self._commit, c)
             self._forget_segments()
         elif kind == MARK:
-            self._commit = max(self._commit, INDEX_TERM.unpack(payload)[1])
+            marked, commit = INDEX_TERM.unpack(payload)
+            self._marked, self._commit = max(self._marked, marked), max(self._commit, commit)
 
     def _cut_tail(self, names: list[str], data: bytes, offset: int) -> None:
         """The record after ``self.number`` is bad: drop it and all behind it, or refuse if it had been synced."""
@@ -227,11 +263,7 @@ class Log:
         self.cut_records += 1
         for name in reversed(names[1:]):
             self._storage.remove(name)
-        if offset:
-            self._storage.truncate(names[0], offset)
-            self._segments[-1].size = offset
-            self._segments[-1].last_index = self.last_index
-        else:
+        if not offset:
             self._storage.remove(names[0])
             if not self._segments:
                 self.number = 0

@@ -120,7 +120,7 @@ class RaftNode:
                 "the node returns without a vote, copies the state and is then promoted"
             )
         self.membership = Membership(self, identity)
-        self.log = Log(storage, config.segment_bytes)
+        self.log = Log(storage, config.segment_bytes, self.defences.tail_rewrite)
         self.log.read_max, self.log.read_bytes_max = config.apply_entries_max, config.apply_bytes_max
         self.log.on_cut = lambda index: self.observer.truncated(index, self.core.commit_index)
         self.sessions = Sessions()

@@ -3,6 +3,10 @@
 What is visible (the page cache) and what is durable are two things. A killed process loses nothing visible; a power loss keeps
 of each file its durable bytes and a random part of what was written later, the tail perhaps torn into zeros or noise, and of the
 directory the names as of its last sync plus some of the later changes. A disk can also be full, slow, or fail to sync.
+
+A sync that fails does what it does on Linux: what it should have made durable counts as clean from then on. It can still be
+read, the next sync of that file reports success without writing it, and it is gone after a power loss, or as soon as the pages
+are dropped from memory, which here happens between two processes or not at all.
 """
 
 import errno
@@ -18,38 +22,41 @@ class _File:
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.durable = 0
-        """So many leading bytes of ``data`` are on the disk."""
-        self.cut_at = -1
-        self.cut = b""
-        """What a truncation since the last sync removed at ``cut_at``: it may come back."""
-        self.cuts = 0
+        self.clean = 0
+        """A sync has nothing to do for so many leading bytes of ``data``: they are on the disk, but for ``lost``."""
+        self.lost: list[tuple[int, int]] = []
+        """Parts (from, to) that a failed sync has left in memory alone."""
 
-    def truncate(self, size: int) -> None:
-        if size >= len(self.data):
-            return
-        if self.cut_at < 0:
-            self.cut_at, self.cut = size, bytes(self.data[size:])
-        elif size < self.cut_at:
-            self.cut = bytes(self.data[size : self.cut_at]) + self.cut
-            self.cut_at = size
-        self.cuts += 1
-        del self.data[size:]
-        self.durable = min(self.durable, size)
+    def synced(self, length: int) -> None:
+        self.clean = max(self.clean, length)
+
+    def sync_failed(self, length: int) -> None:
+        if length > self.clean:
+            self.lost.append((self.clean, length))
+            self.clean = length
+
+    def read_again(self, rng: Random) -> None:
+        """From now on memory shows what is on the disk: of what failed to be synced nothing, a part or all."""
+        for start, end in self.lost:
+            start = rng.choice((start, rng.randint(start, end)))
+            if end == len(self.data) and rng.random() < 0.5:
+                del self.data[start:]
+            else:
+                self.data[start:end] = rng.choice((bytes(end - start), rng.randbytes(end - start)))
+        self.lost.clear()
+        self.clean = min(self.clean, len(self.data))
 
     def lose_power(self, rng: Random) -> None:
         """Keep what was durable and a random part of the rest."""
-        if self.cut_at >= 0 and rng.random() < 0.5:
-            self.data[self.cut_at :] = self.cut
-            self.durable = len(self.data)
-        loose = len(self.data) - self.durable
+        loose = len(self.data) - self.clean
         if loose > 0:
             kept = rng.choice((0, loose, rng.randint(0, loose)))
-            del self.data[self.durable + kept :]
+            del self.data[self.clean + kept :]
             if kept and rng.random() < 0.5:
                 torn = rng.randint(1, min(kept, 512))
                 self.data[len(self.data) - torn :] = rng.choice((bytes(torn), rng.randbytes(torn)))
-        self.durable, self.cut_at, self.cut = len(self.data), -1, b""
+        self.clean = len(self.data)
+        self.read_again(rng)
 
 
 class _Renamed(NamedTuple):
@@ -63,8 +70,8 @@ class _Renamed(NamedTuple):
 class SyncRequest(NamedTuple):
     """What a sync has to cover: the state at the time it was asked for."""
 
-    files: tuple[tuple[_File, int, int], ...]
-    """File, length, number of truncations."""
+    files: tuple[tuple[_File, int], ...]
+    """File and length."""
     changes: int
     """Changes of the directory covered."""
 
@@ -116,9 +123,6 @@ class SimulatedDisk:
         self._names[name].data += data
         self.written += len(data)
 
-    def truncate(self, name: str, size: int) -> None:
-        self._file(name).truncate(size)
-
     def rename(self, old: str, new: str) -> None:
         self._change(_Renamed(new, self._file(old), old))
 
@@ -127,9 +131,11 @@ class SimulatedDisk:
             self._change(_Renamed(name, None, None))
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
+        request = self.begin_sync(names, directory)
         if self.failing:
+            self.fail_sync(request)
             raise OSError(errno.EIO, "input/output error")
-        self.complete_sync(self.begin_sync(names, directory))
+        self.complete_sync(request)
 
     def close(self) -> None:
         pass
@@ -138,21 +144,24 @@ class SimulatedDisk:
 
     def begin_sync(self, names: Sequence[str], directory: bool) -> SyncRequest:
         """Note what a sync that starts now must cover."""
-        files = tuple((file, len(file.data), file.cuts) for name in names if (file := self._names.get(name)) is not None)
+        files = tuple((file, len(file.data)) for name in names if (file := self._names.get(name)) is not None)
         return SyncRequest(files, self._changes_gone + len(self._changes) if directory else 0)
 
     def complete_sync(self, request: SyncRequest) -> None:
         """Make durable exactly what ``request`` covers."""
-        for file, length, cuts in request.files:
-            if file.cuts == cuts:
-                file.durable = max(file.durable, length)
-                file.cut_at, file.cut = -1, b""
+        for file, length in request.files:
+            file.synced(length)
         count = request.changes - self._changes_gone
         if count > 0:
             for change in self._changes[:count]:
                 _apply(self._durable_names, change)
             del self._changes[:count]
             self._changes_gone += count
+
+    def fail_sync(self, request: SyncRequest) -> None:
+        """Let ``request`` fail: nothing it covers is durable, and no later sync will write those bytes."""
+        for file, length in request.files:
+            file.sync_failed(length)
 
     def sync_delay_ns(self) -> int:
         """How long the next sync takes."""
@@ -164,6 +173,13 @@ class SimulatedDisk:
     def _change(self, change: _Renamed) -> None:
         _apply(self._names, change)
         self._changes.append(change)
+
+    def drop_pages(self) -> None:
+        """Nobody has files open: of some, what no sync is waiting for is dropped from memory."""
+        for name in sorted(self._names):
+            file = self._names[name]
+            if file.lost and self._rng.random() < 0.5:
+                file.read_again(self._rng)
 
     def lose_power(self) -> None:
         """Forget what was not durable, or only some of it."""

@@ -281,12 +281,20 @@ class Nemesis:
         return undo
 
     def _do_failing_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """What it could not sync is in memory for the next process to read, until the power fails, often soon after."""
         machine = self._victim(rng)
         self._world.note(f"  syncs of {machine.name} fail")
         machine.disk.failing = machine.disk_faulted = True
+        fails_soon, delay_ns = rng.random() < 0.7, int(rng.random() * SECOND)
 
         def undo() -> None:
             machine.disk.failing = False
+            machine.start()
+            if fails_soon:
+                self._later(delay_ns, fail_power)
+
+        def fail_power() -> None:
+            machine.crash(power_loss=True)
             machine.start()
 
         return undo

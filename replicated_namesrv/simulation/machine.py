@@ -111,6 +111,7 @@ class Life:
         if self.over:
             return
         if self._machine.disk.failing:
+            self._machine.disk.fail_sync(request)
             error = OSError(5, "input/output error")
             self._machine.enqueue(lambda process: process.on_sync_failed(token, error))
             return
@@ -174,6 +175,7 @@ class Machine(Endpoint):
         self._inbox.clear()
         self._turn_at = self._wake_at = -1
         self.world.note(f"{self.name} starts (boot {self.boots})")
+        self.disk.drop_pages()
         try:
             self.process, self.raft = self._start_process(self)
         except Exception as error:

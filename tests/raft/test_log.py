@@ -1,8 +1,11 @@
 """The write-ahead log: every cut and every flipped bit of small logs, segments, resets, lying syncs, speed of opening."""
 
+import contextlib
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from zlib import crc32
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
 from replicated_namesrv.raft.log import Log
+from replicated_namesrv.simulation.disk import SimulatedDisk
 from tests.support.raft_world import Disk, Inode
 
 State = tuple[list[tuple[bytes, int, int]], int, str | None]
@@ -263,6 +267,71 @@ def test_a_million_entries_open_within_five_seconds(tmp_path: Path) -> None:
     opened = Log(FileStorage(tmp_path))
     assert time.process_time() - started < 5
     assert opened.last_index == 1_000_000
+
+
+@pytest.mark.parametrize("segment_bytes", [16 << 20, 100])
+@pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
+def test_what_a_failed_sync_left_in_memory_becomes_durable(segment_bytes: int, defended: bool) -> None:
+    """A sync fails, the process stops, the next one reads what it wrote, goes on and is told that all is synced; then power
+    fails. Without a copy of the tail in a new file that process has vouched for what never reached the disk."""
+    harmed = 0
+    for seed in range(30):
+        disk = SimulatedDisk(Random(seed))
+        log = Log(disk, segment_bytes, defended)
+        for index in range(1, 4):
+            log.add(b"\x00\x00synced", index, 1)
+            log.sync_now()
+        log.add(b"\x00\x00failed", 4, 1)
+        disk.failing = True
+        with pytest.raises(OSError, match="input/output"):
+            log.sync_now()
+        disk.failing = False
+        disk.drop_pages()
+        log = Log(disk, segment_bytes, defended)
+        log.add(b"\x00\x00later", log.last_index + 1, 1)
+        while log.dirty:
+            log.sync_now()
+        acknowledged = state(log)
+        disk.lose_power()
+        try:
+            harmed += state(Log(disk, segment_bytes, defended)) != acknowledged
+        except CorruptionError:
+            harmed += 1
+    assert bool(harmed) == (not defended)
+
+
+@pytest.mark.parametrize("cut_at", range(1, 9))
+def test_power_fails_while_the_tail_is_copied(cut_at: int) -> None:
+    """Wherever the copying ends, and whatever of it stays, the log opens again with all that had been synced."""
+    for seed in range(20):
+        disk = SimulatedDisk(Random(seed))
+        log = Log(disk, 100)
+        for index in range(1, 4):
+            log.add(b"\x00\x00synced", index, 1)
+            log.sync_now()
+        log.add(b"\x00\x00loose", 4, 1)
+        log.begin_sync()
+        steps = iter(range(1, cut_at))
+
+        def step(call: Callable[..., None]) -> Callable[..., None]:
+            def run(*arguments: object) -> None:
+                if next(steps, None) is None:  # noqa: B023
+                    raise EOFError("the power fails")
+                call(*arguments)
+
+            return run
+
+        for name in ("append", "sync", "rename", "remove"):
+            setattr(disk, name, step(getattr(disk, name)))
+        with contextlib.suppress(EOFError):
+            Log(disk, 100)
+        for name in ("append", "sync", "rename", "remove"):
+            delattr(disk, name)
+        disk.lose_power()
+        opened = Log(disk, 100)
+        assert opened.last_index in (3, 4)
+        assert [opened.term_at(index) for index in (1, 2, 3)] == [1, 1, 1]
+        assert opened.durable_index == opened.last_index
 
 
 def test_a_cut_of_entries_in_a_deleted_segment() -> None:

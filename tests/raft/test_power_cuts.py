@@ -34,10 +34,6 @@ class FailingDisk(Disk):
         self._operate()
         super().append(name, data)
 
-    def truncate(self, name: str, size: int) -> None:
-        self._operate()
-        super().truncate(name, size)
-
     def rename(self, old: str, new: str) -> None:
         self._operate()
         super().rename(old, new)

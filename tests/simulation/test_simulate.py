@@ -130,6 +130,7 @@ def test_an_unknown_defence_lists_the_known_ones(capsys: pytest.CaptureFixture[s
         "read_term_commit",
         "at_most_once",
         "incarnations",
+        "tail_rewrite",
     ],
 )
 def test_the_world_is_unkind_enough_to_need_this_defence(defence: str) -> None:

@@ -75,13 +75,44 @@ def test_renamed_without_content_synced_may_be_torn() -> None:
     assert {b"old", b"newer", b""} <= found
 
 
-def test_a_truncation_that_was_not_synced_may_come_back() -> None:
-    def prepare(disk: SimulatedDisk) -> None:
-        disk.append("log", b"abcdef")
-        disk.sync(["log"], True)
-        disk.truncate("log", 3)
+def fail_a_sync(disk: SimulatedDisk) -> None:
+    disk.append("log", b"synced")
+    disk.sync(["log"], True)
+    disk.append("log", b"failed")
+    disk.failing = True
+    with pytest.raises(OSError, match="input/output"):
+        disk.sync(["log"], False)
+    disk.failing = False
+    disk.append("log", b"later")
+    disk.sync(["log"], False)
+    assert disk.read("log") == b"syncedfailedlater", "what the process reads is in memory"
 
-    assert after_power_loss(prepare, "log") == {b"abc", b"abcdef"}
+
+def test_what_a_failed_sync_left_in_memory_is_not_written_by_the_next() -> None:
+    found = after_power_loss(fail_a_sync, "log")
+    assert all(c is not None and c.startswith(b"synced") and c.endswith(b"later") and len(c) == 17 for c in found)
+    assert {b"syncedfailedlater", b"synced" + bytes(6) + b"later"} <= found
+
+
+def test_what_a_failed_sync_left_in_memory_may_be_gone_for_the_next_process() -> None:
+    found = set()
+    for seed in range(100):
+        disk = SimulatedDisk(Random(seed))
+        fail_a_sync(disk)
+        disk.drop_pages()
+        found.add(disk.read("log"))
+    assert {b"syncedfailedlater", b"synced" + bytes(6) + b"later"} <= found
+
+
+def test_what_failed_to_be_synced_at_the_end_may_be_cut_off() -> None:
+    def prepare(disk: SimulatedDisk) -> None:
+        fail_a_sync(disk)
+        disk.append("log", b"end")
+        disk.failing = True
+        with pytest.raises(OSError, match="input/output"):
+            disk.sync(["log"], False)
+
+    assert {11 + 6, 11 + 6 + 3} <= {len(content or b"") for content in after_power_loss(prepare, "log")}
 
 
 def test_a_sync_covers_what_was_there_when_it_began() -> None:

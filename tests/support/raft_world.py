@@ -52,9 +52,6 @@ class Disk:
             raise self.fail
         self.files.setdefault(name, Inode()).data.extend(data)
 
-    def truncate(self, name: str, size: int) -> None:
-        del self._data(name)[size:]
-
     def rename(self, old: str, new: str) -> None:
         self.files[new] = self.files.pop(old)
 
