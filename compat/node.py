@@ -157,6 +157,9 @@ class IndependentNode:
         self.heartbeat(cluster_name, broker_addr, connection)
         return DataVersionAnswer(data_version != registration.data_version, registration.data_version)
 
+    def connection_opened(self, connection: Connection) -> None:
+        """See NameService: says nothing to an independent node."""
+
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
         """Remove the brokers that registered last over ``connection`` (``BrokerHousekeepingService``)."""
         brokers = self.live.brokers_of(connection)

@@ -104,6 +104,9 @@ class NameService(Protocol):
     ) -> "DataVersionAnswer | Future[DataVersionAnswer]":
         """Code 322: compares, and is a sign of life whether or not the versions differ. None: no body, always changed."""
 
+    def connection_opened(self, connection: Connection) -> None:
+        """The server accepted this connection; ``connection_lost`` follows once for each."""
+
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
         """The server lost this connection: brokers whose only attachment it was are removed, if the reason says so."""
 

@@ -9,6 +9,8 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
 - A connection that this side closed, or that ended with its node, says nothing: its broker stays until it is silent.
 - A node that the leader cannot hear holds whatever it held when it was last heard, and if this leader never had its list,
   everything; for one broker time-out counted from when it was last heard.
+- A removal of code 104 is *late* if the broker came back after the connection that it arrived over registered last: at that
+  node over another connection, or at another node that had lost it in between.
 - A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicated_namesrv.replication.messages import HELD, KNOWN, LOST, RELEASED, Entry, Key
+from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key
 
 STEP_MAX_MS = 1_000.0
 NODE_SILENCE_MS = 1_000.0
@@ -44,9 +46,22 @@ class _Broker:
     heard_ms: float
     epoch: int = 0
     connections: dict[int, int] = field(default_factory=dict)
-    """Connection id to the epoch it attached to."""
+    """Connection id to its place in the order in which connections came."""
     ended: int = KNOWN
     lost_ms: float = 0.0
+    was_lost: bool = False
+    """In this life, a connection of it was lost."""
+    reattached_ms: float | None = None
+    """When the newest connection came that followed a loss."""
+
+
+class Registered(NamedTuple):
+    """What a connection registered or renewed last for a broker."""
+
+    epoch: int
+    at_ms: float
+    order: int
+    """Place among all attachments of this process."""
 
 
 class Attachments:
@@ -54,19 +69,27 @@ class Attachments:
 
     def __init__(self) -> None:
         self._brokers: dict[Key, _Broker] = {}
-        self._keys_of: dict[int, dict[Key, None]] = {}
+        self._registered: dict[int, dict[Key, Registered]] = {}
+        """By connection, as long as it is open, whatever became of the broker."""
+        self._order = 0
         self.changed: dict[Key, None] = {}
 
     def attach(self, key: Key, epoch: int, connection_id: int, now_ms: float) -> None:
         """A registration or renewal arrived over this connection."""
         broker = self._broker(key, now_ms)
-        if broker.epoch != epoch:
-            self._forget_connections(key, broker)
-            broker.epoch = epoch
+        if epoch < broker.epoch:
+            return
+        if epoch > broker.epoch:
+            broker.epoch, broker.ended, broker.was_lost, broker.reattached_ms = epoch, KNOWN, False, None
+            broker.connections.clear()
+        self._order += 1
+        if connection_id not in broker.connections:
+            broker.connections[connection_id] = self._order
+            if broker.was_lost:
+                broker.reattached_ms = now_ms
         broker.heard_ms = max(broker.heard_ms, now_ms)
-        broker.connections[connection_id] = epoch
         broker.ended = HELD
-        self._keys_of.setdefault(connection_id, {})[key] = None
+        self._registered.setdefault(connection_id, {})[key] = Registered(epoch, now_ms, self._order)
         self.changed[key] = None
 
     def learn(self, key: Key, heard_ms: float) -> None:
@@ -75,11 +98,13 @@ class Attachments:
         broker.heard_ms = max(broker.heard_ms, heard_ms)
 
     def lose(self, connection_id: int, is_loss: bool, now_ms: float) -> list[Key]:
-        """The connection is gone; ``is_loss``: by the peer's doing. Returns the brokers it carried."""
-        keys = list(self._keys_of.pop(connection_id, ()))
+        """The connection is gone; ``is_loss``: by the peer's doing. Returns the brokers that were attached to it."""
+        keys = self.brokers_of(connection_id)
+        self._registered.pop(connection_id, None)
         for key in keys:
             broker = self._brokers[key]
-            broker.connections.pop(connection_id, None)
+            del broker.connections[connection_id]
+            broker.was_lost |= is_loss
             if not broker.connections:
                 broker.ended, broker.lost_ms = (LOST if is_loss else RELEASED), now_ms
                 self.changed[key] = None
@@ -90,16 +115,18 @@ class Attachments:
         broker = self._brokers.get(key)
         if broker is None or broker.epoch > epoch:
             return []
-        connections = list(broker.connections)
-        self._forget_connections(key, broker)
         del self._brokers[key]
         self.changed.pop(key, None)
-        return connections
+        return list(broker.connections)
 
-    def epoch_over(self, key: Key, connection_id: int) -> int | None:
-        """Epoch that this connection registered or renewed last for the broker."""
+    def registered_over(self, key: Key, connection_id: int) -> Registered | None:
+        """What this connection registered or renewed last for the broker, be it still in force or not."""
+        return self._registered.get(connection_id, {}).get(key)
+
+    def came_back(self, key: Key, registered: Registered) -> bool:
+        """Whether the same life of the broker has attached here over another connection since."""
         broker = self._brokers.get(key)
-        return None if broker is None else broker.connections.get(connection_id)
+        return broker is not None and any(order > registered.order for order in broker.connections.values())
 
     def age_ms(self, key: Key, now_ms: float) -> float | None:
         """Since the newest sign of life known here."""
@@ -108,7 +135,8 @@ class Attachments:
 
     def brokers_of(self, connection_id: int) -> list[Key]:
         """Brokers attached to this connection."""
-        return list(self._keys_of.get(connection_id, ()))
+        keys = self._registered.get(connection_id, ())
+        return [key for key in keys if (broker := self._brokers.get(key)) is not None and connection_id in broker.connections]
 
     def entry(self, key: Key, now_ms: float) -> Entry | None:
         """How this node stands to the broker."""
@@ -117,7 +145,9 @@ class Attachments:
             return None
         state = HELD if broker.connections else broker.ended
         lost_ms = int(now_ms - broker.lost_ms) if state in (LOST, RELEASED) else 0
-        return Entry(key, state, False, broker.epoch, 0, max(0, int(now_ms - broker.heard_ms)), max(0, lost_ms))
+        reattached_ms = AGE_MAX if broker.reattached_ms is None else max(0, int(now_ms - broker.reattached_ms))
+        age_ms = max(0, int(now_ms - broker.heard_ms))
+        return Entry(key, state, False, broker.epoch, 0, age_ms, max(0, lost_ms), reattached_ms)
 
     def everything(self, now_ms: float) -> list[Entry]:
         """The whole list."""
@@ -129,16 +159,6 @@ class Attachments:
         if broker is None:
             broker = self._brokers[key] = _Broker(now_ms)
         return broker
-
-    def _forget_connections(self, key: Key, broker: _Broker) -> None:
-        for connection_id in broker.connections:
-            keys = self._keys_of.get(connection_id)
-            if keys is not None:
-                keys.pop(key, None)
-                if not keys:
-                    del self._keys_of[connection_id]
-        broker.connections.clear()
-        broker.ended = KNOWN
 
 
 class Lease(NamedTuple):
@@ -164,6 +184,7 @@ class _Record:
     epoch: int
     heard_ms: float
     lost_ms: float
+    reattached_ms: float | None
 
 
 @dataclass(slots=True)
@@ -241,9 +262,20 @@ class LeaseTable:
         """A renewal was accepted or a registration applied."""
         record = self._nodes[self._own].records.get(key)
         if record is None or record.epoch < epoch:
-            self._nodes[self._own].records[key] = _Record(KNOWN, epoch, now_ms, 0.0)
+            self._nodes[self._own].records[key] = _Record(KNOWN, epoch, now_ms, 0.0, None)
         else:
             record.heard_ms = max(record.heard_ms, now_ms)
+
+    def came_back(self, key: Key, epoch: int, node: str, registered_ms: float) -> bool:
+        """Whether this life of the broker was lost by another node than ``node`` and attached there anew since."""
+        records = (other.records.get(key) for name, other in self._nodes.items() if name != node)
+        return any(
+            record is not None
+            and (record.epoch, record.state) == (epoch, HELD)
+            and record.reattached_ms is not None
+            and record.reattached_ms > registered_ms
+            for record in records
+        )
 
     def forget(self, key: Key) -> None:
         """The registration ended."""
@@ -324,4 +356,5 @@ class LeaseTable:
 
 
 def _record(entry: Entry, now_ms: float) -> _Record:
-    return _Record(entry.state, entry.epoch, now_ms - entry.age_ms, now_ms - entry.lost_ms)
+    reattached_ms = None if entry.reattached_ms == AGE_MAX else now_ms - entry.reattached_ms
+    return _Record(entry.state, entry.epoch, now_ms - entry.age_ms, now_ms - entry.lost_ms, reattached_ms)

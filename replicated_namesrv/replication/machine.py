@@ -2,13 +2,16 @@
 
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
-- A registration with an older data version than the stored one is a *late copy* if its connection was open, by the
-  revision noted at its opening, before the stored version was committed: it changes nothing.
+- A registration with an older data version than the stored one is a *late copy* if its connection was open before the stored
+  version was committed: it changes nothing. What its node knows are two bounds for the revision at which the connection was
+  opened; where they leave it open, nothing changes either, and the node closes the connection instead of answering.
 - A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back.
+- Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
+  another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
 - A removal of code 104 names the epoch it is meant for; one that saw no registration removes none that came since.
 - An expiry names, besides the epoch, the last sign of life in the log that the leader knew (``serial``): a registration that
   was already under way in the log saves the broker, though it keeps its epoch.
-- The time stamped on a command counts only as far as it does not go back.
+- The time on a command is the leader's clock, as the leader told it to the proposer; it counts only as far as it goes forward.
 
 A command of a newer format stops the node (UnknownCommandError): guessing would make nodes differ.
 """
@@ -16,6 +19,7 @@ A command of a newer format stops the node (UnknownCommandError): guessing would
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -28,7 +32,7 @@ from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 
 ENVELOPE_FORMAT = 1
-PLAIN, REGISTER, UNREGISTER, EXPIRE, INITIAL_SETTINGS = range(5)
+PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
 UNREGISTERED_MAX = 10_000
 """Unregistrations remembered; a copy that is later than this many others is not recognised."""
 NO_REGISTRATION = 0
@@ -36,12 +40,20 @@ NO_REGISTRATION = 0
 Key = tuple[str, str]
 
 
+class Ignored(StrEnum):
+    """Why a command that says something new changed nothing."""
+
+    LATE_COPY = "a newer data version was committed while its connection was open"
+    DOUBTFUL = "a newer data version may have been committed before its connection was opened"
+    UNREGISTERED = "it was received before the broker was unregistered"
+    OTHER_TERM = "another leader has taken over"
+
+
 class Applied(NamedTuple):
     """What a proposer learns."""
 
     result: Result
-    ignored: str | None = None
-    """Why a registration changed nothing though it says something else; None: it was taken."""
+    ignored: Ignored | None = None
 
 
 class Mark(NamedTuple):
@@ -51,12 +63,50 @@ class Mark(NamedTuple):
     """Revision that committed its present data version."""
     serial: int
     """Number of the last registration of it in the log, changed or not."""
+    content: str
+    """Hash of that registration (``content_of``)."""
 
 
-def encode_envelope(kind: int, command: Command, time_ms: int, first: int = 0, second: int = 0) -> bytes:
-    """``first`` and ``second``: revisions at receipt and at the connection's opening (REGISTER); the serial, and whether it was
-    the loss of connections (EXPIRE)."""
-    return bytes((ENVELOPE_FORMAT,)) + dump([kind, first, second]) + b"\n" + encode_command(command, time_ms)
+class Opened(NamedTuple):
+    """Bounds for the cluster's revision when a connection was opened."""
+
+    least: int
+    most: int | None
+    """None: not known."""
+
+
+def content_of(registration: RegisterBroker) -> str:
+    """Equal for copies of one registration, whichever node they arrived at."""
+    return blake2b(encode_command(registration, 0), digest_size=16).hexdigest()
+
+
+def encode_plain(command: Command, time_ms: int) -> bytes:
+    """A command whose outcome depends on its place in the log alone. ``time_ms``, here and below: the leader's clock."""
+    return _encode([PLAIN], command, time_ms)
+
+
+def encode_register(registration: RegisterBroker, time_ms: int, received: int, opened: Opened, content: str) -> bytes:
+    """``received``: revision at receipt."""
+    return _encode([REGISTER, received, *opened, content], registration, time_ms)
+
+
+def encode_unregister(command: UnregisterBrokers, time_ms: int, term: int) -> bytes:
+    """Code 104, by the leader of ``term``."""
+    return _encode([UNREGISTER, term], command, time_ms)
+
+
+def encode_expire(command: UnregisterBrokers, time_ms: int, term: int, serial: int, is_lost: bool) -> bytes:
+    """Brokers silent or lost, by the leader of ``term``, which had applied ``serial`` commands."""
+    return _encode([EXPIRE, term, serial, int(is_lost)], command, time_ms)
+
+
+def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
+    """The first command of the leader of ``term``; the first of all sets the settings."""
+    return _encode([LEAD, term], UpdateSettings(asdict(settings)), time_ms)
+
+
+def _encode(head: list[object], command: Command, time_ms: int) -> bytes:
+    return bytes((ENVELOPE_FORMAT,)) + dump(head) + b"\n" + encode_command(command, time_ms)
 
 
 class RouteStateMachine:
@@ -68,16 +118,21 @@ class RouteStateMachine:
         self.marks: dict[Key, Mark] = {}
         self.serial = 0
         """Commands applied so far."""
-        self.is_initialised = False
-        """Whether the settings in force were chosen by the cluster's first leader, and are not just defaults."""
-        self._time_ms = 0
+        self.led_term = 0
+        """Term of the newest leader that has said so in the log."""
+        self.time_ms = 0
+        """The newest time a leader has told."""
         self._unregistered: OrderedDict[Key, int] = OrderedDict()
         """Broker to the revision at which it was unregistered, oldest first."""
         self.effects: list[Effect] = []
         """Of the commands applied since the owner took them."""
-        self.on_registered: Callable[[Key], None] = lambda key: None
-        """Told of every registration applied, here and now (also in replay)."""
+        self.expired: dict[Key, int] = {}
+        """Epochs of brokers that an expiry removed since the owner took them."""
+        self.on_registered: Callable[[Key, int, str], None] = lambda key, epoch, content: None
+        """Told of every registration taken: its epoch and the hash of its content. Also in replay."""
         self.on_settings: Callable[[], None] = lambda: None
+        self.on_lead: Callable[[int], None] = lambda term: None
+        """Told the term of every LEAD that counts."""
 
     def apply(self, data: bytes) -> Applied:
         """See ``raft.interfaces.StateMachine``. Raises UnknownCommandError."""
@@ -89,61 +144,69 @@ class RouteStateMachine:
             )
         try:
             head, _, rest = data[1:].partition(b"\n")
-            kind, first, second = load(head)
+            kind, *arguments = load(head)
             command, time_ms = decode_command(rest)
-            handler = _HANDLERS[kind]
+            handler, count = _HANDLERS[kind]
+            if len(arguments) != count:
+                raise ValueError(f"kind {kind} with {len(arguments)} arguments")
         except (RouteFormatError, ValueError, KeyError, TypeError) as error:
             raise UnknownCommandError(f"a command in the log is not known to this version: {error}") from error
         self.serial += 1
-        self._time_ms = max(self._time_ms, time_ms)
-        return handler(self, command, first, second)
+        self.time_ms = max(self.time_ms, time_ms)
+        return handler(self, command, *arguments)
 
     def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:
-        applied = self.state.apply(command, self._time_ms)
+        applied = self.state.apply(command, self.time_ms)
         if applied.result.changed:
-            self.history.note(self.state, command, self._time_ms, removal)
+            self.history.note(self.state, command, self.time_ms, removal)
         for effect in applied.effects:
             if isinstance(effect, BrokerRemoved):
                 self.marks.pop((effect.cluster_name, effect.broker_addr), None)
         self.effects.extend(applied.effects)
         return applied.result
 
-    def _plain(self, command: Command, first: int, second: int) -> Applied:
+    def _plain(self, command: Command) -> Applied:
         result = self._apply(command)
         if isinstance(command, UpdateSettings):
             self.on_settings()
         return Applied(result)
 
-    def _initial_settings(self, command: Command, first: int, second: int) -> Applied:
-        if self.is_initialised:
-            return Applied(Result())
-        self.is_initialised = True
-        return self._plain(command, first, second)
+    def _lead(self, command: Command, term: int) -> Applied:
+        if term <= self.led_term:
+            return Applied(Result(), Ignored.OTHER_TERM)
+        is_first, self.led_term = self.led_term == 0, term
+        applied = self._plain(command) if is_first else Applied(Result())
+        self.on_lead(term)
+        return applied
 
-    def _register(self, command: Command, received: int, opened: int) -> Applied:
+    def _register(self, command: Command, received: int, least: int, most: int | None, content: str) -> Applied:
         assert isinstance(command, RegisterBroker)
         key = (command.cluster_name, command.broker_addr)
         before = self.state.registration(*key)
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
-            return Applied(Result(), "it was received before the broker was unregistered")
-        if before is not None and mark is not None and opened < mark.version_revision and before.broker_id == command.broker_id:
+            return Applied(Result(), Ignored.UNREGISTERED)
+        if before is not None and mark is not None and least < mark.version_revision and before.broker_id == command.broker_id:
             ours, stored = command.data_version, before.data_version
             if (ours.state_version, ours.counter, ours.timestamp) < (stored.state_version, stored.counter, stored.timestamp):
-                return Applied(self.state.renewal_result(*key) or Result(), "a newer data version was committed meanwhile")
+                is_surely_late = most is not None and most < mark.version_revision
+                ignored = Ignored.LATE_COPY if is_surely_late else Ignored.DOUBTFUL
+                return Applied(self.state.renewal_result(*key) or Result(), ignored)
         result = self._apply(command)
         after = self.state.registration(*key)
         if after is not None:
             same = before is not None and mark is not None and before.data_version == after.data_version
             same = same and before is not None and before.epoch == after.epoch
             revision = mark.version_revision if same and mark is not None else self.state.revision
-            self.marks[key] = Mark(revision, self.serial)
+            self.marks[key] = Mark(revision, self.serial, content)
             self._unregistered.pop(key, None)
-            self.on_registered(key)
+            self.on_registered(key, after.epoch, content)
         return Applied(result)
 
-    def _unregister(self, command: Command, first: int, second: int) -> Applied:
+    def _unregister(self, command: Command, term: int) -> Applied:
         assert isinstance(command, UnregisterBrokers)
+        if term != self.led_term:
+            return Applied(Result(), Ignored.OTHER_TERM)
         removals = []
         for removal in command.removals:
             registered = self.state.registration(removal.cluster_name, removal.broker_addr)
@@ -166,10 +229,19 @@ class RouteStateMachine:
             if len(self._unregistered) > UNREGISTERED_MAX:
                 self._unregistered.popitem(last=False)
 
-    def _expire(self, command: Command, serial: int, is_lost: int) -> Applied:
+    def _expire(self, command: Command, term: int, serial: int, is_lost: int) -> Applied:
         assert isinstance(command, UnregisterBrokers)
+        if term != self.led_term:
+            return Applied(Result(), Ignored.OTHER_TERM)
         due = tuple(r for r in command.removals if self._last_sign(r) <= serial)
-        return Applied(self._apply(UnregisterBrokers(due), LOST if is_lost else EXPIRED) if due else Result())
+        if not due:
+            return Applied(Result())
+        result = self._apply(UnregisterBrokers(due), LOST if is_lost else EXPIRED)
+        for removal in due:
+            key = (removal.cluster_name, removal.broker_addr)
+            if removal.epoch is not None and self.state.registration(*key) is None:
+                self.expired[key] = removal.epoch
+        return Applied(result)
 
     def _last_sign(self, removal: BrokerRemoval) -> int:
         mark = self.marks.get((removal.cluster_name, removal.broker_addr))
@@ -180,7 +252,7 @@ class RouteStateMachine:
     def _own(self) -> bytes:
         marks = [[*key, *mark] for key, mark in sorted(self.marks.items())]
         unregistered = [[*key, revision] for key, revision in self._unregistered.items()]
-        return dump([self.serial, self._time_ms, self.is_initialised, marks, unregistered]) + b"\n"
+        return dump([self.serial, self.time_ms, self.led_term, marks, unregistered]) + b"\n"
 
     def digest(self) -> bytes:
         """See ``raft.interfaces.StateMachine``."""
@@ -202,12 +274,13 @@ class RouteStateMachine:
 
     def become(self, own: bytes, reader: SnapshotReader) -> None:
         """Take over what was read."""
-        self.serial, self._time_ms, self.is_initialised, marks, unregistered = load(own)
+        self.serial, self.time_ms, self.led_term, marks, unregistered = load(own)
         self.state.adopt(reader)
         self.history.restart(self.state.revision)
         self.marks = {(cluster, address): Mark(*mark) for cluster, address, *mark in marks}
         self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
         self.effects.clear()
+        self.expired.clear()
         self.on_settings()
 
 
@@ -236,15 +309,11 @@ class Restoring:
         self._machine.become(self._own, self._reader)
 
 
-_HANDLERS: dict[int, Callable[[RouteStateMachine, Command, int, int], Applied]] = {
-    PLAIN: RouteStateMachine._plain,
-    REGISTER: RouteStateMachine._register,
-    UNREGISTER: RouteStateMachine._unregister,
-    EXPIRE: RouteStateMachine._expire,
-    INITIAL_SETTINGS: RouteStateMachine._initial_settings,
+_HANDLERS: dict[int, tuple[Callable[..., Applied], int]] = {
+    PLAIN: (RouteStateMachine._plain, 0),
+    REGISTER: (RouteStateMachine._register, 4),
+    UNREGISTER: (RouteStateMachine._unregister, 1),
+    EXPIRE: (RouteStateMachine._expire, 3),
+    LEAD: (RouteStateMachine._lead, 1),
 }
-
-
-def settings_command(settings: RouteSettings) -> UpdateSettings:
-    """All flags as a command."""
-    return UpdateSettings(asdict(settings))
+"""How each kind is applied, and how many arguments it has beside its command."""

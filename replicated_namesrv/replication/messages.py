@@ -1,6 +1,8 @@
-"""What nodes tell each other beside Raft: signs of life and ages. Strict binary, every length checked, nothing evaluated.
+"""What nodes tell each other beside Raft: signs of life, ages, and what only the leader may decide. Strict binary, every length
+checked, nothing evaluated.
 
-``Report``: a node to the leader. ``Answer``: the leader to that node. ``Ages``: the leader to all, so that its successor knows.
+``Report``: a node to the leader, answered by ``Answer``. ``Inquiry``: the same, answered by ``Decision``. ``Ages``: the leader to
+all, so that its successor knows.
 """
 
 import struct
@@ -14,15 +16,17 @@ KNOWN, HELD, LOST, RELEASED = range(4)
 """How a node stands to a broker: knows only when it was last heard; holds a connection of it; lost the last one because the
 peer closed it or it was silent; closed it by our own doing."""
 ENTRIES_MAX = 200_000
-TEXT_BYTES_MAX = 65_535
 _REPORT = struct.Struct("<BQQQBI")
-_ANSWER = struct.Struct("<BQQQBI")
+_ANSWER = struct.Struct("<BQQQBQI")
 _AGES = struct.Struct("<BQI")
-_ENTRY = struct.Struct("<BBQQII")
+_INQUIRY = struct.Struct("<BQQQBQI")
+_DECISION = struct.Struct("<BQQB")
+_ENTRY = struct.Struct("<BBQQIII")
 _AGE = struct.Struct("<I")
 _REFUSAL = struct.Struct("<IB")
-_LENGTH = struct.Struct("<H")
+_LENGTH = struct.Struct("<I")
 AGE_MAX = 0xFFFFFFFF
+"""The greatest age that is told, and "never"."""
 
 
 class Entry(NamedTuple):
@@ -38,6 +42,8 @@ class Entry(NamedTuple):
     age_ms: int
     lost_ms: int
     """Since when the last connection is gone (LOST)."""
+    reattached_ms: int
+    """Since when a connection is there that came after one was lost; AGE_MAX: none is."""
 
 
 class Report(NamedTuple):
@@ -58,6 +64,8 @@ class Answer(NamedTuple):
     sequence: int
     term: int
     wants_full: bool
+    time_ms: int
+    """The leader's clock: milliseconds since 1970."""
     refusals: tuple[tuple[int, int], ...]
     """(position in the report, DIFFERS or REMOVING)."""
 
@@ -65,6 +73,39 @@ class Answer(NamedTuple):
 class Ages(NamedTuple):
     term: int
     ages: tuple[tuple[Key, int], ...]
+
+
+REGISTER, REMOVE = range(2)
+
+
+class Inquiry(NamedTuple):
+    """A registration that may change something, or a removal: may it, and will it?"""
+
+    session: int
+    number: int
+    term: int
+    kind: int
+    """REGISTER or REMOVE."""
+    serial: int
+    """REGISTER: commands applied when the registration was found to change something."""
+    registered_ms: int
+    """REMOVE: since the connection it came over registered the broker; AGE_MAX: it never did."""
+    key: Key
+    content: str
+    """REGISTER: the registration's hash. REMOVE: the removal, as JSON."""
+
+
+GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)
+"""Propose it; a copy of it has been applied; the removal has been applied; the broker has a newer life, nothing was done."""
+
+
+class Decision(NamedTuple):
+    session: int
+    number: int
+    verdict: int
+
+
+Message = Report | Answer | Ages | Inquiry | Decision
 
 
 def _text(value: str) -> bytes:
@@ -76,20 +117,27 @@ def _key(key: Key) -> bytes:
     return _text(key[0]) + _text(key[1])
 
 
-def encode(message: Report | Answer | Ages) -> bytes:
+def encode(message: Message) -> bytes:
     """The bytes of one message."""
-    if isinstance(message, Report):
-        head = _REPORT.pack(1, message.session, message.sequence, message.term, message.is_full, len(message.entries))
-        return head + b"".join(
-            _ENTRY.pack(e.state, e.renews, e.epoch, e.generation, min(e.age_ms, AGE_MAX), min(e.lost_ms, AGE_MAX)) + _key(e.key)
-            for e in message.entries
-        )
-    if isinstance(message, Answer):
-        head = _ANSWER.pack(2, message.session, message.sequence, message.term, message.wants_full, len(message.refusals))
-        return head + b"".join(_REFUSAL.pack(*refusal) for refusal in message.refusals)
-    return _AGES.pack(3, message.term, len(message.ages)) + b"".join(
-        _AGE.pack(min(age, AGE_MAX)) + _key(key) for key, age in message.ages
-    )
+    match message:
+        case Report():
+            head = _REPORT.pack(1, message.session, message.sequence, message.term, message.is_full, len(message.entries))
+            return head + b"".join(_ENTRY.pack(*entry[1:5], *map(_age, entry[5:])) + _key(entry.key) for entry in message.entries)
+        case Answer():
+            *fields, refusals = message
+            return _ANSWER.pack(2, *fields, len(refusals)) + b"".join(_REFUSAL.pack(*refusal) for refusal in refusals)
+        case Ages():
+            head = _AGES.pack(3, message.term, len(message.ages))
+            return head + b"".join(_AGE.pack(_age(age_ms)) + _key(key) for key, age_ms in message.ages)
+        case Inquiry():
+            *fields, registered_ms, key, content = message
+            return _INQUIRY.pack(4, *fields, _age(registered_ms)) + _key(key) + _text(content)
+        case Decision():
+            return _DECISION.pack(5, *message)
+
+
+def _age(value: int) -> int:
+    return min(value, AGE_MAX)
 
 
 class _Reader:
@@ -114,7 +162,7 @@ class _Reader:
         return self.text(), self.text()
 
 
-def decode(data: bytes) -> Report | Answer | Ages:
+def decode(data: bytes) -> Message:
     """Inverse of ``encode``. Raises MalformedError."""
     reader = _Reader(data)
     try:
@@ -126,33 +174,42 @@ def decode(data: bytes) -> Report | Answer | Ages:
     return message
 
 
-def _decode(reader: _Reader) -> Report | Answer | Ages:
-    kind = reader.data[0]
-    if kind == 1:
-        _, session, sequence, term, is_full, count = reader.take(_REPORT)
-        _check(count, is_full)
-        return Report(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)))
-    if kind == 2:
-        _, session, sequence, term, wants_full, count = reader.take(_ANSWER)
-        _check(count, wants_full)
-        refusals = tuple((position, why) for position, why in (reader.take(_REFUSAL) for _ in range(count)))
-        return Answer(session, sequence, term, bool(wants_full), refusals)
-    if kind == 3:
-        _, term, count = reader.take(_AGES)
-        _check(count, 0)
-        ages = []
-        for _ in range(count):
-            (age,) = reader.take(_AGE)
-            ages.append((reader.key(), age))
-        return Ages(term, tuple(ages))
-    raise MalformedError(f"no message between nodes has kind {kind}")
+def _decode(reader: _Reader) -> Message:
+    match reader.data[0]:
+        case 1:
+            _, session, sequence, term, is_full, count = reader.take(_REPORT)
+            _check(count, is_full)
+            return Report(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)))
+        case 2:
+            _, session, sequence, term, wants_full, time_ms, count = reader.take(_ANSWER)
+            _check(count, wants_full)
+            refusals = tuple((position, why) for position, why in (reader.take(_REFUSAL) for _ in range(count)))
+            return Answer(session, sequence, term, bool(wants_full), time_ms, refusals)
+        case 3:
+            _, term, count = reader.take(_AGES)
+            _check(count, 0)
+            ages = []
+            for _ in range(count):
+                (age,) = reader.take(_AGE)
+                ages.append((reader.key(), age))
+            return Ages(term, tuple(ages))
+        case 4:
+            _, session, number, term, kind, serial, registered_ms = reader.take(_INQUIRY)
+            _check(0, kind)
+            return Inquiry(session, number, term, kind, serial, registered_ms, reader.key(), reader.text())
+        case 5:
+            _, session, number, verdict = reader.take(_DECISION)
+            if verdict > LATE:
+                raise MalformedError(f"no decision is {verdict}")
+            return Decision(session, number, verdict)
+    raise MalformedError(f"no message between nodes has kind {reader.data[0]}")
 
 
 def _entry(reader: _Reader) -> Entry:
-    state, renews, epoch, generation, age_ms, lost_ms = reader.take(_ENTRY)
+    state, renews, epoch, generation, age_ms, lost_ms, reattached_ms = reader.take(_ENTRY)
     if state > RELEASED or renews > 1:
         raise MalformedError("an entry of a report is malformed")
-    return Entry(reader.key(), state, bool(renews), epoch, generation, age_ms, lost_ms)
+    return Entry(reader.key(), state, bool(renews), epoch, generation, age_ms, lost_ms, reattached_ms)
 
 
 def _check(count: int, switch: int) -> None:

@@ -14,47 +14,57 @@ import dataclasses
 import logging
 import time
 from asyncio import Future
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from random import Random, SystemRandom
+from typing import Any, Protocol
 
-from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, StaleReadError, StorageError, UnavailableError
+from replicated_namesrv.errors import OutcomeUnknownError, StaleReadError, StorageError, UnavailableError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.raft.interfaces import Committed, Observer, RaftError, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, RaftError, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
-from replicated_namesrv.replication.leases import Expiry
-from replicated_namesrv.replication.machine import (
-    EXPIRE,
-    INITIAL_SETTINGS,
-    NO_REGISTRATION,
-    PLAIN,
-    REGISTER,
-    UNREGISTER,
-    Applied,
-    Key,
-    RouteStateMachine,
-    encode_envelope,
-    settings_command,
-)
-from replicated_namesrv.replication.messages import REMOVING
-from replicated_namesrv.replication.signs import ACCEPTED, TICK_S, SignsOfLife
-from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
+from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
+from replicated_namesrv.replication.registrations import Registrations
+from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
+from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
 from replicated_namesrv.settings import ROWS, Settings
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 NO_PERMISSION = 16
-REMOVING_PAUSE_S = 0.02
 BUDGET_MARGIN_MS = 500
 """What a request may take beyond fenceAfterMs before its connection is closed."""
 _REPLICATED = {row.attribute: row for row in ROWS.values() if row.replicated}
+
+
+class Raft(Protocol):
+    """What is needed of ``RaftService``."""
+
+    node: RaftNode
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def propose(self, command: bytes) -> "Future[Outcome]": ...
+
+    def read_index(self) -> "Future[ReadOutcome]": ...
+
+    def lease_valid(self) -> bool: ...
+
+    def tell(self, peer: str, data: bytes) -> None: ...
+
+    def status(self) -> dict[str, object]: ...
+
+
+RaftFactory = Callable[[RouteStateMachine, RaftConfig, Observer], Raft]
 
 
 class ReplicatedNode(Observer):
@@ -62,25 +72,46 @@ class ReplicatedNode(Observer):
 
     mode = "cp"
 
-    def __init__(self, settings: Settings, transport: TransportSettings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        transport: TransportSettings,
+        raft: RaftFactory | None = None,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+        rng: Random | None = None,
+    ) -> None:
+        """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator."""
         self._settings = settings
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
-        self._budget_s = budget_ms / 1000
         config = RaftConfig(proposal_timeout_ms=budget_ms, read_timeout_ms=budget_ms, lease_reads=True)
-        self._raft = RaftService(transport, settings.data_path / "raft", self._machine, config, self)
+        if raft is None:
+            self._raft: Raft = RaftService(transport, settings.data_path / "raft", self._machine, config, self)
+        else:
+            self._raft = raft(self._machine, config, self)
         self._members = sorted(transport.addresses)
         self.signs = SignsOfLife(
             settings.node_id,
             self._members,
             self._machine,
             self,
-            self._expire,
             settings.connection_loss_grace_ms,
-            lambda: time.monotonic() * 1000,
+            lambda: monotonic_s() * 1000,
+            lambda: int(wall_s() * 1000),
+            rng or SystemRandom(),
+        )
+        self.registrations = Registrations(
+            self._machine,
+            self.signs,
+            self._propose,
+            self.read_index,
+            lambda: self._stopping or self.fenced,
+            budget_ms / 1000,
         )
         self._machine.on_registered = self._registered
+        self._machine.on_lead = self._led
         self._machine.on_settings = self._settings_applied
         self._default_level = ReadLevel(settings.read_consistency)
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
@@ -92,13 +123,6 @@ class ReplicatedNode(Observer):
         self.history_id = ""
         self._shared: Future[Freshness] | None = None
         self._waiting: set[Future[Freshness]] = set()
-        self._pending: dict[tuple[int, Key], Future[Any]] = {}
-        """Registrations under way, by connection."""
-        self._ended: dict[int, bool] = {}
-        """Connections that ended while registrations of theirs were under way: whether that was a loss."""
-        self._late: set[int] = set()
-        """Connections over which a late copy came."""
-        self._tasks: set[Future[Any]] = set()
         self._is_live = False
         """Whether the log known at the start has been applied: what follows happens now."""
         self.fenced = False
@@ -116,6 +140,20 @@ class ReplicatedNode(Observer):
     def read_index(self) -> "Future[ReadOutcome]":
         """See ``RaftService``."""
         return self._raft.read_index()
+
+    def decide(self, data: bytes) -> "Future[Applied | None]":
+        """See ``leading.Group``."""
+        return self.registrations.keep(self._decide(data))
+
+    async def _decide(self, data: bytes) -> Applied | None:
+        outcome = await self._raft.propose(data)
+        return outcome.result if isinstance(outcome, Committed) and isinstance(outcome.result, Applied) else None
+
+    @property
+    def initial_settings(self) -> RouteSettings:
+        """This node's own."""
+        values: dict[str, Any] = {attribute: getattr(self._settings, attribute) for attribute in _REPLICATED}
+        return RouteSettings(**values)
 
     @property
     def led_term(self) -> int | None:
@@ -152,9 +190,11 @@ class ReplicatedNode(Observer):
         effects, self._machine.effects = self._machine.effects, []
         if not effects:
             return
+        expired, self._machine.expired = self._machine.expired, {}
         for effect in effects:
             if isinstance(effect, BrokerRemoved):
-                self.signs.removed((effect.cluster_name, effect.broker_addr), effect.epoch)
+                is_expired = expired.get((effect.cluster_name, effect.broker_addr)) == effect.epoch
+                self.registrations.removed(effect, is_expired)
         if self._is_live:
             pushes = self.led_term == term
             self._perform(tuple(e for e in effects if pushes or isinstance(e, BrokerRemoved)))
@@ -216,9 +256,8 @@ class ReplicatedNode(Observer):
         self._stopping = True
         if self._ticker is not None:
             self._ticker.cancel()
-        self.signs.fail_renewals("this node stops")
-        for task in list(self._tasks):
-            task.cancel()
+        self.signs.fail("this node stops")
+        self.registrations.stop()
         await self._raft.stop()
 
     def _tick(self) -> None:
@@ -246,7 +285,7 @@ class ReplicatedNode(Observer):
         policy = self._settings.no_quorum_policy
         log.error("no majority has confirmed this node for %d ms: %s", self._settings.fence_after_ms, policy)
         reason = "no majority confirms this node"
-        self.signs.fail_renewals(reason)
+        self.signs.fail(reason)
         waiting, self._waiting, self._shared = self._waiting, set(), None
         for future in waiting:
             if not future.done():
@@ -261,9 +300,9 @@ class ReplicatedNode(Observer):
         if self.led_term != term:
             return
         self.signs.lead(term)
-        if not self._machine.is_initialised:
-            values: dict[str, Any] = {attribute: getattr(self._settings, attribute) for attribute in _REPLICATED}
-            self._keep(self._propose(INITIAL_SETTINGS, settings_command(RouteSettings(**values))))
+
+    def _led(self, term: int) -> None:
+        asyncio.get_running_loop().call_soon(self.signs.led, term)
 
     # Reads
 
@@ -313,11 +352,11 @@ class ReplicatedNode(Observer):
 
     # Writes
 
-    async def _propose(self, kind: int, command: Command, first: int = 0, second: int = 0) -> Applied:
+    async def _propose(self, data: bytes) -> Applied:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError."""
         if self.fenced:
             raise UnavailableError("no majority confirms this node")
-        outcome = await self._raft.propose(encode_envelope(kind, command, int(time.time() * 1000), first, second))
+        outcome = await self._raft.propose(data)
         if isinstance(outcome, Committed):
             assert isinstance(outcome.result, Applied), outcome.result
             return outcome.result
@@ -325,181 +364,55 @@ class ReplicatedNode(Observer):
             raise UnavailableError(outcome.reason)
         raise OutcomeUnknownError(outcome.reason)
 
-    def _keep(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def _expire(self, batch: list[Expiry]) -> Future[bool]:
-        removals: dict[bool, list[BrokerRemoval]] = {}
-        for expiry in batch:
-            registration = self.state.registration(*expiry.key)
-            if registration is not None and registration.epoch == expiry.epoch:
-                removal = BrokerRemoval(*expiry.key, registration.broker_name, registration.broker_id, expiry.epoch)
-                removals.setdefault(expiry.is_lost, []).append(removal)
-        return self._keep(self._expire_now(removals, self._machine.serial))
-
-    async def _expire_now(self, removals: dict[bool, list[BrokerRemoval]], serial: int) -> bool:
-        try:
-            for is_lost, of_kind in removals.items():
-                await self._propose(EXPIRE, UnregisterBrokers(tuple(of_kind)), serial, int(is_lost))
-        except NamesrvError:
-            return False
-        return True
-
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
         """See NameService."""
         if isinstance(command, UnregisterBrokers):
-            return self._keep(self._unregister(command, self._epochs_at_receipt(command), connection))
-        return self._keep(self._plain(command))
+            return self.registrations.unregister(command, connection)
+        return self.registrations.keep(self._plain(command))
 
     async def _plain(self, command: Command) -> Result:
-        return (await self._propose(PLAIN, command)).result
+        return (await self._propose(encode_plain(command, self.signs.leader_time_ms))).result
 
-    def _epochs_at_receipt(self, command: UnregisterBrokers) -> list[int]:
-        found = (self.state.registration(r.cluster_name, r.broker_addr) for r in command.removals)
-        return [NO_REGISTRATION if registration is None else registration.epoch for registration in found]
+    # Brokers
 
-    async def _unregister(self, command: UnregisterBrokers, at_receipt: list[int], connection: Connection | None) -> Result:
-        removals = []
-        for removal, epoch in zip(command.removals, at_receipt, strict=True):
-            if connection is not None:
-                key = (removal.cluster_name, removal.broker_addr)
-                pending = self._pending.get((connection.connection_id, key))
-                if pending is not None:
-                    await asyncio.wait((pending,))
-                own = self.signs.attachments.epoch_over(key, connection.connection_id)
-                epoch = epoch if own is None else own
-            removals.append(dataclasses.replace(removal, epoch=epoch))
-        return (await self._propose(UNREGISTER, UnregisterBrokers(tuple(removals)))).result
+    def connection_opened(self, connection: Connection) -> None:
+        """See NameService."""
+        self.registrations.opened(connection)
 
-    # Registrations
+    def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
+        """See NameService."""
+        self.registrations.lost(connection, reason)
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """See NameService: a renewal if it changes nothing, else through the log."""
-        key = (registration.cluster_name, registration.broker_addr)
-        received = self.state.revision
-        changes_nothing = self.state.changes_nothing(registration)
-        task = self._keep(self._register(registration, connection, received, changes_nothing))
-        slot = (connection.connection_id, key)
-        self._pending[slot] = task
-
-        def ended(done: Future[Result]) -> None:
-            if self._pending.get(slot) is done:
-                del self._pending[slot]
-                if not any(connection_id == slot[0] for connection_id, _ in self._pending):
-                    self._ended.pop(slot[0], None)
-
-        task.add_done_callback(ended)
-        return task
-
-    async def _register(
-        self, registration: RegisterBroker, connection: Connection, received: int, changes_nothing: bool
-    ) -> Result:
-        key = (registration.cluster_name, registration.broker_addr)
-        if changes_nothing:
-            result = await self._renew(key, connection, self.state.group_generation(registration.broker_name))
-            if result is not None:
-                return result
-        applied = await self._propose(REGISTER, registration, received, connection.opened_revision)
-        held = self.state.registration(*key)
-        if held is not None and held.broker_name == registration.broker_name and held.broker_id == registration.broker_id:
-            self._attach(key, held.epoch, connection)
-        if applied.ignored is not None:
-            self._ignored(registration, connection, applied.ignored, is_held=held is not None)
-        return applied.result
-
-    def _ignored(self, registration: RegisterBroker, connection: Connection, reason: str, is_held: bool) -> None:
-        """A registration changed nothing because of when its connection opened or it arrived, as this node saw it. If the node
-        lagged then, the judgement was wrong: closing the connection makes the broker say again, over a new one, what it means.
-        """
-        log.info("registration ignored: %s", reason, extra={"peer": connection.peer, "broker": registration.broker_addr})
-        if not is_held:
-            connection.close(CloseReason.OURS)
-            raise UnavailableError(reason)
-        if connection.connection_id in self._late:
-            connection.close(CloseReason.OURS)
-        self._late.add(connection.connection_id)
-
-    def _attach(self, key: Key, epoch: int, connection: Connection) -> None:
-        now, connection_id = self.signs.now_ms, connection.connection_id
-        self.signs.attachments.attach(key, epoch, connection_id, now)
-        if connection_id in self._ended:  # it ended while the registration was under way
-            self.signs.attachments.lose(connection_id, self._ended[connection_id], now)
-        self.signs.report_soon()
+        return self.registrations.register(registration, connection)
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> Result | Future[Result | None] | None:
         """See NameService."""
-        key = (cluster_name, broker_addr)
-        registration = self.state.registration(*key)
-        if registration is None:
-            return None
-        return self._keep(self._renew(key, connection, self.state.group_generation(registration.broker_name)))
-
-    async def _renew(self, key: Key, connection: Connection, generation: int) -> Result | None:
-        """Ask the leader; None: it has to be registered."""
-        registration = self.state.registration(*key)
-        if registration is None:
-            return None
-        result = self.state.renewal_result(*key)
-        self._attach(key, registration.epoch, connection)
-        async with self._budget():
-            verdict = await self.signs.renew(key, registration.epoch, generation)
-        return result if verdict == ACCEPTED else None
-
-    def _budget(self) -> "_Budget":
-        return _Budget(self._budget_s)
+        return self.registrations.renew_unchanged(cluster_name, broker_addr, connection)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """See NameService."""
-        registration = self.state.registration(cluster_name, broker_addr)
-        if registration is not None:
-            self._attach((cluster_name, broker_addr), registration.epoch, connection)
+        self.registrations.heartbeat(cluster_name, broker_addr, connection)
 
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """See NameService: a linearizable read that renews."""
-        return self._keep(self._query_data_version((cluster_name, broker_addr), data_version, connection))
+        """See NameService: a linearizable read that renews; while this node serves stale answers, one of those."""
+        key = (cluster_name, broker_addr)
+        if self.fenced:
+            if self._settings.no_quorum_policy != "serve-stale":
+                raise UnavailableError("no majority confirms this node")
+            registration = self.state.registration(*key)
+            stored = None if registration is None else registration.data_version
+            return DataVersionAnswer(stored is None or data_version != stored, stored)
+        return self.registrations.keep(self.registrations.query_data_version(key, data_version, connection))
 
-    async def _query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
-        async with self._budget():
-            while True:
-                freshness = self.barrier(ReadLevel.LINEARIZABLE, None)
-                if isinstance(freshness, Future):
-                    freshness = await asyncio.shield(freshness)
-                registration = self.state.registration(*key)
-                if registration is None:
-                    return DataVersionAnswer(True, None)
-                self._attach(key, registration.epoch, connection)
-                if freshness.level is ReadLevel.STALE:
-                    break
-                verdict = await self.signs.renew(key, registration.epoch, 0)
-                if verdict == ACCEPTED:
-                    break
-                if verdict == REMOVING:
-                    await asyncio.sleep(REMOVING_PAUSE_S)
-        current = self.state.registration(*key)
-        if current is None:
-            return DataVersionAnswer(True, None)
-        return DataVersionAnswer(data_version != current.data_version, current.data_version)
-
-    def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
-        """See NameService."""
-        connection_id = connection.connection_id
-        is_loss = reason is not CloseReason.OURS and not self._stopping and not self.fenced
-        if any(pending == connection_id for pending, _ in self._pending):
-            self._ended[connection_id] = is_loss
-        self._late.discard(connection_id)
-        if self.signs.attachments.lose(connection_id, is_loss, self.signs.now_ms) and not self._stopping:
-            self.signs.report_soon()
-
-    def _registered(self, key: Key) -> None:
+    def _registered(self, key: Key, epoch: int, content: str) -> None:
         if self._is_live:
-            self.signs.registered(key)
+            asyncio.get_running_loop().call_soon(self.signs.registered, key, epoch, content)
 
     # Configuration
 
@@ -507,7 +420,7 @@ class ReplicatedNode(Observer):
         """See NameService: replicated keys through the log, for all nodes; the others here, into the file."""
         if not self._settings.black_list.isdisjoint(values):
             return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
-        return self._keep(self._update_config(dict(values)))
+        return self.registrations.keep(self._update_config(dict(values)))
 
     async def _update_config(self, values: dict[str, str]) -> Result:
         replicated: dict[str, bool] = {}
@@ -519,7 +432,7 @@ class ReplicatedNode(Observer):
             else:
                 local[key] = text
         if replicated:
-            await self._propose(PLAIN, UpdateSettings(replicated))
+            await self._plain(UpdateSettings(replicated))
         if local:
             candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
             candidate.update(local)
@@ -575,19 +488,3 @@ class ReplicatedNode(Observer):
             "digest": self._machine.digest().hex(),
             "raft": self._raft.status(),
         }
-
-
-class _Budget:
-    """``asyncio.timeout`` whose end is an UnavailableError."""
-
-    def __init__(self, seconds: float) -> None:
-        self._timeout = asyncio.timeout(seconds)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *failure: Any) -> None:
-        try:
-            await self._timeout.__aexit__(*failure)
-        except TimeoutError:
-            raise UnavailableError("the leader did not confirm it in time") from None

@@ -1,81 +1,72 @@
-"""SignsOfLife: signs of life from every node to the leader, and the leader's expiries as fenced commands.
+"""SignsOfLife: what a node tells the leader, and what it asks of it.
 
-A renewal takes one round trip and writes nothing to the log: all that wait in one turn of the loop travel in one report. The
-leader judges them after a read index that was asked for after they came: so it led, an entry of its own term was committed, and
-its state holds everything acknowledged before. It accepts a renewal if the registration has the epoch named, its group is as
-the sender saw it, and no removal of that epoch is proposed.
+A renewal takes one round trip and writes nothing to the log: all that wait in one turn of the loop travel in one report. Reports
+are numbered and arrive in order or not at all. A gap, another leader or an answer that does not come make the node send its
+whole list. What is not answered is asked again, of whoever leads then.
 
-Reports are numbered and arrive in order or not at all. A gap, another leader or an answer that does not come make the node
-send its whole list.
+What the leader does with all this is in ``leading.py``.
 """
 
 import asyncio
 import logging
-import secrets
 from asyncio import Future
 from collections.abc import Callable
-from itertools import islice
-from typing import Protocol
+from random import Random
 
-from replicated_namesrv.errors import UnavailableError
-from replicated_namesrv.raft.interfaces import MalformedError, ReadOutcome, ReadReady
-from replicated_namesrv.replication.leases import Attachments, Expiry, Lease, LeaseTable, RunningClock
+from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
+from replicated_namesrv.raft.interfaces import MalformedError
+from replicated_namesrv.replication.leading import ACCEPTED, Group, Leading, encode_removal
+from replicated_namesrv.replication.leases import Attachments, Registered, RunningClock
 from replicated_namesrv.replication.machine import RouteStateMachine
 from replicated_namesrv.replication.messages import (
+    AGE_MAX,
     DIFFERS,
-    REMOVING,
+    REGISTER,
+    REMOVE,
     Ages,
     Answer,
+    Decision,
     Entry,
+    Inquiry,
     Key,
+    Message,
     Report,
     decode,
     encode,
 )
+from replicated_namesrv.routes.commands import BrokerRemoval
 
 log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 REPORT_INTERVAL_MS = 250.0
 ANSWER_TIMEOUT_MS = 500.0
-SCAN_INTERVAL_MS = 1_000.0
-AGES_INTERVAL_MS = 2_000.0
-REMOVALS_PER_COMMAND = 4
-"""Removing a broker with 10,000 topics takes about 3 ms, and every node applies a command in one go."""
-ACCEPTED = 0
-
-
-class Group(Protocol):
-    """What is needed of Raft."""
-
-    def tell(self, peer: str, data: bytes) -> None:
-        """Send to another node; may be lost."""
-
-    def read_index(self) -> "Future[ReadOutcome]":
-        """See ``RaftService``."""
-
-    @property
-    def led_term(self) -> int | None:
-        """The present term if this node leads it."""
-
-    @property
-    def term(self) -> int:
-        """The present term."""
-
-    @property
-    def leader(self) -> str | None:
-        """The leader of the present term, if known."""
 
 
 class _Sent:
     __slots__ = ("renewals", "sent_ms")
 
-    def __init__(self, sent_ms: float, renewals: list[tuple[int, Entry, "Future[int]"]]) -> None:
+    def __init__(self, sent_ms: float, renewals: "list[tuple[int, Entry, Future[int]]]") -> None:
         self.sent_ms, self.renewals = sent_ms, renewals
 
 
+class _Question:
+    """An inquiry without a decision."""
+
+    __slots__ = ("content", "future", "key", "kind", "registered_at_ms", "sent_ms", "serial", "term")
+
+    def __init__(
+        self, kind: int, key: Key, content: str, serial: int, registered_at_ms: float | None, future: "Future[int]"
+    ) -> None:
+        self.kind, self.key, self.content, self.serial = kind, key, content, serial
+        self.registered_at_ms, self.future = registered_at_ms, future
+        self.sent_ms = 0.0
+        self.term = -1
+        """Term of the leader that was asked last."""
+
+
 class SignsOfLife:
-    """Both halves: what this node tells the leader, and what it does while it leads. Runs on the event loop."""
+    """Runs on the event loop. ``wall_ms``: milliseconds since 1970; ``monotonic_ms``: of any clock that never goes back."""
 
     def __init__(
         self,
@@ -83,16 +74,18 @@ class SignsOfLife:
         members: list[str],
         machine: RouteStateMachine,
         group: Group,
-        expire: Callable[[list[Expiry]], "Future[bool]"],
         grace_ms: float,
         monotonic_ms: Callable[[], float],
+        wall_ms: Callable[[], int],
+        rng: Random,
     ) -> None:
         self.attachments = Attachments()
         self.clock = RunningClock(monotonic_ms())
+        self.leading: Leading | None = None
         self._node_id, self._members = node_id, members
-        self._machine, self._group, self._expire = machine, group, expire
-        self._grace_ms, self._monotonic_ms = grace_ms, monotonic_ms
-        self._session = secrets.randbits(63)
+        self._machine, self._group = machine, group
+        self._grace_ms, self._monotonic_ms, self._wall_ms = grace_ms, monotonic_ms, wall_ms
+        self._session = rng.getrandbits(63)
         self._sequence = 0
         self._told: tuple[int, str] | None = None
         """(term, leader) that has our whole list."""
@@ -100,21 +93,35 @@ class SignsOfLife:
         self._last_report_ms = 0.0
         self._renewals: list[tuple[Entry, Future[int]]] = []
         self._flush_scheduled = False
-        self._table: LeaseTable | None = None
-        self._led_term = 0
-        self._removing: set[tuple[Key, int]] = set()
-        self._suspects: dict[Key, None] = {}
-        self._unjudged: list[tuple[str, Report, bool]] = []
-        self._is_judging = False
-        self._last_scan_ms = self._last_ages_ms = 0.0
-        self.expired_count = self.lost_count = 0
+        self._questions: dict[int, _Question] = {}
+        self._last_question = 0
+        self._leader_clock_ms: float | None = None
+        """The leader's clock less ours, as of its last answer."""
+        self._counts = [0, 0]
 
     @property
     def now_ms(self) -> float:
         """Time that this process ran."""
         return self.clock.read(self._monotonic_ms())
 
-    # This node
+    @property
+    def leader_time_ms(self) -> int:
+        """The leader's clock, milliseconds since 1970, as far as it was told; never before what the log knows."""
+        if self._leader_clock_ms is None:
+            return self._machine.time_ms
+        return max(self._machine.time_ms, int(self._leader_clock_ms + self._monotonic_ms()))
+
+    @property
+    def expired_count(self) -> int:
+        """Brokers that this node, leading, removed because nobody heard them."""
+        return self._counts[0] + (self.leading.expired_count if self.leading else 0)
+
+    @property
+    def lost_count(self) -> int:
+        """Brokers that this node, leading, removed because every node that had them had lost them."""
+        return self._counts[1] + (self.leading.lost_count if self.leading else 0)
+
+    # Renewals and questions
 
     def renew(self, key: Key, epoch: int, generation: int) -> "Future[int]":
         """ACCEPTED, DIFFERS or REMOVING, by the leader's word. The caller gives up by cancelling."""
@@ -124,14 +131,39 @@ class SignsOfLife:
             future.set_result(DIFFERS)
             return future
         self._renewals.append((entry._replace(renews=True, generation=generation), future))
-        self._schedule_flush()
+        self.report_soon()
         return future
+
+    def may_register(self, key: Key, content: str, serial: int) -> "Future[int]":
+        """GRANTED or LOOK_AGAIN. The caller gives up by cancelling."""
+        return self._ask(REGISTER, key, content, serial, None)
+
+    def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
+        """Code 104; REMOVED or LATE. ``registered``: what the connection that it came over registered last. The caller gives up
+        by cancelling; the broker may be removed nevertheless."""
+        key = (removal.cluster_name, removal.broker_addr)
+        return self._ask(REMOVE, key, encode_removal(removal), 0, None if registered is None else registered.at_ms)
+
+    def _ask(self, kind: int, key: Key, content: str, serial: int, registered_at_ms: float | None) -> "Future[int]":
+        self._last_question += 1
+        future: Future[int] = asyncio.get_running_loop().create_future()
+        question = _Question(kind, key, content, serial, registered_at_ms, future)
+        self._questions[self._last_question] = question
+        self._put(self._last_question, question)
+        return future
+
+    def _put(self, number: int, question: _Question) -> None:
+        leader, now = self._group.leader, self.now_ms
+        if leader is None:
+            return
+        question.sent_ms, question.term = now, self._group.term
+        at_ms = question.registered_at_ms
+        registered_ms = AGE_MAX if at_ms is None else max(0, int(now - at_ms))
+        fields = (question.term, question.kind, question.serial, registered_ms, question.key, question.content)
+        self._send(leader, Inquiry(self._session, number, *fields))
 
     def report_soon(self) -> None:
         """Something changed that the leader should know."""
-        self._schedule_flush()
-
-    def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -166,7 +198,7 @@ class SignsOfLife:
             self._renewals.extend((entry, future) for _, entry, future in sent.renewals if not future.done())
         self._sent.clear()
 
-    def _send(self, peer: str, message: Report | Answer | Ages) -> None:
+    def _send(self, peer: str, message: Message) -> None:
         if peer == self._node_id:
             asyncio.get_running_loop().call_soon(self._take, peer, message)
         else:
@@ -179,47 +211,84 @@ class SignsOfLife:
         if oldest is not None and now - oldest.sent_ms > ANSWER_TIMEOUT_MS:
             self._told = None
         if self._told is None or self.attachments.changed or self._renewals or now - self._last_report_ms >= REPORT_INTERVAL_MS:
-            self._schedule_flush()
-        if self._table is not None:
-            if self._group.led_term != self._led_term:
-                self._table = None
+            self.report_soon()
+        self._ask_again(now)
+        if self.leading is not None:
+            if self.leading.is_over:
+                self._lead_no_longer()
             else:
-                self._tick_leader(self._table, now)
+                self.leading.tick()
 
-    def fail_renewals(self, reason: str) -> None:
+    def _ask_again(self, now: float) -> None:
+        for number, question in list(self._questions.items()):
+            if question.future.done():
+                del self._questions[number]
+            elif question.term != self._group.term or now - question.sent_ms > ANSWER_TIMEOUT_MS:
+                self._put(number, question)
+
+    def fail(self, reason: str) -> None:
         """The leader cannot be reached: everybody who waits is told so."""
         self._requeue_sent()
         waiting, self._renewals = self._renewals, []
-        for _, future in waiting:
+        questions, self._questions = self._questions, {}
+        failed: list[tuple[Future[int], type[UnavailableError | OutcomeUnknownError]]]
+        failed = [(future, UnavailableError) for _, future in waiting]
+        for question in questions.values():
+            failed.append((question.future, UnavailableError if question.kind == REGISTER else OutcomeUnknownError))
+        for future, error in failed:
             if not future.done():
-                future.set_exception(UnavailableError(reason))
+                future.set_exception(error(reason))
+
+    # What arrives
 
     def received(self, peer: str, data: bytes) -> None:
         """``RaftNode.tell`` of another node. Takes effect in a later turn: a node's entry points are not called back."""
         try:
             message = decode(data)
         except MalformedError as error:
-            log.warning("message dropped: %s", error, extra={"peer": peer})
+            self._dropped(peer, error)
             return
         asyncio.get_running_loop().call_soon(self._take, peer, message)
 
-    def _take(self, peer: str, message: Report | Answer | Ages) -> None:
-        if isinstance(message, Report):
-            self._on_report(peer, message)
-        elif isinstance(message, Answer):
-            self._on_answer(message)
-        elif message.term == self._group.term:
-            now = self.now_ms
-            for key, age_ms in message.ages:
-                if key[0] == "" or self._machine.state.registration(*key) is not None:
-                    self.attachments.learn(key, now - age_ms)
+    def _dropped(self, peer: str, error: MalformedError) -> None:
+        log.warning("message dropped: %s", error, extra={"peer": peer})
+
+    def _take(self, peer: str, message: Message) -> None:
+        match message:
+            case Report():
+                if self.leading is not None:
+                    self.leading.on_report(peer, message)
+            case Inquiry():
+                if self.leading is not None:
+                    try:
+                        self.leading.on_inquiry(peer, message)
+                    except MalformedError as error:
+                        self._dropped(peer, error)
+            case Answer():
+                self._on_answer(message)
+            case Decision():
+                question = self._questions.pop(message.number, None) if message.session == self._session else None
+                if question is not None and not question.future.done():
+                    question.future.set_result(message.verdict)
+            case Ages():
+                self._on_ages(message)
+
+    def _on_ages(self, message: Ages) -> None:
+        if message.term != self._group.term:
+            return
+        now = self.now_ms
+        for key, age_ms in message.ages:
+            if key[0] == "" or self._machine.state.registration(*key) is not None:
+                self.attachments.learn(key, now - age_ms)
 
     def _on_answer(self, answer: Answer) -> None:
         if answer.session != self._session:
             return
+        if answer.term == self._group.term:
+            self._leader_clock_ms = answer.time_ms - self._monotonic_ms()
         if answer.wants_full and self._told is not None and answer.term == self._told[0]:
             self._told = None
-            self._schedule_flush()
+            self.report_soon()
         sent = self._sent.pop(answer.sequence, None)
         if sent is None:
             return
@@ -228,133 +297,41 @@ class SignsOfLife:
             if not future.done():
                 future.set_result(refusals.get(position, ACCEPTED))
 
-    # The leader
+    # What was decided
 
     def lead(self, term: int) -> None:
         """This node leads ``term`` from now on."""
-        self._table = LeaseTable(self._members, self._node_id, self._grace_ms, self.now_ms)
-        self._led_term = term
-        self._removing.clear()
-        self._suspects.clear()
-        self._unjudged.clear()
+        self._lead_no_longer()
+        self.leading = Leading(
+            term,
+            self._node_id,
+            self._members,
+            self._machine,
+            self._group,
+            self._send,
+            self._grace_ms,
+            lambda: self.now_ms,
+            self._wall_ms,
+        )
 
-    def registered(self, key: Key) -> None:
+    def _lead_no_longer(self) -> None:
+        if self.leading is not None:
+            self._counts = [self.expired_count, self.lost_count]
+            self.leading = None
+
+    def led(self, term: int) -> None:
+        """A leader's LEAD was applied."""
+        if self.leading is not None and self.leading.term == term:
+            self.leading.led()
+
+    def registered(self, key: Key, epoch: int, content: str) -> None:
         """A registration was applied: a sign of life."""
-        registration = self._machine.state.registration(*key)
-        if registration is None:
-            return
-        now = self.now_ms
-        self.attachments.learn(key, now)
-        if self._table is not None:
-            self._table.heard(key, registration.epoch, now)
+        self.attachments.learn(key, self.now_ms)
+        if self.leading is not None:
+            self.leading.registered(key, epoch, content)
 
     def removed(self, key: Key, epoch: int) -> list[int]:
         """A registration ended; the connections that it was attached to here."""
-        self._removing.discard((key, epoch))
-        self._suspects.pop(key, None)
-        if self._table is not None:
-            self._table.forget(key)
+        if self.leading is not None:
+            self.leading.removed(key, epoch)
         return self.attachments.remove(key, epoch)
-
-    def _on_report(self, peer: str, report: Report) -> None:
-        table = self._table
-        if table is None or report.term != self._led_term or self._group.led_term != report.term:
-            return
-        for entry in report.entries:
-            if entry.lost_ms or entry.state >= 2:
-                self._suspects[entry.key] = None
-        taken = table.report(peer, report.session, report.sequence, report.is_full, report.entries, self.now_ms)
-        if any(entry.renews for entry in report.entries):
-            self._unjudged.append((peer, report, taken))
-            self._judge_next()
-        else:
-            self._send(peer, Answer(report.session, report.sequence, report.term, not taken, ()))
-
-    def _judge_next(self) -> None:
-        if self._is_judging or not self._unjudged:
-            return
-        self._is_judging = True
-        batch, self._unjudged = self._unjudged, []
-        self._group.read_index().add_done_callback(lambda outcome: self._judge(batch, outcome))
-
-    def _judge(self, batch: list[tuple[str, Report, bool]], outcome: "Future[ReadOutcome]") -> None:
-        self._is_judging = False
-        if not outcome.cancelled() and isinstance(outcome.result(), ReadReady):
-            for peer, report, taken in batch:
-                if self._group.led_term == report.term == self._led_term:
-                    refusals = tuple(
-                        (position, why)
-                        for position, entry in enumerate(report.entries)
-                        if entry.renews and (why := self._verdict(entry)) != ACCEPTED
-                    )
-                    self._send(peer, Answer(report.session, report.sequence, report.term, not taken, refusals))
-        self._judge_next()
-
-    def _verdict(self, entry: Entry) -> int:
-        state = self._machine.state
-        registration = state.registration(*entry.key)
-        if registration is None or registration.epoch != entry.epoch:
-            return DIFFERS
-        if (entry.key, entry.epoch) in self._removing:
-            return REMOVING
-        if entry.generation and state.group_generation(registration.broker_name) != entry.generation:
-            return DIFFERS
-        assert self._table is not None
-        self._table.heard(entry.key, entry.epoch, self.now_ms)
-        return ACCEPTED
-
-    def _tick_leader(self, table: LeaseTable, now: float) -> None:
-        state = self._machine.state
-        if now - self._last_scan_ms >= SCAN_INTERVAL_MS:
-            self._last_scan_ms = now
-            leases = [Lease((r.cluster_name, r.broker_addr), r.epoch, r.heartbeat_timeout_ms) for r in state.registrations()]
-            if now - self._last_ages_ms >= AGES_INTERVAL_MS:
-                self._last_ages_ms = now
-                self._tell_ages(table, leases, now)
-        else:
-            found = ((key, state.registration(*key)) for key in self._suspects)
-            leases = [Lease(key, r.epoch, r.heartbeat_timeout_ms) for key, r in found if r is not None]
-        if len(self._removing) >= REMOVALS_PER_COMMAND:
-            return
-        due = (e for e in table.due(leases, now) if (e.key, e.epoch) not in self._removing)
-        batch = list(islice(due, REMOVALS_PER_COMMAND))
-        if batch:
-            self._propose_removal(batch)
-
-    def _propose_removal(self, batch: list[Expiry]) -> None:
-        self._removing.update((e.key, e.epoch) for e in batch)
-        log.warning(
-            "removing brokers",
-            extra={"lost": [e.key[1] for e in batch if e.is_lost], "silent": [e.key[1] for e in batch if not e.is_lost]},
-        )
-        term = self._led_term
-
-        def ended(outcome: "Future[bool]") -> None:
-            if term != self._led_term:
-                return
-            is_decided = not outcome.cancelled() and outcome.result()
-            if is_decided:
-                for expiry in batch:
-                    self._count(expiry)
-                self._removing.difference_update((e.key, e.epoch) for e in batch)
-            elif self._group.led_term == term:
-                self._expire(batch).add_done_callback(ended)
-
-        self._expire(batch).add_done_callback(ended)
-
-    def _count(self, expiry: Expiry) -> None:
-        registration = self._machine.state.registration(*expiry.key)
-        if registration is None or registration.epoch != expiry.epoch:
-            if expiry.is_lost:
-                self.lost_count += 1
-            else:
-                self.expired_count += 1
-
-    def _tell_ages(self, table: LeaseTable, leases: list[Lease], now: float) -> None:
-        ages = table.ages(leases, now)
-        if ages:
-            for key, age_ms in ages:
-                self.attachments.learn(key, now - age_ms)
-            for member in self._members:
-                if member != self._node_id:
-                    self._send(member, Ages(self._led_term, tuple(ages)))

@@ -31,10 +31,9 @@ def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Re
     if _is_fenced(tables, group, command):
         return Result()
     if command.broker_id not in members:
-        if command.topics is None:  # Java: null pointer, logged and answered with 0
-            return Result()
-        if len(command.topics) == 1:
-            return Result(code=SYSTEM_ERROR, remark="register broker failed")
+        refusal = _refusal(command)
+        if refusal is not None:
+            return refusal
         register_first = True
     version_changed = previous is None or previous.data_version != command.data_version
     registration = _put_live(tables, group, command, previous, time_ms)
@@ -48,33 +47,56 @@ def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Re
     return result_of(tables, registration)
 
 
-def changes_nothing(tables: Tables, command: RegisterBroker) -> bool:
-    """Whether applying ``command`` now would surely leave everything as it is. False also where that is costly to tell.
+def unchanged_result(tables: Tables, command: RegisterBroker) -> Result | None:
+    """What applying ``command`` now would answer if it would leave everything as it is; else None.
 
-    Follows ``register_broker`` for a member that registers under its own id with the data version that is stored: then the group
-    and the live entry stay if their fields are equal, and topics are only filled in or, by a setting, dropped.
+    Follows ``register_broker`` step by step. An answer without an epoch is a refusal. Static topic mappings are compared only
+    together with the data version, which has to be the stored one.
     """
-    held = tables.live.get((command.cluster_name, command.broker_addr))
     group = tables.groups.get(command.broker_name)
-    if held is None or group is None or group.members.get(command.broker_id) is not held:
-        return False
-    if group.member_at(command.broker_addr) is not held or group.broker_name not in tables.cluster_names[command.cluster_name]:
-        return False
+    if group is None or group.broker_name not in tables.cluster_names.get(command.cluster_name, {}):
+        return None
     if (group.enable_acting_master, group.zone_name) != (bool(command.enable_acting_master), command.zone_name):
-        return False
+        return None
+    member = group.member_at(command.broker_addr)
+    if member is not None and member.broker_id != command.broker_id:
+        return None
+    if _is_fenced(tables, group, command):
+        return Result()
+    holder = group.members.get(command.broker_id)
+    if holder is None:
+        return _refusal(command)
+    if tables.live.get((command.cluster_name, command.broker_addr)) is not holder or not _says_what_is_held(holder, command):
+        return None
+    return result_of(tables, holder) if _brings_no_topics(tables, group, command) else None
+
+
+def _refusal(command: RegisterBroker) -> Result | None:
+    """How a registration under a free id is refused; None: it is taken."""
+    if command.topics is None:  # Java: null pointer, logged and answered with 0
+        return Result()
+    if len(command.topics) == 1:
+        return Result(code=SYSTEM_ERROR, remark="register broker failed")
+    return None
+
+
+def _says_what_is_held(held: Registration, command: RegisterBroker) -> bool:
     timeout_ms = command.heartbeat_timeout_ms
-    fields = (
-        DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS if timeout_ms is None else timeout_ms,
-        command.data_version,
-        command.ha_server_addr,
-        held.filter_servers if command.filter_servers is None else command.filter_servers,
+    return (
+        held.data_version == command.data_version
+        and held.heartbeat_timeout_ms == (DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS if timeout_ms is None else timeout_ms)
+        and held.ha_server_addr == command.ha_server_addr
+        and command.filter_servers in (None, held.filter_servers)
     )
-    if fields != (held.heartbeat_timeout_ms, held.data_version, held.ha_server_addr, held.filter_servers):
-        return False
-    if tables.settings.notify_min_broker_id_changed and command.broker_id < min(group.members):
-        return False
+
+
+def _brings_no_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> bool:
+    """Whether a member that registers with the data version that is stored neither adds nor, by a setting, drops topics."""
+    is_prime_slave = command.enable_acting_master is not None and command.broker_id == min(group.members)
     topics = command.topics
-    if topics is None or not topics.keys() <= group.topics.keys():
+    if topics is None or not (command.broker_id == MASTER_ID or is_prime_slave):
+        return True
+    if not topics.keys() <= group.topics.keys():
         return False
     drops = tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos
     return not drops or len(topics) == len(group.topics)

@@ -32,7 +32,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.digest import Digester
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
-from replicated_namesrv.routes.registration import changes_nothing, register_broker, register_topic, result_of
+from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
@@ -204,9 +204,10 @@ class RouteInfoManager:
         """The live entry of one broker."""
         return self._tables.live.get((cluster_name, broker_addr))
 
-    def changes_nothing(self, command: RegisterBroker) -> bool:
-        """Whether applying ``command`` now would surely change nothing; its result is then ``renewal_result``."""
-        return changes_nothing(self._tables, command)
+    def unchanged_result(self, command: RegisterBroker) -> Result | None:
+        """What applying ``command`` now would answer if it would change nothing and have no effects; else None. An answer without
+        an epoch is a refusal."""
+        return unchanged_result(self._tables, command)
 
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""

@@ -133,6 +133,7 @@ class RemotingServer:
                 self.problems.report("connections", "connection refused: maxConnections are open", peer=connection.peer)
             return False
         connection.opened_revision = self._service.state.revision
+        self._service.connection_opened(connection)
         self.connections.add(connection)
         self._gone.clear()
         self.idle.add(connection)

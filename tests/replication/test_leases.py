@@ -1,7 +1,7 @@
 """The leader's conclusions, on a virtual clock: one test a rule."""
 
 from replicated_namesrv.replication.leases import Attachments, Expiry, Lease, LeaseTable, RunningClock
-from replicated_namesrv.replication.messages import HELD, KNOWN, LOST, RELEASED, Entry
+from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry
 
 KEY = ("c", "a:1")
 LEASE = Lease(KEY, 7, 10_000)
@@ -9,7 +9,7 @@ MEMBERS = ("n1", "n2", "n3")
 
 
 def entry(state: int, age_ms: int = 0, lost_ms: int = 0, epoch: int = 7) -> Entry:
-    return Entry(KEY, state, False, epoch, 0, age_ms, lost_ms)
+    return Entry(KEY, state, False, epoch, 0, age_ms, lost_ms, AGE_MAX)
 
 
 class Leader:

@@ -4,8 +4,19 @@ import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.interfaces import UnknownCommandError
-from replicated_namesrv.replication.machine import EXPIRE, REGISTER, UNREGISTER, Applied, RouteStateMachine, encode_envelope
+from replicated_namesrv.replication.machine import (
+    Applied,
+    Ignored,
+    Opened,
+    RouteStateMachine,
+    content_of,
+    encode_expire,
+    encode_lead,
+    encode_register,
+    encode_unregister,
+)
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.state import RouteSettings
 
 KEY = ("c", "a:1")
 
@@ -15,10 +26,34 @@ def broker(counter: int = 1) -> RegisterBroker:
     return RegisterBroker("c", "a", "a:1", 0, "", None, None, False, DataVersion(counter, 0, counter), topics, {}, None)
 
 
-def register(machine: RouteStateMachine, counter: int = 1, received: int | None = None, opened: int | None = None) -> Applied:
+def led(term: int = 1) -> RouteStateMachine:
+    """A machine that the leader of ``term`` has announced itself to."""
+    machine = RouteStateMachine()
+    machine.apply(encode_lead(RouteSettings(), 0, term))
+    return machine
+
+
+def register(
+    machine: RouteStateMachine, counter: int = 1, received: int | None = None, opened: Opened | None = None, time_ms: int = 0
+) -> Applied:
     now = machine.state.revision
-    received, opened = (now if value is None else value for value in (received, opened))
-    return machine.apply(encode_envelope(REGISTER, broker(counter), 0, received, opened))
+    command = broker(counter)
+    received = now if received is None else received
+    return machine.apply(encode_register(command, time_ms, received, opened or Opened(now, now), content_of(command)))
+
+
+def unregister(machine: RouteStateMachine, epoch: int, term: int = 1, time_ms: int = 0) -> Applied:
+    return machine.apply(encode_unregister(removal(epoch), time_ms, term))
+
+
+def expire(machine: RouteStateMachine, epoch: int, serial: int, term: int = 1) -> Applied:
+    return machine.apply(encode_expire(removal(epoch), 0, term, serial, False))
+
+
+def counter_of(machine: RouteStateMachine) -> int:
+    registration = machine.state.registration(*KEY)
+    assert registration is not None
+    return registration.data_version.counter
 
 
 def removal(epoch: int | None) -> UnregisterBrokers:
@@ -32,67 +67,113 @@ def epoch_of(machine: RouteStateMachine) -> int:
 
 
 def test_an_older_version_over_an_older_connection_is_a_late_copy() -> None:
-    machine = RouteStateMachine()
+    machine = led()
     register(machine, 1)
-    opened = machine.state.revision
+    opened = Opened(machine.state.revision, machine.state.revision)
     register(machine, 2)
-    assert register(machine, 1, opened=opened).ignored is not None
-    assert machine.state.registration(*KEY).data_version.counter == 2  # type: ignore[union-attr]
+    digest = machine.state.digest()
+    assert register(machine, 1, opened=opened).ignored is Ignored.LATE_COPY
+    assert (counter_of(machine), machine.state.digest()) == (2, digest)
     assert register(machine, 1).ignored is None, "the connection is newer"
-    assert machine.state.registration(*KEY).data_version.counter == 1  # type: ignore[union-attr]
+    assert counter_of(machine) == 1
+
+
+@pytest.mark.parametrize("most", [None, 10])
+def test_a_node_that_lagged_cannot_tell_a_late_copy_and_says_so(most: int | None) -> None:
+    machine = led()
+    register(machine, 1)
+    lagging = Opened(machine.state.revision, most)
+    register(machine, 2)
+    assert register(machine, 1, opened=lagging).ignored is Ignored.DOUBTFUL
+    assert counter_of(machine) == 2
+
+
+def test_another_life_of_the_broker_may_have_any_version() -> None:
+    machine = led()
+    register(machine, 2)
+    received, opened = machine.state.revision, Opened(0, 0)
+    unregister(machine, epoch_of(machine))
+    register(machine, 2)
+    expire(machine, epoch_of(machine), machine.serial)
+    assert register(machine, 1, received + 1, opened).ignored is None
+    assert counter_of(machine) == 1
 
 
 def test_a_registration_received_before_the_unregistration_does_not_bring_the_broker_back() -> None:
-    machine = RouteStateMachine()
+    machine = led()
     register(machine)
     received = machine.state.revision
-    machine.apply(encode_envelope(UNREGISTER, removal(epoch_of(machine)), 0))
-    assert register(machine, received=received).ignored is not None
+    unregister(machine, epoch_of(machine))
+    assert register(machine, received=received).ignored is Ignored.UNREGISTERED
     assert machine.state.registration(*KEY) is None
     assert register(machine).ignored is None
     assert machine.state.registration(*KEY) is not None
 
 
 def test_an_unregistration_of_another_life_does_nothing() -> None:
-    machine = RouteStateMachine()
+    machine = led()
     register(machine)
     first = epoch_of(machine)
-    machine.apply(encode_envelope(UNREGISTER, removal(first), 0))
+    unregister(machine, first)
     register(machine)
     for late in (first, 0):
-        machine.apply(encode_envelope(UNREGISTER, removal(late), 0))
+        unregister(machine, late)
         assert machine.state.registration(*KEY) is not None
 
 
 def test_a_registration_under_way_saves_the_broker_from_expiry() -> None:
-    machine = RouteStateMachine()
+    machine = led()
     register(machine)
     epoch, decided = epoch_of(machine), machine.serial
     register(machine, 2)
     assert epoch_of(machine) == epoch
-    machine.apply(encode_envelope(EXPIRE, removal(epoch), 0, decided))
+    expire(machine, epoch, decided)
     assert machine.state.registration(*KEY) is not None
-    machine.apply(encode_envelope(EXPIRE, removal(epoch), 0, machine.serial))
+    expire(machine, epoch, machine.serial)
+    assert machine.state.registration(*KEY) is None
+    assert machine.expired == {KEY: epoch}
+
+
+def test_a_removal_of_an_earlier_leader_is_void() -> None:
+    machine = led(3)
+    register(machine)
+    epoch = epoch_of(machine)
+    machine.apply(encode_lead(RouteSettings(), 0, 4))
+    assert expire(machine, epoch, machine.serial, term=3).ignored is Ignored.OTHER_TERM
+    assert unregister(machine, epoch, term=3).ignored is Ignored.OTHER_TERM
+    assert machine.apply(encode_lead(RouteSettings(), 0, 3)).ignored is Ignored.OTHER_TERM
+    assert machine.led_term == 4
+    assert unregister(machine, epoch, term=4).ignored is None
     assert machine.state.registration(*KEY) is None
 
 
-def test_time_never_goes_back() -> None:
+def test_the_first_leader_alone_sets_the_settings() -> None:
     machine = RouteStateMachine()
-    machine.apply(encode_envelope(UNREGISTER, removal(5), 1_000))
-    machine.apply(encode_envelope(REGISTER, broker(), 10))
+    machine.apply(encode_lead(RouteSettings(order_message_enable=True), 0, 1))
+    machine.apply(encode_lead(RouteSettings(support_acting_master=True), 0, 2))
+    assert machine.state.settings == RouteSettings(order_message_enable=True)
+
+
+def test_time_never_goes_back() -> None:
+    machine = led()
+    unregister(machine, 5, time_ms=1_000)
+    register(machine, time_ms=10)
     assert machine.state.registration(*KEY).since_ms == 1_000  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("data", [b"\x02[0,0,0]\n", b'\x01[99,0,0]\n\x01[100,0,"n","k","v"]', b"\x01[0,0,0]\n\x01[999,0]"])
+@pytest.mark.parametrize(
+    "data",
+    [b"\x02[0]\n", b'\x01[99,0,0]\n\x01[100,0,"n","k","v"]', b"\x01[0]\n\x01[999,0]", b'\x01[0,1]\n\x01[100,0,"n","k","v"]'],
+)
 def test_a_command_of_a_newer_version_stops_the_node(data: bytes) -> None:
     with pytest.raises(UnknownCommandError):
         RouteStateMachine().apply(data)
 
 
 def test_a_snapshot_gives_the_same_state_and_the_same_future() -> None:
-    machine, copy = RouteStateMachine(), RouteStateMachine()
+    machine, copy = led(), RouteStateMachine()
     register(machine)
-    machine.apply(encode_envelope(UNREGISTER, removal(epoch_of(machine)), 5))
+    unregister(machine, epoch_of(machine), time_ms=5)
     restoring = copy.restore()
     whole = b"".join(machine.snapshot())
     for start in range(0, len(whole), 7):
@@ -100,14 +181,6 @@ def test_a_snapshot_gives_the_same_state_and_the_same_future() -> None:
     restoring.finish()
     assert copy.digest() == machine.digest()
     for each in (machine, copy):
-        assert register(each, received=0).ignored is not None
+        assert register(each, received=0).ignored is Ignored.UNREGISTERED
+        assert unregister(each, 1, term=2).ignored is Ignored.OTHER_TERM
     assert copy.digest() == machine.digest()
-
-
-def test_changes_nothing_tells_the_truth() -> None:
-    machine = RouteStateMachine()
-    assert not machine.state.changes_nothing(broker())
-    register(machine)
-    assert machine.state.changes_nothing(broker())
-    assert not register(machine).result.changed
-    assert not machine.state.changes_nothing(broker(2))

@@ -5,22 +5,43 @@ import random
 import pytest
 
 from replicated_namesrv.raft.interfaces import MalformedError
-from replicated_namesrv.replication.messages import HELD, LOST, Ages, Answer, Entry, Report, decode, encode
+from replicated_namesrv.replication.messages import (
+    AGE_MAX,
+    GRANTED,
+    HELD,
+    LOST,
+    REGISTER,
+    REMOVE,
+    Ages,
+    Answer,
+    Decision,
+    Entry,
+    Inquiry,
+    Message,
+    Report,
+    decode,
+    encode,
+)
 
 MESSAGES = [
-    Report(5, 6, 7, True, (Entry(("c", "ä:1"), HELD, True, 8, 9, 10, 0), Entry(("", "n2"), LOST, False, 0, 0, 1, 2))),
-    Answer(5, 6, 7, False, ((0, 1), (3, 2))),
+    Report(
+        5, 6, 7, True, (Entry(("c", "ä:1"), HELD, True, 8, 9, 10, 0, 11), Entry(("", "n2"), LOST, False, 0, 0, 1, 2, AGE_MAX))
+    ),
+    Answer(5, 6, 7, False, 1_700_000_000_000, ((0, 1), (3, 2))),
     Ages(7, ((("c", "a:1"), 12), (("", "n1"), 0))),
+    Inquiry(5, 6, 7, REGISTER, 8, AGE_MAX, ("c", "a:1"), "0123456789abcdef"),
+    Inquiry(5, 6, 7, REMOVE, 0, 9, ("c", "a:1"), '["a",0,3]'),
+    Decision(5, 6, GRANTED),
 ]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_what_is_written_is_read(message: Report | Answer | Ages) -> None:
+def test_what_is_written_is_read(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_damaged_bytes_raise_nothing_but_malformed(message: Report | Answer | Ages) -> None:
+def test_damaged_bytes_raise_nothing_but_malformed(message: Message) -> None:
     data, chance = encode(message), random.Random(1)
     for end in range(len(data)):
         with pytest.raises(MalformedError):

@@ -1,0 +1,79 @@
+"""Admission: of the copies of one registration that all nodes receive, the leader lets one through. Pure; the caller gives time.
+
+A broker registers with every node, so each change arrives as often as there are nodes. Whoever finds that a registration would
+change something asks the leader before proposing it. The first to ask is let through. While its copy is under way, equal ones
+(same broker, same content) wait; once it is applied, they are told to look again, and then find that nothing changes: a
+renewal. One that asks after the commit but has looked before it is told the same.
+
+This only spares work. Who is let through wrongly, after a change of leader or because the first has died, proposes a
+registration that changes nothing when it is applied.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replicated_namesrv.replication.machine import Mark
+from replicated_namesrv.replication.messages import GRANTED, LOOK_AGAIN, Key
+
+GRANT_MS = 1_000.0
+"""So long others wait for the one who was let through."""
+
+
+class Asker(NamedTuple):
+    """Who waits for a decision."""
+
+    node: str
+    session: int
+    number: int
+
+
+class Decided(NamedTuple):
+    asker: Asker
+    verdict: int
+
+
+@dataclass(slots=True)
+class _Passing:
+    asker: Asker
+    since_ms: float
+    waiting: dict[Asker, None] = field(default_factory=dict)
+
+
+class Admission:
+    """One leader's. ``marks`` are the state machine's."""
+
+    def __init__(self, marks: dict[Key, Mark]) -> None:
+        self._marks = marks
+        self._passing: dict[tuple[Key, str], _Passing] = {}
+
+    def ask(self, asker: Asker, key: Key, content: str, serial: int, now_ms: float) -> int | None:
+        """GRANTED, LOOK_AGAIN, or None: wait. ``serial``: what the asker had applied when it looked. Asking again is harmless."""
+        mark = self._marks.get(key)
+        if mark is not None and mark.content == content and mark.serial > serial:
+            return LOOK_AGAIN
+        passing = self._passing.get((key, content))
+        if passing is None or passing.asker == asker:
+            self._passing[key, content] = _Passing(asker, now_ms, {} if passing is None else passing.waiting)
+            return GRANTED
+        passing.waiting[asker] = None
+        return None
+
+    def applied(self, key: Key, content: str) -> list[Decided]:
+        """A registration was applied: who waited for it may look again."""
+        passing = self._passing.pop((key, content), None)
+        return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting]
+
+    def overdue(self, now_ms: float) -> list[Decided]:
+        """Who is let through because the one before has not come through in time."""
+        found = []
+        for slot, passing in list(self._passing.items()):
+            if now_ms - passing.since_ms < GRANT_MS:
+                continue
+            if passing.waiting:
+                asker = next(iter(passing.waiting))
+                del passing.waiting[asker]
+                passing.asker, passing.since_ms = asker, now_ms
+                found.append(Decided(asker, GRANTED))
+            else:
+                del self._passing[slot]
+        return found

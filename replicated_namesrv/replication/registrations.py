@@ -1,0 +1,294 @@
+"""Registrations: what brokers say to this node, and what becomes of it.
+
+A registration that changes nothing here is a renewal: accepted by the leader, it is answered and leaves no trace in the log. If
+not, the leader is asked whether a copy of it is under way or was applied already; then this node catches up and looks again.
+Only who is let through proposes. So one change that n nodes receive is one entry of the log.
+
+A registration that is refused whatever the state of its sender (a deposed master, a single topic of an unknown broker) is a
+linearizable read.
+
+The order in which one connection said things is kept where it matters: code 104 waits for the registrations that came before it
+over its connection.
+"""
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
+from replicated_namesrv.model import DataVersion
+from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
+from replicated_namesrv.replication.leading import ACCEPTED
+from replicated_namesrv.replication.leases import Registered
+from replicated_namesrv.replication.machine import (
+    NO_REGISTRATION,
+    Applied,
+    Ignored,
+    Key,
+    Opened,
+    RouteStateMachine,
+    content_of,
+    encode_register,
+)
+from replicated_namesrv.replication.messages import GRANTED, LATE, REMOVING
+from replicated_namesrv.replication.signs import SignsOfLife
+from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.results import BrokerRemoved, Result
+from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+REMOVING_PAUSE_S = 0.02
+NAME_CHARACTERS_MAX = 10_000
+"""Of cluster, broker and address: they travel with every sign of life."""
+SYSTEM_ERROR = 1
+
+
+class Registrations:
+    """Of one node, on its event loop. ``propose`` and ``confirm`` raise UnavailableError and OutcomeUnknownError."""
+
+    def __init__(
+        self,
+        machine: RouteStateMachine,
+        signs: SignsOfLife,
+        propose: Callable[[bytes], Awaitable[Applied]],
+        read_index: Callable[[], "Future[ReadOutcome]"],
+        is_leaving: Callable[[], bool],
+        budget_s: float,
+    ) -> None:
+        """``is_leaving``: this node stops or serves nobody, so that connections end by its own doing."""
+        self._machine, self._signs = machine, signs
+        self._propose, self._read_index, self._is_leaving, self._budget_s = propose, read_index, is_leaving, budget_s
+        self._opened: dict[int, int | None] = {}
+        """Open connections: the cluster's revision at some time after they were opened, once it is known."""
+        self._carriers: dict[int, Connection] = {}
+        """Connections that brokers are or were attached to."""
+        self._pending: dict[tuple[int, Key], Future[Any]] = {}
+        """Registrations under way, by connection."""
+        self._ended: dict[int, bool] = {}
+        """Connections that ended while registrations of theirs were under way: whether that was a loss."""
+        self._tasks: set[Future[Any]] = set()
+
+    def keep(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run ``work`` until it ends or this node stops."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    # Connections
+
+    def opened(self, connection: Connection) -> None:
+        """See NameService: find out which revision the cluster had when this connection was opened, at most."""
+        connection_id = connection.connection_id
+        self._opened[connection_id] = None
+
+        def confirmed(outcome: "Future[ReadOutcome]") -> None:
+            if not outcome.cancelled() and isinstance(outcome.result(), ReadReady) and connection_id in self._opened:
+                self._opened[connection_id] = self._machine.state.revision
+
+        self._read_index().add_done_callback(confirmed)
+
+    def lost(self, connection: Connection, reason: CloseReason) -> None:
+        """See NameService."""
+        connection_id = connection.connection_id
+        self._opened.pop(connection_id, None)
+        self._carriers.pop(connection_id, None)
+        is_loss = reason is not CloseReason.OURS and not self._is_leaving()
+        if any(pending == connection_id for pending, _ in self._pending):
+            self._ended[connection_id] = is_loss
+        if self._signs.attachments.lose(connection_id, is_loss, self._signs.now_ms):
+            self._signs.report_soon()
+
+    def removed(self, effect: BrokerRemoved, is_expired: bool) -> None:
+        """A registration ended. A broker that expired may not know: its connections are closed, as RocketMQ does, unless they
+        carry others."""
+        attachments = self._signs.attachments
+        for connection_id in self._signs.removed((effect.cluster_name, effect.broker_addr), effect.epoch):
+            connection = self._carriers.get(connection_id)
+            if is_expired and connection is not None and not attachments.brokers_of(connection_id):
+                connection.close(CloseReason.OURS)
+
+    def _attach(self, key: Key, epoch: int, connection: Connection) -> None:
+        attachments, now, connection_id = self._signs.attachments, self._signs.now_ms, connection.connection_id
+        if connection_id in self._ended:  # it ended while the registration was under way
+            attachments.attach(key, epoch, connection_id, now)
+            attachments.lose(connection_id, self._ended[connection_id], now)
+        elif connection_id in self._opened:
+            self._carriers[connection_id] = connection
+            attachments.attach(key, epoch, connection_id, now)
+        self._signs.report_soon()
+
+    # Registrations
+
+    def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
+        """See NameService."""
+        names = (registration.cluster_name, registration.broker_name, registration.broker_addr)
+        if max(map(len, names)) > NAME_CHARACTERS_MAX:
+            remark = f"clusterName, brokerName and brokerAddr may have {NAME_CHARACTERS_MAX} characters; send shorter ones"
+            return Result(code=SYSTEM_ERROR, remark=remark)
+        key = (registration.cluster_name, registration.broker_addr)
+        opened = Opened(connection.opened_revision, self._opened.get(connection.connection_id))
+        task = self.keep(self._register(registration, connection, self._machine.state.revision, opened))
+        slot = (connection.connection_id, key)
+        self._pending[slot] = task
+
+        def ended(done: "Future[Result]") -> None:
+            if self._pending.get(slot) is done:
+                del self._pending[slot]
+                if not any(connection_id == slot[0] for connection_id, _ in self._pending):
+                    self._ended.pop(slot[0], None)
+
+        task.add_done_callback(ended)
+        return task
+
+    async def _register(self, registration: RegisterBroker, connection: Connection, received: int, opened: Opened) -> Result:
+        content = ""
+        async with Budget(self._budget_s):
+            while True:
+                serial = self._machine.serial
+                unchanged = self._machine.state.unchanged_result(registration)
+                if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
+                    return unchanged
+                key = (registration.cluster_name, registration.broker_addr)
+                content = content or content_of(registration)
+                if await self._signs.may_register(key, content, serial) == GRANTED:
+                    break
+                await self.confirm()
+        applied = await self._propose(encode_register(registration, self._signs.leader_time_ms, received, opened, content))
+        return self._registered(registration, connection, applied)
+
+    async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
+        """Whether the leader agrees that nothing changes."""
+        state = self._machine.state
+        if unchanged.epoch is None:  # refused, whoever asks
+            await self.confirm()
+            return state.unchanged_result(registration) == unchanged
+        key = (registration.cluster_name, registration.broker_addr)
+        generation = state.group_generation(registration.broker_name)
+        return await self._renew(key, unchanged.epoch, generation, connection) == ACCEPTED
+
+    def _registered(self, registration: RegisterBroker, connection: Connection, applied: Applied) -> Result:
+        key = (registration.cluster_name, registration.broker_addr)
+        if applied.ignored in (Ignored.DOUBTFUL, Ignored.UNREGISTERED):
+            # Judged by revisions as this node saw them, and it may have lagged: over a new connection the broker says again
+            # what it means.
+            log.info("registration not taken: %s", applied.ignored, extra={"peer": connection.peer, "broker": key[1]})
+            connection.close(CloseReason.OURS)
+            raise UnavailableError(str(applied.ignored))
+        held = self._machine.state.registration(*key)
+        if held is not None and held.epoch == applied.result.epoch:
+            self._attach(key, held.epoch, connection)
+        return applied.result
+
+    def renew_unchanged(
+        self, cluster_name: str, broker_addr: str, connection: Connection
+    ) -> "Result | Future[Result | None] | None":
+        """See NameService."""
+        registration = self._machine.state.registration(cluster_name, broker_addr)
+        if registration is None:
+            return None
+        generation = self._machine.state.group_generation(registration.broker_name)
+        return self.keep(self._renew_unchanged((cluster_name, broker_addr), registration.epoch, generation, connection))
+
+    async def _renew_unchanged(self, key: Key, epoch: int, generation: int, connection: Connection) -> Result | None:
+        registration, result = self._machine.state.registration(*key), self._machine.state.renewal_result(*key)
+        if registration is None or registration.epoch != epoch:
+            return None
+        async with Budget(self._budget_s):
+            verdict = await self._renew(key, epoch, generation, connection)
+        return result if verdict == ACCEPTED else None
+
+    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection) -> int:
+        self._attach(key, epoch, connection)
+        return await self._signs.renew(key, epoch, generation)
+
+    def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
+        """See NameService."""
+        registration = self._machine.state.registration(cluster_name, broker_addr)
+        if registration is not None:
+            self._attach((cluster_name, broker_addr), registration.epoch, connection)
+
+    async def query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
+        """Code 322: a linearizable read that renews; while a removal is proposed it waits for the outcome."""
+        state = self._machine.state
+        async with Budget(self._budget_s):
+            while True:
+                await self.confirm()
+                registration = state.registration(*key)
+                if registration is None:
+                    return DataVersionAnswer(True, None)
+                verdict = await self._renew(key, registration.epoch, 0, connection)
+                current = state.registration(*key)
+                if verdict == ACCEPTED and current is not None:
+                    return DataVersionAnswer(data_version != current.data_version, current.data_version)
+                if verdict == REMOVING:
+                    await asyncio.sleep(REMOVING_PAUSE_S)
+
+    # Removals
+
+    def unregister(self, command: UnregisterBrokers, connection: Connection | None) -> "Future[Result]":
+        """Code 104, answered once it is applied here."""
+        received = []
+        for removal in command.removals:
+            key = (removal.cluster_name, removal.broker_addr)
+            registration = self._machine.state.registration(*key)
+            epoch = NO_REGISTRATION if registration is None else registration.epoch
+            received.append((replace(removal, epoch=epoch), self._registered_over(key, connection)))
+        return self.keep(self._unregister(received, connection))
+
+    def _registered_over(self, key: Key, connection: Connection | None) -> Registered | None:
+        return None if connection is None else self._signs.attachments.registered_over(key, connection.connection_id)
+
+    async def _unregister(self, received: list[tuple[BrokerRemoval, Registered | None]], connection: Connection | None) -> Result:
+        async with Budget(self._budget_s, OutcomeUnknownError):
+            for removal, registered in received:
+                key = (removal.cluster_name, removal.broker_addr)
+                if connection is not None and (pending := self._pending.get((connection.connection_id, key))) is not None:
+                    await asyncio.wait((pending,))
+                    registered = self._registered_over(key, connection) or registered
+                if registered is not None:
+                    removal = replace(removal, epoch=registered.epoch)
+                    if self._signs.attachments.came_back(key, registered):
+                        continue
+                if await self._signs.remove(removal, registered) != LATE:
+                    await self._removed_here()
+        return Result()
+
+    async def _removed_here(self) -> None:
+        try:
+            await self.confirm()
+        except UnavailableError as error:
+            raise OutcomeUnknownError(str(error)) from None
+
+    async def confirm(self) -> None:
+        """Wait until this node has applied all that was acknowledged before. Raises UnavailableError."""
+        outcome = await self._read_index()
+        if not isinstance(outcome, ReadReady):
+            raise UnavailableError(outcome.reason)
+
+
+class Budget:
+    """``asyncio.timeout`` whose end is an UnavailableError, or the error given."""
+
+    def __init__(self, seconds: float, error: type[UnavailableError | OutcomeUnknownError] = UnavailableError) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._error = error
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *failure: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*failure)
+        except TimeoutError:
+            raise self._error("the leader did not decide in time") from None
