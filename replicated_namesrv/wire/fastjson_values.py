@@ -4,6 +4,7 @@ A value that does not fit raises ``MalformedJsonError`` with the member's name; 
 """
 
 import re
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -15,11 +16,15 @@ INT_MAX: Final = 2**31 - 1
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 MAX_NUMBER_CHARACTERS: Final = 400
-"""Of a number with a fraction or an exponent."""
+"""Of a number with a fraction or an exponent, or one within quotes."""
 MAX_TEXT_DEPTH: Final = 64
 """Nesting of a value that is taken where text belongs."""
 MAX_TEXT_MEMBERS: Final = 256
 """Members of such a value that are put into Java's hash order."""
+MAX_TEXT_VALUES: Final = 5000
+"""Values within such a value."""
+MAX_OBJECT_MEMBERS: Final = 10_000
+"""Members of an object of which some may be spelled in other ways."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _SAFE_DIGITS = 15
@@ -60,7 +65,7 @@ def _integer_of(text: str, name: str) -> int:
         number = _decimal(text)
         if number.adjusted() < _SAFE_DIGITS:
             return int(number)
-    digits = _ZERO_FRACTION.sub("", text.replace(",", ""))
+    digits = _ZERO_FRACTION.sub("", text.replace(",", "")) if len(text) <= MAX_NUMBER_CHARACTERS else ""
     if _INTEGER.fullmatch(digits) is None:
         raise MalformedJsonError(f"{name} is no number: {text[:60]!r}")
     return int(digits)
@@ -91,19 +96,21 @@ def to_text(value: object) -> str | None:
         return value
     if isinstance(value, NumberText):
         return value[:] if value.lstrip("-").isdigit() else str(_decimal(value))
-    return _nested_text(value, 0)
+    return _nested_text(value, 0, iter(range(MAX_TEXT_VALUES)))
 
 
-def _nested_text(value: object, depth: int) -> str:
+def _nested_text(value: object, depth: int, left: Iterator[int]) -> str:
     """``JSONObject.toString``: default dialect, members in hash order, null members left out."""
     if depth > MAX_TEXT_DEPTH:
         raise MalformedJsonError(f"objects and arrays nested deeper than {MAX_TEXT_DEPTH} where text belongs")
+    if next(left, None) is None:
+        raise MalformedJsonError(f"more than {MAX_TEXT_VALUES} values where text belongs")
     if isinstance(value, dict):
         keys = hash_order(value) if len(value) <= MAX_TEXT_MEMBERS else list(value)
-        pairs = [f"{quote(key)}:{_nested_text(value[key], depth + 1)}" for key in keys if value[key] is not None]
+        pairs = [f"{quote(key)}:{_nested_text(value[key], depth + 1, left)}" for key in keys if value[key] is not None]
         return f"{{{','.join(pairs)}}}"
     if isinstance(value, list):
-        return f"[{','.join([_nested_text(item, depth + 1) for item in value])}]"
+        return f"[{','.join([_nested_text(item, depth + 1, left) for item in value])}]"
     if isinstance(value, NumberText):
         return to_text(value) or ""
     return dumps(value)
@@ -150,6 +157,8 @@ def members(value: dict[str, object], names: frozenset[str]) -> dict[str, object
     """
     if names.issuperset(value):
         return value
+    if len(value) > MAX_OBJECT_MEMBERS:
+        raise MalformedJsonError(f"an object of {len(value)} members, more than {MAX_OBJECT_MEMBERS}")
     found: dict[str, object] = {}
     spelled: dict[str, str] = {}
     by_plain_name = {name.lower(): name for name in names}

@@ -19,7 +19,7 @@ import orjson
 
 from replicated_namesrv.errors import FrameError
 from replicated_namesrv.wire.codes import RESPONSE_FLAG, SERVER_VERSION, LanguageCode, SerializeType
-from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, finish, parse_steps
+from replicated_namesrv.wire.fastjson import MAX_ESCAPES, MalformedJsonError, decode_utf8, finish, parse_steps
 from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, members, to_int, to_map, to_text
 from replicated_namesrv.wire.fastjson_writer import quote
 from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
@@ -96,7 +96,10 @@ def decode_json_header(data: Buffer) -> RemotingHeader:
     if header is not None:
         return header
     try:
-        value = finish(parse_steps(decode_utf8(data), MAX_HEADER_FIELDS))
+        text = decode_utf8(data)
+        if text.count("\\") > MAX_ESCAPES:
+            raise MalformedJsonError(f"more than {MAX_ESCAPES} escapes")
+        value = finish(parse_steps(text, MAX_HEADER_FIELDS))
         if type(value) is not dict:
             raise MalformedJsonError(f"no object but {value!r:.40}")
         given = members(value, _MEMBERS)

@@ -30,13 +30,14 @@ from replicated_namesrv.wire.registration_canonical import decode_canonical
 from replicated_namesrv.wire.registration_compressed import decode_compressed
 from replicated_namesrv.wire.registration_values import (
     MAX_TOPICS,
-    SLICE_TOPICS,
+    SLICE_WORK,
     RegisterBrokerBody,
     check_count,
     data_version_of,
     filter_servers_of,
     mapping_infos_of,
     topic_of,
+    work_of,
 )
 
 __all__ = ["MAX_INFLATED_BYTES", "RegisterBrokerBody", "Steps", "decode_register_body"]
@@ -94,7 +95,10 @@ def _read(body: bytes) -> Generator[None, None, object]:
             return loads(body)
         except MalformedJsonError:
             pass
-    return (yield from parse_steps(decode_utf8(body), MAX_MEMBERS))
+    yield
+    text = decode_utf8(body)
+    yield
+    return (yield from parse_steps(text, MAX_MEMBERS))
 
 
 def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> Steps:
@@ -108,11 +112,15 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
     if table is not None:
         check_count("topics", len(table), MAX_TOPICS)
         topics = {}
-        for count, key in enumerate(list(table), 1):
+        work = 0
+        for key in list(table):
             # Taken out, so that the memory of a large table is freed slice by slice too.
-            name, queue_data = topic_of(table.pop(key))
+            config = table.pop(key)
+            name, queue_data = topic_of(config)
             topics[name] = queue_data
-            if count % SLICE_TOPICS == 0:
+            work += work_of(config, len(name))
+            if work > SLICE_WORK:
+                work = 0
                 yield
     mappings = yield from mapping_infos_of(given.get("topicQueueMappingInfoMap"))
     return RegisterBrokerBody(data_version_of(given.get("dataVersion")), topics, mappings, filter_servers)

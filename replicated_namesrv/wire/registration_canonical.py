@@ -24,11 +24,13 @@ MAX_REMEMBERED_BYTES: Final = 512
 """A longer tail is understood anew each time."""
 SLICE_BYTES: Final = 200_000
 """Bytes of a table decoded between two yields: about 2 ms where nothing was seen before."""
+MAX_TOPIC_BYTES: Final = 400_000
+"""A longer topic is not canonical."""
 
 _LONG = rb"(0|[1-9][0-9]{0,17})"
 _VERSION = rb'\{"counter":' + _LONG + rb',(?:"stateVersion":' + _LONG + rb',)?"timestamp":' + _LONG + rb"\}"
 _BEFORE_TABLE = re.compile(
-    rb'\{"filterServerList":(\[(?:"[^"\\]*+"(?:,"[^"\\]*+")*+)?\]),"topicConfigSerializeWrapper":\{"dataVersion":'
+    rb'\{"filterServerList":(\[(?:"[^"\\]{0,255}+"(?:,"[^"\\]{0,255}+"){0,999}+)?\]),"topicConfigSerializeWrapper":\{"dataVersion":'
     + _VERSION
     + rb',(?:"mappingDataVersion":'
     + _VERSION
@@ -79,7 +81,10 @@ def decode_canonical(body: bytes) -> Generator[None, None, RegisterBrokerBody | 
         return None
     topics: dict[str, QueueData] = {}
     while start < end:
-        cut = _END_OF_TOPIC.search(body, min(start + SLICE_BYTES, end), end)
+        limit = start + SLICE_BYTES + MAX_TOPIC_BYTES
+        cut = _END_OF_TOPIC.search(body, min(start + SLICE_BYTES, end), min(limit, end))
+        if cut is None and limit < end:
+            return None
         slice_end = end if cut is None else cut.start() + 2
         if not _decode_table(body[start:slice_end], topics):
             return None

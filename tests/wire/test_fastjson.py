@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from replicated_namesrv.wire.fastjson import (
     MAX_BYTES_AT_ONCE,
     MAX_DEPTH,
-    SLICE_STEPS,
+    MAX_ESCAPES,
     MalformedJsonError,
     decode_utf8,
     finish,
@@ -138,16 +138,41 @@ def test_work_is_limited() -> None:
 
 
 def test_escapes_need_no_memory_beside_the_text() -> None:
-    assert read('"' + "\\n" * 1_000_000 + '"') == "\n" * 1_000_000
-    assert read("'" + "\\'" * 1_000_000 + "'") == "'" * 1_000_000
+    assert read('"' + "\\n" * MAX_ESCAPES + '"') == "\n" * MAX_ESCAPES
+    assert read("'" + "\\'" * MAX_ESCAPES + "'") == "'" * MAX_ESCAPES
 
 
-def test_a_large_text_is_read_in_slices() -> None:
-    steps = parse_steps("[" + ",".join(f"{{a:{n}}}" for n in range(SLICE_STEPS)) + "]")
+@pytest.mark.parametrize(
+    ("text", "least"),
+    [
+        ("[" + ",".join(f"{{a:{n}}}" for n in range(10_000)) + "]", 8),
+        ("[" + ",".join(["[]"] * 20_000) + "]", 12),
+        ("[" + ",".join(['"' + r"\n" * MAX_ESCAPES + '"'] * 12) + "]", 12),
+        ("[" + ",".join(["/**/" * MAX_ESCAPES + "1"] * 12) + "]", 12),
+    ],
+    ids=["objects", "arrays", "escapes", "comments"],
+)
+def test_a_large_text_is_read_in_slices(text: str, least: int) -> None:
+    steps = parse_steps(text)
     slices = 1
     while next(steps, "done") is None:
         slices += 1
-    assert slices > 3
+    assert slices >= least
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":"' + r"\n" * (MAX_ESCAPES + 1) + '"}',
+        "{'" + r"\n" * (MAX_ESCAPES + 1) + "':1}",
+        '{"a":' + "//\n" * (MAX_ESCAPES + 1) + "1}",
+    ],
+    ids=["string", "key", "comments"],
+)
+def test_what_is_read_in_one_step_is_bounded(text: str) -> None:
+    with pytest.raises(MalformedJsonError):
+        finish(parse_steps(text))
+    finish(parse_steps(text.replace(r"\n", "", 1).replace("//\n", "", 1)))
 
 
 def test_escapes_are_those_of_fastjson() -> None:

@@ -201,8 +201,9 @@ def test_any_changed_header_is_a_header_or_an_error(data: st.DataObject) -> None
         b'{"x":' + b'{"a":' * 100_000,
         b'{"extFields":{"a":' + b"[" * 500 + b"]" * 500 + b"}}",
         b'{"code":' + b"9" * 1_000_000 + b"}",
+        b"{%b}" % b",".join(b'"%d":"%b"' % (n, rb"\x41" * 1000) for n in range(60)),
     ],
-    ids=["fields", "bare fields", "arrays", "objects", "text of arrays", "digits"],
+    ids=["fields", "bare fields", "arrays", "objects", "text of arrays", "digits", "escapes"],
 )
 def test_hostile_json_headers_are_refused(data: bytes) -> None:
     with pytest.raises(FrameError):

@@ -229,6 +229,30 @@ def test_a_large_body_is_decoded_in_slices(change: Any) -> None:
     assert slices >= 8
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        b",".join(b'"%d":{topicName:"T%d",%b}' % (n, n, b",".join(b"k%d:1" % k for k in range(9000))) for n in range(12)),
+        b",".join(b'"%d":{topicName:[%d%b]}' % (n, n, b",1" * 4000) for n in range(24)),
+    ],
+    ids=["members", "nested names"],
+)
+def test_topics_that_take_much_work_are_taken_in_slices(table: bytes) -> None:
+    body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % table
+    _, reading = in_slices(decode_register_body(body.replace(b"topicConfigTable", b"x"), 479, False))
+    result, slices = in_slices(decode_register_body(body, 479, False))
+    assert len(result.topics or {}) in (12, 24)
+    assert slices - reading >= 4
+
+
+def test_a_very_long_topic_is_not_canonical_and_means_the_same() -> None:
+    body = body_of(["T"] + [f"After{n}" for n in range(3000)])
+    attributes = b",".join(b'"+%d":"%d"' % (n, n) for n in range(60_000))
+    long = body.replace(b'"attributes":{}', b'"attributes":{%b}' % attributes, 1)
+    assert canonical(long) is None
+    assert decode(long) == decode(body)
+
+
 def test_a_large_compressed_body_is_decoded_in_slices() -> None:
     topic_lines = [b"T%d 8 4 6 SINGLE_TAG" % n for n in range(5000)]
     result, slices = in_slices(decode_register_body(deflated(VERSION_JSON, 5000, *topic_lines, b"[]", 0), 479, True))
@@ -343,8 +367,22 @@ def test_any_damaged_body_is_a_body_or_an_error(body: bytes, version: int) -> No
         b'{"filterServerList":[' + b'"a",' * 1001 + b"]}",
         body_of([]).replace(b"[]", b"[" + b",".join([b'"a"'] * 1001) + b"]"),
         b'{"topicConfigSerializeWrapper":{},"zzz":[' + b"1," * 1_500_000 + b"]}",
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"x":{"topicName":[' + b"1," * 5000 + b"]}}}}",
+        b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"x":{"topicName":"x","perm":"' + b".0" * 1_000_000 + b'"}}}}',
+        b'{"topicConfigSerializeWrapper":{%b"zzz":0}}' % b"".join(b'"k%d":0,' % n for n in range(10_000)),
     ],
-    ids=["objects", "arrays", "text of arrays", "digits", "filter servers", "canonical filter servers", "members"],
+    ids=[
+        "objects",
+        "arrays",
+        "text of arrays",
+        "digits",
+        "filter servers",
+        "canonical filter servers",
+        "members",
+        "text of values",
+        "quoted digits",
+        "members of an object",
+    ],
 )
 def test_hostile_bodies_are_errors(body: bytes) -> None:
     with pytest.raises(BodyError):
