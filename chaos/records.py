@@ -74,7 +74,7 @@ class Invoke(Record):
     """Unique in the trace, ascending."""
     client: str
     kind: str
-    """put, get or delete (KV); route; register, renew or unregister (brokers)."""
+    """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers)."""
     key: str
     """KV key; topic; for brokers' operations ``brokerName/brokerId``."""
     value: str | None
@@ -177,8 +177,6 @@ class Election(Record):
     record: ClassVar[str] = "election"
     node: str
     term: int
-    source: str
-    """watch: told by the node; status: seen in samples, so up to a sampling interval late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +188,8 @@ class Expiry(Record):
     broker: str
     """``brokerName/brokerId``."""
     cause: str
-    """expired, lost or, where a node does not tell, gone."""
-    revision: int | None
-    source: str
-    """watch or observation."""
+    """expired (silent for its time-out) or lost (every connection ended)."""
+    revision: int
 
 
 @dataclass(frozen=True, slots=True)

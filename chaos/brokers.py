@@ -1,0 +1,213 @@
+"""The brokers of a run, and what is true of each at any moment.
+
+A broker registers its topics with a queue number that was never used before, so that whoever sees a route knows which
+registration it shows. What it says that is new is one ``register`` operation, from the first request to the first
+acknowledgement, whichever round that comes in; besides, every single request is a ``register-copy`` or ``unregister-copy``.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from replicated_namesrv.chaos.recorder import FAIL, INDETERMINATE, OK, Ended, Recorder
+from replicated_namesrv.chaos.records import Truth
+from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind
+from replicated_namesrv.client.broker_requests import BrokerIdentity
+from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable
+from replicated_namesrv.model import DataVersion
+from replicated_namesrv.wire.codes import RequestCode
+
+CLUSTER_NAME = "chaos"
+_OUTCOMES = {EventKind.DONE: OK, EventKind.REFUSED: FAIL, EventKind.NOT_SENT: FAIL, EventKind.UNKNOWN: INDETERMINATE}
+_COPIES = {RequestCode.REGISTER_BROKER: "register-copy", RequestCode.UNREGISTER_BROKER: "unregister-copy"}
+
+
+class Clock:
+    """Wall clock in milliseconds that never gives the same twice: every data version is another."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __call__(self) -> int:
+        self._last = max(self._last + 1, time.time_ns() // 1_000_000)
+        return self._last
+
+
+class _Announcement(NamedTuple):
+    """A ``register`` or ``unregister`` that nobody has acknowledged yet."""
+
+    op: int
+    version: str | None
+
+
+class ChaosBroker:
+    """One broker: an agent, the words for what it does, and the truth about it."""
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        topics: Sequence[str],
+        name_servers: Mapping[str, str],
+        options: BrokerOptions,
+        recorder: Recorder,
+        rng: random.Random,
+        clock: Clock,
+        queues: Callable[[], int],
+        brokers: dict[str, BrokerAgent],
+    ) -> None:
+        """``name_servers``: where it dials each node. ``queues`` gives numbers never used before."""
+        self.topics = list(topics)
+        self.life = 0
+        self.state = "stopped"
+        self.writable = True
+        self.version: str | None = None
+        self._nodes = {address: node for node, address in name_servers.items()}
+        self._recorder, self._queues, self._options = recorder, queues, options
+        self._versions: dict[DataVersion, str] = {}
+        self._open: dict[str, _Announcement] = {}
+        self._copies: dict[int, int] = {}
+        self._follows: ChaosBroker | None = None
+        table = BrokerTopics(TopicTable(()), TopicTable(()))
+        self.agent = BrokerAgent(
+            identity,
+            table,
+            list(name_servers.values()),
+            options=options,
+            rng=rng,
+            now_ms=clock,
+            observe=self._observed,
+            brokers=brokers,
+        )
+
+    @property
+    def name(self) -> str:
+        """``brokerName/brokerId``, as it is now."""
+        return _name(self.agent.identity)
+
+    @property
+    def alive(self) -> bool:
+        """Its process would be there."""
+        return self.state in ("starting", "serving", "exposed", "covered", "safe")
+
+    def follow(self, master: "ChaosBroker") -> None:
+        """Be the slave of ``master``: what it registers is the master's."""
+        self._follows = master
+
+    async def start(self) -> None:
+        """A new life, with topics of a new version."""
+        self.life += 1
+        self._say("starting")
+        if self._follows is None:
+            await self._change()
+        await self.agent.start()
+
+    async def change(self) -> None:
+        """Change its topics and register them."""
+        await self._change()
+
+    async def _change(self) -> None:
+        number = self._queues()
+        self.version = str(number)
+        await self.agent.change_topics(TopicConfig(topic, number, number) for topic in self.topics)
+
+    async def switch_role(self, broker_id: int) -> None:
+        """Become master (0) or slave of its group."""
+        self._say("stopped")
+        await self.agent.switch_role(broker_id)
+        self._say("serving")
+
+    async def stop(self) -> None:
+        """Leave cleanly."""
+        self._say("stopping")
+        await self.agent.stop()
+        self._abandon()
+        self._say("stopped")
+
+    async def die(self, *, silent: bool) -> None:
+        """Die without a word; ``silent``: its connections stay open."""
+        self._say("silent" if silent else "dead")
+        await self.agent.kill(silent=silent)
+        self._abandon()
+
+    async def release(self) -> None:
+        """Close what a silent death left open."""
+        await self.agent.release()
+
+    def expose(self) -> None:
+        """From now on even a correct cluster may drop it."""
+        if self.alive and self.state != "exposed":
+            self._say("exposed")
+
+    def cover(self) -> None:
+        """It can reach a majority again: safe as soon as it is acknowledged."""
+        if self.state == "exposed":
+            self.state = "covered"
+
+    def _say(self, state: str) -> None:
+        self.state = state
+        timeout_ms = self._options.sent_timeout_ms or 120_000
+        version = self._follows.version if self._follows is not None else self.version
+        self._recorder.write(
+            Truth(self._recorder.now_ns(), self.name, self.life, state, self.writable, version, self.topics, timeout_ms)
+        )
+
+    def _observed(self, event: BrokerEvent) -> None:
+        kind = _COPIES.get(RequestCode(event.code)) if event.code else None
+        if kind is None or event.kind in (EventKind.DISCONNECTED, EventKind.PUSHED):
+            return
+        if event.kind is EventKind.INVOKED:
+            self._invoked(kind, event)
+            return
+        self._recorder.complete(
+            self._copies.pop(event.sequence), Ended(_OUTCOMES[event.kind], self._nodes[event.address], error=event.detail or None)
+        )
+        if event.kind is EventKind.DONE:
+            self._acknowledged(kind, event)
+
+    def _version_of(self, version: DataVersion | None) -> str | None:
+        if version is None or (self._follows is None and self.version is None):
+            return None
+        if self._follows is not None:
+            return self._follows._versions.get(version)
+        return self._versions.setdefault(version, str(self.version))
+
+    def _invoked(self, kind: str, event: BrokerEvent) -> None:
+        name, version = _name(event.identity), self._version_of(event.data_version)
+        node = self._nodes[event.address]
+        announced = kind.removesuffix("-copy")
+        self._announce(announced, name, version)
+        self._copies[event.sequence] = self._recorder.invoke(name, kind, name, value=version, node=node, topics=list(self.topics))
+
+    def _announce(self, kind: str, name: str, version: str | None) -> None:
+        """Open the operation that this request is the first of, if it says something new."""
+        said = f"{kind} {name} {self.life} {version}"
+        if said in self._open:
+            return
+        if kind == "register":  # what was said before and not acknowledged is overtaken
+            self._abandon()
+        op = self._recorder.invoke(name, kind, name, value=version, topics=list(self.topics))
+        self._open[said] = _Announcement(op, version)
+
+    def _acknowledged(self, kind: str, event: BrokerEvent) -> None:
+        name, version = _name(event.identity), self._version_of(event.data_version)
+        said = f"{kind.removesuffix('-copy')} {name} {self.life} {version}"
+        announcement = self._open.get(said)
+        if announcement is not None and announcement.op > 0:
+            self._recorder.complete(announcement.op, Ended(OK, self._nodes[event.address]))
+            self._open[said] = announcement._replace(op=0)
+        if kind == "register-copy" and self.state == "starting":
+            self._say("serving")
+        elif kind == "register-copy" and self.state == "covered":
+            self._say("safe")
+
+    def _abandon(self) -> None:
+        """Nobody will wait for these any more: their outcome stays unknown."""
+        for said, announcement in self._open.items():
+            if announcement.op > 0:
+                self._recorder.complete(announcement.op, Ended(INDETERMINATE, error="never acknowledged"))
+                self._open[said] = announcement._replace(op=0)
+
+
+def _name(identity: BrokerIdentity) -> str:
+    return f"{identity.broker_name}/{identity.broker_id}"

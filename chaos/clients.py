@@ -1,0 +1,196 @@
+"""The clients of a run: each asks at its own pace over connections of its own; what it asked and what it learned is recorded."""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
+from replicated_namesrv.chaos.records import Send
+from replicated_namesrv.client.answers import TopicRouteData
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import (
+    delete_kv_request,
+    get_kv_request,
+    put_kv_request,
+    read_done,
+    read_kv,
+    read_route,
+    route_request,
+)
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.client.route_cache import RouteCache
+from replicated_namesrv.errors import NamesrvError
+
+NAMESPACE = "chaos"
+ROUTE_POLL_INTERVAL_MS = 700
+
+
+class Client:
+    """One client: a name, the nodes it may ask, a connection to each."""
+
+    def __init__(
+        self, name: str, kind: str, nodes: Mapping[str, str], recorder: Recorder, rng: random.Random, timeout_ms: int
+    ) -> None:
+        """``nodes``: where it dials each node that it may ask."""
+        self.name, self.kind = name, kind
+        self.nodes = dict(nodes)
+        self._names = {address: node for node, address in nodes.items()}
+        self._recorder, self.rng = recorder, rng
+        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
+        self.servers = NameServers(list(nodes.values()), self._remoting, rng=rng, timeout_ms=timeout_ms)
+        self._timeout_ms = timeout_ms
+
+    @property
+    def pinned(self) -> str | None:
+        """The only node that it asks."""
+        return next(iter(self.nodes)) if len(self.nodes) == 1 else None
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._remoting.close()
+
+    async def route(self, topic: str, *, node: str | None = None, level: str | None = None, probe: int | None = None) -> Ended:
+        """Look up a topic at ``node``, or wherever the list leads."""
+        request = route_request(topic)
+        if level is not None:
+            request = request._replace(ext_fields={**(request.ext_fields or {}), "readConsistency": level})
+        op = self._invoke("route", topic, node=node, level=level, probe=probe)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            return Ended(OK, self._names[address], members=route_members(read_route(response)))
+
+        return await self._ask(op, request, node, read)
+
+    async def get(self, key: str, *, node: str | None = None, probe: int | None = None) -> Ended:
+        """Read a KV key."""
+        op = self._invoke("get", key, node=node, probe=probe)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            return Ended(OK, self._names[address], read_kv(response))
+
+        return await self._ask(op, get_kv_request(NAMESPACE, key), node, read)
+
+    async def write(self, kind: str, key: str, value: str | None) -> Ended:
+        """put or delete a KV key; never given to a second node while the first may have done it."""
+        request = delete_kv_request(NAMESPACE, key) if value is None else put_kv_request(NAMESPACE, key, value)
+        op = self._invoke(kind, key, value=value)
+        try:
+            address, response = await self.servers.submit(request)
+        except NamesrvError as error:
+            return self._end(op, ended_by(error))
+        try:
+            read_done(response)
+        except NamesrvError as error:
+            return self._end(op, ended_by(error, self._names[address]))
+        return self._end(op, Ended(OK, self._names[address]))
+
+    def _invoke(self, kind: str, key: str, *, node: str | None = None, **more: object) -> int:
+        return self._recorder.invoke(self.name, kind, key, node=node or self.pinned, **more)  # type: ignore[arg-type]
+
+    async def _ask(
+        self, op: int, request: RemotingCommand, node: str | None, read: Callable[[str, RemotingCommand], Ended]
+    ) -> Ended:
+        try:
+            if node is None:
+                address, response = await self.servers.query(request)
+            else:
+                address = self.nodes[node]
+                response = await self._remoting.request(address, request, self._timeout_ms)
+        except NamesrvError as error:
+            return self._end(op, ended_by(error, node))
+        try:
+            return self._end(op, read(address, response))
+        except NamesrvError as error:
+            return self._end(op, Ended(FAIL, self._names[address], error=str(error)))
+
+    def _end(self, op: int, ended: Ended) -> Ended:
+        self._recorder.complete(op, ended)
+        return ended
+
+
+async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]]) -> None:
+    """Do it for ever, ``per_s`` times a second on average; what takes longer is not caught up with."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + rng.uniform(0.5, 1.5) / per_s
+        await action()
+        await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+class KvLoop:
+    """puts, gets and deletes on few keys; no value is written twice."""
+
+    def __init__(self, client: Client, keys: Sequence[str]) -> None:
+        self._client, self._keys = client, keys
+        self._values = itertools.count(1)
+        self.writing = True
+
+    async def once(self) -> None:
+        """One operation."""
+        client, key = self._client, self._client.rng.choice(self._keys)
+        drawn = client.rng.random() if self.writing else 1.0
+        if drawn < 0.4:
+            await client.write("put", key, f"{client.name}.{next(self._values)}")
+        elif drawn < 0.5:
+            await client.write("delete", key, None)
+        else:
+            await client.get(key)
+
+
+class Probe:
+    """The same question to every node at the same time."""
+
+    def __init__(self, client: Client, topics: Sequence[str], keys: Sequence[str]) -> None:
+        self._client = client
+        self._questions = itertools.cycle([("route", topic) for topic in topics] + [("get", key) for key in keys])
+        self._numbers = itertools.count(1)
+
+    async def once(self) -> None:
+        """One question."""
+        kind, key = next(self._questions)
+        number = next(self._numbers)
+        ask = self._client.route if kind == "route" else self._client.get
+        await asyncio.gather(*(ask(key, node=node, probe=number) for node in self._client.nodes))
+
+
+class Sender:
+    """A client that keeps the routes it was given, and records where it would send."""
+
+    def __init__(self, client: Client, topics: Sequence[str], recorder: Recorder, reachable: Callable[[str], bool]) -> None:
+        """``reachable``: the truth about a broker, by ``brokerName/brokerId``."""
+        self._client, self._topics, self._recorder, self._reachable = client, topics, recorder, reachable
+        self._cache = RouteCache(client.servers, poll_interval_ms=ROUTE_POLL_INTERVAL_MS)
+        self._learned_ns: dict[str, int] = {}
+
+    async def poll(self) -> None:
+        """Refresh all routes, one after the other as RocketMQ's clients do; each a recorded look-up."""
+        for topic in self._topics:
+            op = self._recorder.invoke(self._client.name, "route", topic)
+            update = await self._cache.refresh(topic)
+            if update.error is not None:
+                self._recorder.complete(op, ended_by(update.error))
+                continue
+            node = next((name for name, address in self._client.nodes.items() if address == update.address), None)
+            self._recorder.complete(op, Ended(OK, node, members=route_members(update.route)))
+            if update.route is not None:
+                self._learned_ns[topic] = self._recorder.now_ns()
+
+    async def send(self) -> None:
+        """Pick a broker as a producer does: a master with write queues, each queue as likely."""
+        topic = self._client.rng.choice(self._topics)
+        targets = _writable(self._cache.known(topic))
+        broker = self._client.rng.choice(targets) if targets else None
+        reachable = broker is not None and self._reachable(broker)
+        self._recorder.write(
+            Send(self._recorder.now_ns(), self._client.name, topic, broker, self._learned_ns.get(topic), reachable)
+        )
+
+
+def _writable(route: TopicRouteData | None) -> list[str]:
+    if route is None:
+        return []
+    writable = {name for name, data in route.queue_datas if data.write_queue_nums > 0}
+    return [
+        f"{data.broker_name}/0" for data in route.broker_datas if data.master_addr is not None and data.broker_name in writable
+    ]

@@ -1,0 +1,189 @@
+"""The processes of a run: name servers, each as ``namesrv serve``, and the Toxiproxy server between them and everybody else.
+
+Every node listens on addresses that nobody is told but Toxiproxy: peers, brokers and clients get an address per link. Only
+readiness and observation go straight to the admin port, so that looking at a node disturbs no fault.
+"""
+
+import asyncio
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from replicated_namesrv import provision
+from replicated_namesrv.chaos.links import Link, Links
+from replicated_namesrv.chaos.processes import ChildProcess, ProcessError, free_ports
+from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
+
+START_TIMEOUT_S = 60.0
+NODE_COMMAND = (sys.executable, "-m", "replicated_namesrv", "serve")
+"""What runs a node; another program takes the same options."""
+_LOOPBACK = "127.0.0.1"
+
+
+class Node:
+    """One name server."""
+
+    def __init__(self, name: str, ports: Sequence[int], data_dir: Path, log_file: Path) -> None:
+        self.name = name
+        self.listen, self.admin, self.peer = (f"{_LOOPBACK}:{port}" for port in ports)
+        self.data_dir = data_dir
+        self.log_file = log_file
+        self.process: ChildProcess
+
+    def wipe(self) -> None:
+        """Lose the disk. The process must be dead."""
+        assert not self.process.running
+        shutil.rmtree(self.data_dir, ignore_errors=True)
+
+
+class Cluster:
+    """Nodes, Toxiproxy, links. Use as ``async with``: whatever was started is gone afterwards."""
+
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        mode: str,
+        settings: Sequence[str],
+        rng: random.Random,
+        node_command: Sequence[str] = NODE_COMMAND,
+    ) -> None:
+        self._rng = rng
+        self._folder = folder
+        self._node_command = node_command
+        ports = free_ports(3 * count + 1, rng)
+        self._toxiproxy_port = ports.pop()
+        self.client = ToxiproxyClient(_LOOPBACK, self._toxiproxy_port)
+        self.nodes = {
+            name: Node(name, ports[3 * i : 3 * i + 3], folder / "data" / name, folder / "logs" / f"{name}.log")
+            for i, name in enumerate(f"n{number + 1}" for number in range(count))
+        }
+        self.links = Links(self.client, self.nodes)
+        self._mode, self._settings = mode, tuple(settings)
+        self._toxiproxy: ChildProcess | None = None
+        self._addresses: dict[Link, str] = {}
+        self.session: aiohttp.ClientSession
+
+    @property
+    def quorum(self) -> int:
+        """How many nodes are a majority."""
+        return len(self.nodes) // 2 + 1
+
+    async def __aenter__(self) -> "Cluster":
+        self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2), trust_env=False)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        children = [node.process for node in self.nodes.values() if hasattr(node, "process")]
+        for child in children:
+            if child.paused:
+                child.resume()
+        await asyncio.gather(*(child.stop() for child in children))
+        if self._toxiproxy is not None:
+            await self._toxiproxy.kill()
+        await self.session.close()
+
+    def address(self, link: Link) -> str:
+        """Where ``link.source`` dials ``link.target``."""
+        return self._addresses[link]
+
+    async def start(self, outside: Iterable[Link], say: Callable[[str], None]) -> None:
+        """Start everything; ``outside``: links of brokers and clients. Returns when every node serves.
+
+        Raises ProvisionError (no Toxiproxy to be had), ProcessError, ToxiproxyError.
+        """
+        server = await asyncio.to_thread(provision.toxiproxy_server, say)
+        await self._start_toxiproxy(server)
+        await self._create_proxies([Link(a, b) for a in self.nodes for b in self.nodes if a != b], list(outside))
+        for node in self.nodes.values():
+            node.process = ChildProcess(node.name, self._command(node), node.log_file)
+            await node.process.start()
+        await asyncio.gather(*(self.wait_ready(name) for name in self.nodes))
+
+    async def _start_toxiproxy(self, server: Path) -> None:
+        command = [str(server), "-host", _LOOPBACK, "-port", str(self._toxiproxy_port)]
+        self._toxiproxy = ChildProcess("toxiproxy", command, self._folder / "logs" / "toxiproxy.log", {"LOG_LEVEL": "error"})
+        await self._toxiproxy.start()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            self._toxiproxy.check()
+            try:
+                await asyncio.to_thread(self.client.version)
+                return
+            except ToxiproxyError:
+                if time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.05)
+
+    async def _create_proxies(self, peers: list[Link], outside: list[Link]) -> None:
+        """AP nodes say nothing to each other: their links exist in plans and records only."""
+        links = outside + (peers if self._mode == "cp" else [])
+        ports = free_ports(len(links), self._rng)
+        routes = {}
+        for link, port in zip(links, ports, strict=True):
+            target = self.nodes[link.target]
+            routes[link] = (f"{_LOOPBACK}:{port}", target.peer if link.source in self.nodes else target.listen)
+        self._addresses = {link: listen for link, (listen, _) in routes.items()}
+        await self.links.create(routes, unused=[link for link in peers if link not in routes])
+
+    def _command(self, node: Node) -> list[str]:
+        command = [
+            *self._node_command,
+            *("--node-id", node.name, "--listen", node.listen, "--admin", node.admin),
+            *("--data-dir", str(node.data_dir), "--mode", self._mode, "--set", "logFormat=human"),
+        ]
+        if self._mode == "cp":
+            others = [other for other in self.nodes.values() if other is not node]
+            peers = ",".join(f"{other.name}={other.peer}" for other in self.nodes.values())
+            dial = ",".join(f"{other.name}={self.address(Link(node.name, other.name))}" for other in others)
+            command += ["--set", f"peers={peers}", "--set", f"peerDial={dial}"]
+        for setting in self._settings:
+            command += ["--set", setting]
+        return command
+
+    async def wait_ready(self, name: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return once the node calls itself ready. Raises ProcessError."""
+        node, deadline = self.nodes[name], time.monotonic() + timeout_s
+        missing = "not asked yet"
+        while time.monotonic() < deadline:
+            node.process.check()
+            try:
+                async with self.session.get(f"http://{node.admin}/readyz") as answer:
+                    if answer.status == 200:
+                        return
+                    missing = (await answer.text()).strip()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                missing = str(error) or type(error).__name__
+            await asyncio.sleep(0.05)
+        raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
+
+    async def leader(self) -> str | None:
+        """Who leads, by the word of the nodes themselves: the one of the highest term. None in AP, or if nobody does."""
+        found: list[tuple[int, str]] = []
+        for name in self.nodes:
+            status = await self.status(name)
+            standing = status.get("replication") if status is not None else None
+            if standing is not None and standing["role"] == "leader":
+                found.append((standing["term"], name))
+        return max(found)[1] if found else None
+
+    async def status(self, name: str) -> dict[str, Any] | None:
+        """``/v1/status`` of a node, None without an answer."""
+        return await self.get_json(name, "/v1/status")
+
+    async def get_json(self, name: str, path: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
+        """What the admin port answers with 200; anything else is None."""
+        if self.nodes[name].process.state != "running":
+            return None
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self.session.get(f"http://{self.nodes[name].admin}{path}", timeout=timeout) as answer:
+                return await answer.json() if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None

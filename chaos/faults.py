@@ -1,0 +1,201 @@
+"""Faults as plans: which links and nodes a fault of a scenario bears on, given the cluster as it stands. Pure.
+
+Everybody is at home on the side of one node (a site): brokers and clients are dealt out to the nodes in turn. A partition of
+scope ``sites`` is one of sites, as when a data centre is cut off: the isolated node keeps the brokers and clients beside it, and
+they lose all others. Of scope ``peers`` it cuts nodes from one another and nobody else.
+"""
+
+import dataclasses
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from replicated_namesrv.chaos.links import Effect, Link
+from replicated_namesrv.chaos.scenario import PROCESS_KINDS, FaultSpec, Kind
+from replicated_namesrv.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Who is there."""
+
+    nodes: tuple[str, ...]
+    homes: Mapping[str, str]
+    """Brokers and clients that are at home with a node; others (probes) are cut from nobody by partitions."""
+    brokers: frozenset[str]
+    links: tuple[Link, ...]
+
+    def peer_links(self) -> list[Link]:
+        """Links between nodes."""
+        return [link for link in self.links if link.source in self.nodes]
+
+    def crossing(self, sides: Sequence[Collection[str]], scope: str) -> list[Link]:
+        """Links from one side to another; nodes on no side reach everybody."""
+        side = {node: number for number, members in enumerate(sides) for node in members}
+        found = []
+        for link in self.links:
+            home = link.source if link.source in self.nodes else self.homes.get(link.source) if scope == "sites" else None
+            if home in side and link.target in side and side[home] != side[link.target]:
+                found.append(link)
+        return found
+
+
+class FaultPlan(NamedTuple):
+    """What a fault does now."""
+
+    nodes: tuple[str, ...]
+    """Aimed at; for faults of processes those that are killed and so on."""
+    links: tuple[Link, ...]
+    effect: Effect | None
+    """None: a fault of processes."""
+
+
+def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effect, rng: random.Random) -> FaultPlan:
+    """The links and nodes of ``spec``. ``leader`` None: nobody leads (AP). Raises SettingError: a node that is not there."""
+    targets = _targets(spec.target, topology, leader, rng)
+    if spec.kind in PROCESS_KINDS:
+        return FaultPlan(topology.nodes if spec.kind is Kind.ROLLING_RESTART else targets, (), None)
+    aimed, links = _links(spec, topology, targets, rng)
+    return FaultPlan(tuple(aimed), tuple(links), variant if spec.effect == "cut" else Effect(spec.effect))
+
+
+def _targets(target: str, topology: Topology, leader: str | None, rng: random.Random) -> tuple[str, ...]:
+    drawn = rng.choice(topology.nodes)
+    first = leader if leader is not None else drawn
+    match target:
+        case "leader":
+            return (first,)
+        case "follower":
+            return (rng.choice([node for node in topology.nodes if node != first] or [first]),)
+        case "random":
+            return (drawn,)
+        case "all":
+            return topology.nodes
+    if target not in topology.nodes:
+        raise SettingError(f"fault target {target!r}: leader, follower, random, all or one of {', '.join(topology.nodes)}")
+    return (target,)
+
+
+def _links(
+    spec: FaultSpec, topology: Topology, targets: tuple[str, ...], rng: random.Random
+) -> tuple[Collection[str], list[Link]]:
+    nodes = topology.nodes
+    match spec.kind:
+        case Kind.ISOLATE:
+            return targets, topology.crossing([targets, _without(nodes, targets)], spec.scope)
+        case Kind.HALVES:
+            minority = rng.sample(nodes, (len(nodes) - 1) // 2)
+            return minority, topology.crossing([minority, _without(nodes, minority)], spec.scope)
+        case Kind.ONE_WAY | Kind.ACKS:
+            inwards = spec.kind is Kind.ACKS or spec.direction == "in"
+            return targets, [link for link in topology.peer_links() if (link.target if inwards else link.source) in targets]
+        case Kind.BRIDGE:
+            middle, *rest = rng.sample(nodes, len(nodes))
+            half = len(rest) // 2
+            return (middle,), topology.crossing([rest[:half], rest[half:]], spec.scope)
+        case Kind.PARTIAL:
+            pairs = [(a, b) for a in nodes for b in nodes if a < b]
+            cut = [pair for pair in pairs if rng.random() < 0.4] or [rng.choice(pairs)]
+            return nodes, [link for link in topology.peer_links() if tuple(sorted(link)) in cut]
+        case Kind.DEGRADE:
+            touching = [link for link in topology.links if link.target in targets or link.source in targets]
+            return targets, [link for link in touching if spec.scope == "sites" or link.source in nodes]
+        case Kind.CUT_BROKERS | Kind.CUT_CLIENTS:
+            chosen = _chosen_nodes(spec.nodes, nodes, targets)
+            return chosen, _outside_links(spec, topology, chosen, rng)
+    raise AssertionError(f"{spec.kind} has no plan of its own")
+
+
+def _chosen_nodes(which: str, nodes: tuple[str, ...], targets: tuple[str, ...]) -> tuple[str, ...]:
+    match which:
+        case "one":
+            return targets[:1]
+        case "all-but-one":
+            return _without(nodes, targets[:1])
+    return nodes
+
+
+def _outside_links(spec: FaultSpec, topology: Topology, chosen: Collection[str], rng: random.Random) -> list[Link]:
+    brokers = sorted(topology.brokers)
+    if spec.kind is Kind.CUT_BROKERS:
+        sources = {rng.choice(brokers)} if spec.brokers == "one" else set(brokers)
+    else:
+        sources = set(topology.homes) - topology.brokers
+    return [link for link in topology.links if link.source in sources and link.target in chosen]
+
+
+def _without(nodes: Iterable[str], some: Collection[str]) -> tuple[str, ...]:
+    return tuple(node for node in nodes if node not in some)
+
+
+def expand(specs: Sequence[FaultSpec], fault_s: float, rng: random.Random) -> list[FaultSpec]:
+    """``specs`` with each random one replaced by what the seed draws; they may overlap."""
+    found: list[FaultSpec] = []
+    for spec in specs:
+        if spec.kind is not Kind.RANDOM:
+            found.append(spec)
+            continue
+        for _ in range(rng.randint(2, 4)):
+            start_s = rng.uniform(0, fault_s * 0.6)
+            found.append(dataclasses.replace(_draw(rng), at_s=start_s, for_s=rng.uniform(0.2, 1.0) * (fault_s - start_s)))
+    return found
+
+
+def _draw(rng: random.Random) -> FaultSpec:
+    target = rng.choice(("leader", "follower", "random"))
+    scope = rng.choice(("peers", "sites"))
+    return rng.choice(
+        (
+            FaultSpec(Kind.ISOLATE, target, scope=scope),
+            FaultSpec(Kind.ISOLATE, target, scope="peers", flap_s=rng.uniform(0.3, 1.5)),
+            FaultSpec(Kind.HALVES, scope=scope),
+            FaultSpec(Kind.ONE_WAY, target, direction=rng.choice(("in", "out"))),
+            FaultSpec(Kind.ACKS),
+            FaultSpec(Kind.BRIDGE, scope="peers"),
+            FaultSpec(Kind.PARTIAL),
+            FaultSpec(Kind.DEGRADE, target, effect=rng.choice(("slow", "trickle")), scope="peers"),
+            FaultSpec(Kind.DEGRADE, target, effect="reset", flap_s=0.4),
+            FaultSpec(Kind.CUT_BROKERS, target, nodes=rng.choice(("one", "all-but-one")), brokers=rng.choice(("one", "all"))),
+            FaultSpec(Kind.KILL, target),
+            FaultSpec(Kind.PAUSE, target),
+            FaultSpec(Kind.RESTART, target),
+            FaultSpec(Kind.JOIN_EMPTY, "follower"),
+        )
+    )
+
+
+def sides(nodes: Sequence[str], broken: Collection[Link], gone: Collection[str]) -> list[list[str]]:
+    """Nodes by who can talk to whom both ways, directly or through others; the largest side first, then by name."""
+    left = [node for node in nodes if node not in gone]
+    found = [[node] for node in nodes if node in gone]
+    while left:
+        side, front = {left[0]}, [left[0]]
+        while front:
+            node = front.pop()
+            near = [other for other in left if other not in side and connected(node, other, broken)]
+            side.update(near)
+            front.extend(near)
+        left = [node for node in left if node not in side]
+        found.append(sorted(side))
+    return sorted(found, key=lambda side: (-len(side), side))
+
+
+def connected(one: str, other: str, broken: Collection[Link]) -> bool:
+    """Whether both links between two nodes are whole."""
+    return Link(one, other) not in broken and Link(other, one) not in broken
+
+
+def exposed(topology: Topology, broken: Collection[Link], gone: Collection[str]) -> set[str]:
+    """Brokers that a correct CP cluster may drop although they live.
+
+    Where a side with a majority is one in which everybody hears everybody, a link to any of it keeps a broker; in a
+    side held together by some nodes only, the leader may hear but a part, so it takes links to all. Without a
+    majority nobody can be dropped.
+    """
+    first = sides(topology.nodes, broken, gone)[0]
+    if len(first) <= len(topology.nodes) // 2 or first[0] in gone:
+        return set()
+    clique = all(connected(a, b, broken) for a in first for b in first if a < b)
+    enough = any if clique else all
+    return {broker for broker in topology.brokers if not enough(Link(broker, node) not in broken for node in first)}

@@ -1,0 +1,175 @@
+"""Links: who talks to whom, each through a proxy of its own, and what is done to them.
+
+A link is directed: from who dials to who listens. Between nodes the dialler alone sends (raft/transport.py), so cutting one
+link between nodes is exactly a one-way fault. Brokers and clients speak both ways over theirs; a cut stops both.
+
+Several faults may bear on one link at once. Each link keeps all of them, what the proxy is told follows from the whole, and
+only differences are sent: ending one fault never lifts another.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient
+
+
+class Link(NamedTuple):
+    """``source`` dials ``target``, a node."""
+
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source}>{self.target}"
+
+    @property
+    def proxy(self) -> str:
+        """The proxy's name."""
+        return f"{self.source}.to.{self.target}".replace("/", "_")
+
+
+class Effect(StrEnum):
+    """What happens to a link."""
+
+    SILENT = "silent"
+    """Bytes vanish; dialling still succeeds; when it ends, the connections end."""
+    HELD = "held"
+    """Bytes wait, and arrive on the same connection when it ends, as after a TCP partition that heals."""
+    REFUSED = "refused"
+    """Connections end and new ones are refused."""
+    RESET = "reset"
+    """Every connection is reset, and new ones as soon as they are made."""
+    SLOW = "slow"
+    """Latency and jitter, in order."""
+    TRICKLE = "trickle"
+    """A few KB a second."""
+
+    @property
+    def breaks(self) -> bool:
+        """Whether nothing gets through any more."""
+        return self in (Effect.SILENT, Effect.HELD, Effect.REFUSED, Effect.RESET)
+
+
+class Strength(NamedTuple):
+    """How bad the gradual effects are."""
+
+    latency_ms: int = 300
+    jitter_ms: int = 200
+    rate_kb_s: int = 2
+
+
+DEFAULT_STRENGTH = Strength()
+
+
+def toxics_of(effect: Effect, strength: Strength, *, one_way: bool) -> list[Toxic]:
+    """What the proxy does for ``effect``; REFUSED is not a toxic."""
+    attributes: Mapping[str, int]
+    match effect:
+        case Effect.REFUSED:
+            return []
+        case Effect.SILENT:
+            kind, attributes = "timeout", {"timeout": 0}
+        case Effect.HELD:
+            kind, attributes = "bandwidth", {"rate": 0}
+        case Effect.RESET:
+            kind, attributes = "reset_peer", {"timeout": 0}
+        case Effect.SLOW:
+            kind, attributes = "latency", {"latency": strength.latency_ms, "jitter": strength.jitter_ms}
+        case Effect.TRICKLE:
+            kind, attributes = "bandwidth", {"rate": strength.rate_kb_s}
+    streams = ("upstream",) if one_way else ("upstream", "downstream")
+    return [Toxic(kind, stream, attributes) for stream in streams]
+
+
+@dataclass(frozen=True, slots=True)
+class Impairment:
+    """One fault's hold on one link."""
+
+    effect: Effect
+    strength: Strength = DEFAULT_STRENGTH
+
+
+def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[str, Toxic], bool]:
+    """(toxics by name, whether the proxy is enabled) for all that bears on a link; a cut goes over what merely slows."""
+    toxics: dict[str, Toxic] = {}
+    enabled = True
+    for impairment in sorted(impairments, key=lambda one: one.effect.breaks):
+        enabled = enabled and impairment.effect is not Effect.REFUSED
+        for toxic in toxics_of(impairment.effect, impairment.strength, one_way=one_way):
+            toxics[toxic.name] = toxic
+    return toxics, enabled
+
+
+class Links:
+    """All links of a run and their proxies."""
+
+    def __init__(self, client: ToxiproxyClient, nodes: Iterable[str]) -> None:
+        self._client = client
+        self._nodes = frozenset(nodes)
+        self._impairments: dict[Link, dict[int, Impairment]] = {}
+        self._applied: dict[Link, tuple[dict[str, Toxic], bool]] = {}
+        self._changing = asyncio.Lock()
+
+    async def create(self, routes: Mapping[Link, tuple[str, str]], unused: Iterable[Link] = ()) -> None:
+        """Make the proxies; values are (listen, upstream). ``unused`` links have none. Raises ToxiproxyError."""
+        plans = [ProxyPlan(link.proxy, listen, upstream) for link, (listen, upstream) in routes.items()]
+        await asyncio.to_thread(self._client.populate, plans)
+        self._impairments.update({link: {} for link in (*routes, *unused)})
+        self._applied.update({link: ({}, True) for link in routes})
+
+    @property
+    def all(self) -> list[Link]:
+        """Every link."""
+        return list(self._impairments)
+
+    def broken(self) -> set[Link]:
+        """Links that nothing gets through now."""
+        return {link for link, held in self._impairments.items() if any(one.effect.breaks for one in held.values())}
+
+    async def impair(self, fault: int, links: Iterable[Link], impairment: Impairment) -> None:
+        """Let ``fault`` bear on ``links``, besides what already does. Raises ToxiproxyError."""
+        for link in links:
+            self._impairments[link][fault] = impairment
+        await self._bring_about()
+
+    async def relieve(self, fault: int, links: Iterable[Link] | None = None) -> None:
+        """End what ``fault`` does to ``links``, by default to all. Raises ToxiproxyError."""
+        for link in self._impairments if links is None else links:
+            self._impairments[link].pop(fault, None)
+        await self._bring_about()
+
+    async def reset(self) -> None:
+        """All links as they were at first. Raises ToxiproxyError."""
+        for held in self._impairments.values():
+            held.clear()
+        async with self._changing:
+            await asyncio.to_thread(self._client.reset)
+            self._applied = {link: ({}, True) for link in self._applied}
+
+    async def _bring_about(self) -> None:
+        async with self._changing:
+            changes = {}
+            for link in self._applied:
+                held = self._impairments[link]
+                one_way = link.source in self._nodes
+                desired = wanted(held.values(), one_way=one_way)
+                if desired != self._applied[link]:
+                    changes[link] = desired
+            await asyncio.to_thread(self._apply, changes)
+
+    def _apply(self, changes: Mapping[Link, tuple[dict[str, Toxic], bool]]) -> None:
+        for link, (toxics, enabled) in changes.items():
+            old_toxics, was_enabled = self._applied[link]
+            for name in old_toxics.keys() - toxics.keys():
+                self._client.remove_toxic(link.proxy, name)
+            for name, toxic in toxics.items():
+                if name not in old_toxics:
+                    self._client.add_toxic(link.proxy, toxic)
+                elif toxic != old_toxics[name]:
+                    self._client.update_toxic(link.proxy, toxic)
+            if enabled != was_enabled:
+                self._client.set_enabled(link.proxy, enabled)
+            self._applied[link] = (toxics, enabled)

@@ -1,0 +1,124 @@
+"""The nemesis: brings about what the plans say, when they say it, and writes down what it did.
+
+The seed fixes the schedule and every draw; who leads when a fault begins is the cluster's doing. Whatever is in force when the
+phase ends, or the run is broken off, is ended.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
+from replicated_namesrv.chaos.links import Effect, Impairment
+from replicated_namesrv.chaos.recorder import Recorder
+from replicated_namesrv.chaos.records import Fault
+from replicated_namesrv.chaos.scenario import FaultSpec, Kind
+
+
+class Nemesis:
+    """Faults of one run."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topology: Topology,
+        recorder: Recorder,
+        rng: random.Random,
+        variant: Effect,
+        at_edge: Callable[[set[str]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """``at_edge`` is given, after each change, the brokers that a correct cluster may now drop.
+
+        ``variant``: what "cut" means in this run.
+        """
+        self._cluster, self._topology, self._recorder = cluster, topology, recorder
+        self._rng, self._variant, self._at_edge, self._say = rng, variant, at_edge, say
+
+    async def run(self, specs: Sequence[FaultSpec], fault_s: float) -> None:
+        """All faults of the schedule; returns when the last has ended."""
+        rngs = [random.Random(self._rng.random()) for _ in specs]
+        async with asyncio.TaskGroup() as group:
+            for number, (spec, rng) in enumerate(zip(specs, rngs, strict=True), 1):
+                group.create_task(self._one(number, spec, fault_s, rng))
+
+    async def _one(self, number: int, spec: FaultSpec, fault_s: float, rng: random.Random) -> None:
+        await asyncio.sleep(spec.at_s)
+        made = plan(spec, self._topology, await self._cluster.leader(), self._variant, rng)
+        for_s = spec.for_s if spec.for_s is not None else fault_s - spec.at_s
+        if made.effect is None:
+            await self._process_fault(number, spec, made, for_s)
+        elif spec.flap_s is None:
+            await self._cut(number, spec, made)
+            await asyncio.sleep(for_s)
+            await self._heal(number, spec, made)
+        else:
+            await self._flap(number, spec, made, for_s)
+
+    async def _flap(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
+        assert spec.flap_s is not None
+        end = asyncio.get_running_loop().time() + for_s
+        while asyncio.get_running_loop().time() < end:
+            await self._cut(number, spec, made)
+            await asyncio.sleep(spec.flap_s)
+            await self._heal(number, spec, made)
+            await asyncio.sleep(spec.flap_s)
+
+    async def _cut(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
+        assert made.effect is not None
+        began_ns = self._recorder.now_ns()
+        await self._cluster.links.impair(number, made.links, Impairment(made.effect))
+        self._edge(number, "start", began_ns, spec, made)
+
+    async def _heal(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
+        began_ns = self._recorder.now_ns()
+        await self._cluster.links.relieve(number, made.links)
+        self._edge(number, "end", began_ns, spec, made)
+
+    async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
+        nodes = [self._cluster.nodes[name] for name in made.nodes]
+        began_ns = self._recorder.now_ns()
+        match spec.kind:
+            case Kind.PAUSE:
+                for node in nodes:
+                    node.process.pause()
+            case Kind.KILL | Kind.JOIN_EMPTY:
+                await asyncio.gather(*(node.process.kill() for node in nodes))
+            case Kind.RESTART:
+                await asyncio.gather(*(node.process.stop() for node in nodes))
+        self._edge(number, "start", began_ns, spec, made)
+        if spec.kind in (Kind.PAUSE, Kind.KILL, Kind.JOIN_EMPTY):
+            await asyncio.sleep(for_s)
+        elif spec.kind is Kind.ROLLING_RESTART:
+            for node in nodes:
+                await node.process.stop()
+                await node.process.start()
+                await self._cluster.wait_ready(node.name)
+        began_ns = self._recorder.now_ns()
+        for node in nodes:
+            if spec.kind is Kind.PAUSE:
+                node.process.resume()
+            elif spec.kind is not Kind.ROLLING_RESTART and not node.process.running:
+                if spec.kind is Kind.JOIN_EMPTY:
+                    node.wipe()
+                await node.process.start()
+        self._edge(number, "end", began_ns, spec, made)
+
+    def _edge(self, number: int, edge: str, began_ns: int, spec: FaultSpec, made: FaultPlan) -> None:
+        broken = self._cluster.links.broken()
+        gone = [name for name, node in self._cluster.nodes.items() if node.process.state != "running"]
+        nodes = self._topology.nodes
+        variant = None if made.effect is None else made.effect.value
+        links = [str(link) for link in made.links]
+        now = sides(nodes, broken, gone)
+        self._recorder.write(
+            Fault(self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now)
+        )
+        what = f"{spec.kind}{f' ({variant})' if variant else ''} of {', '.join(made.nodes)}"
+        self._say(f"{'begins' if edge == 'start' else 'ends'}: {what}; sides {_shown(now)}")
+        self._at_edge(exposed(self._topology, broken, gone))
+
+
+def _shown(found: Iterable[Sequence[str]]) -> str:
+    return " | ".join(" ".join(side) for side in found)

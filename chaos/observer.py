@@ -1,0 +1,101 @@
+"""Every node looked at from outside, over and over: what it answers of brokers and KV, and how it stands.
+
+Recorded is what changed, and one covering record a second where nothing did. A node that gives no answer in time, or is known
+to be dead or paused, is recorded as silent: from the moment it was asked nothing is known of it any more.
+"""
+
+import asyncio
+from typing import Any
+
+from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.recorder import Recorder
+from replicated_namesrv.chaos.records import Member, Observe, Status
+
+COVER_NS = 1_000_000_000
+TIMEOUT_S = 1.0
+PAGE_ROWS = 1_000
+
+
+class Observer:
+    """Looks at all nodes of a cluster until it is stopped."""
+
+    def __init__(self, cluster: Cluster, recorder: Recorder, interval_ms: int) -> None:
+        self._cluster, self._recorder, self._interval_ms = cluster, recorder, interval_ms
+        self._last: dict[tuple[str, str], tuple[int, object]] = {}
+        self._edge: dict[str, asyncio.Event] = {name: asyncio.Event() for name in cluster.nodes}
+        self._edge_due: dict[str, bool] = dict.fromkeys(cluster.nodes, False)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await asyncio.gather(*(self._watch(name) for name in self._cluster.nodes))
+
+    async def _watch(self, node: str) -> None:
+        while True:
+            edge, self._edge_due[node] = self._edge_due[node], False
+            await self._look(node, edge=edge)
+            try:
+                await asyncio.wait_for(self._edge[node].wait(), self._interval_ms / 1000)
+                self._edge[node].clear()
+            except TimeoutError:
+                continue
+
+    def at_edge(self) -> None:
+        """A fault has begun or ended: look at every node anew, and record it, changed or not."""
+        for name, edge in self._edge.items():
+            self._edge_due[name] = True
+            edge.set()
+
+    async def _look(self, node: str, *, edge: bool) -> None:
+        await asyncio.gather(
+            self._look_at_status(node, edge), self._look_at(node, "brokers", edge), self._look_at(node, "kv", edge)
+        )
+
+    async def _look_at(self, node: str, key: str, edge: bool) -> None:
+        asked_ns = self._recorder.now_ns()
+        answer = await self._cluster.get_json(node, f"/v1/{key}?limit={PAGE_ROWS}", TIMEOUT_S)
+        members = None if answer is None else (broker_members(answer) if key == "brokers" else kv_members(answer))
+        reason = self._reason(node, key, members, edge)
+        if reason is not None:
+            revision = None if answer is None else answer["revision"]
+            now_ns = self._recorder.now_ns()
+            self._recorder.write(Observe(now_ns, asked_ns, node, key, answer is not None, members, revision, reason))
+
+    def _reason(self, node: str, key: str, state: object, edge: bool) -> str | None:
+        now_ns = self._recorder.now_ns()
+        written_ns, before = self._last.get((node, key), (0, self))
+        reason = "edge" if edge else "change" if state != before else "cover" if now_ns - written_ns >= COVER_NS else None
+        self._last[node, key] = (written_ns if reason is None else now_ns, state)
+        return reason
+
+    async def _look_at_status(self, node: str, edge: bool) -> None:
+        asked_ns = self._recorder.now_ns()
+        answer = await self._cluster.get_json(node, "/v1/status", TIMEOUT_S)
+        process = self._cluster.nodes[node].process.state
+        standing: dict[str, Any] = (answer or {}).get("replication") or {}
+        seen: dict[str, Any] = {
+            "process": process,
+            "answered": answer is not None,
+            "ready": None if answer is None else answer["ready"],
+            "role": standing.get("role"),
+            "term": standing.get("term"),
+            "leader": standing.get("leader"),
+            "commit_index": standing.get("commitIndex"),
+            "applied_index": standing.get("appliedIndex"),
+            "digest": standing.get("digest"),
+            "revision": None if answer is None else answer["revision"],
+            "fenced": standing.get("fenced"),
+        }
+        reason = self._reason(node, "status", seen, edge)
+        if reason is not None:
+            self._recorder.write(Status(self._recorder.now_ns(), asked_ns, node, **seen, reason=reason))
+
+
+def broker_members(answer: dict[str, Any]) -> list[Member]:
+    """Registrations of ``/v1/brokers`` by name; the time of the data version is the same on every node."""
+    rows = answer["brokers"]
+    return sorted(Member(f"{row['brokerName']}/{row['brokerId']}", str(row["dataVersion"]["timestamp"])) for row in rows)
+
+
+def kv_members(answer: dict[str, Any]) -> list[Member]:
+    """Entries of ``/v1/kv`` by key."""
+    return sorted(Member(entry["key"], entry["value"]) for entry in answer["entries"])

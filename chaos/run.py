@@ -1,0 +1,227 @@
+"""One run, from an empty folder to a trace: start, let everybody work, break things, mend them, read all once more.
+
+However it ends, with a verdict, an error, Ctrl-C or a kill, no process of it is left: those that the harness cannot stop itself
+the kernel ends with it. What had been recorded until then is in the folder.
+"""
+
+import asyncio
+import json
+import os
+import platform
+import random
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv import __version__
+from replicated_namesrv.chaos.cluster import NODE_COMMAND, Cluster
+from replicated_namesrv.chaos.faults import expand
+from replicated_namesrv.chaos.links import Effect
+from replicated_namesrv.chaos.nemesis import Nemesis
+from replicated_namesrv.chaos.observer import Observer
+from replicated_namesrv.chaos.recorder import Recorder
+from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, End, Header, Phase, TraceWriter
+from replicated_namesrv.chaos.scenario import Scenario
+from replicated_namesrv.chaos.watcher import Watcher
+from replicated_namesrv.chaos.workload import Cast, Workload
+from replicated_namesrv.files import write_atomically
+from replicated_namesrv.provision import TOXIPROXY_VERSION
+
+OBSERVE_INTERVAL_MS = 250
+NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
+"""Nodes look for silent brokers often, so that short time-outs mean what they say."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything that decides a run, but for chance."""
+
+    scenario: Scenario
+    mode: str
+    nodes: int
+    seed: int
+    suite: str = "single"
+    read_consistency: str = "linearizable"
+    variant: str | None = None
+    """silent or held; None: the parity of the seed decides."""
+    duration_s: float | None = None
+    """Of the phase ``fault``; None: the scenario's."""
+    judged_as: str | None = None
+    """ap or cp: whose promises are checked; None: the mode's own."""
+    node_command: Sequence[str] = NODE_COMMAND
+
+    @property
+    def cut(self) -> Effect:
+        """What a cut link is in this run."""
+        return Effect(self.variant) if self.variant else (Effect.SILENT, Effect.HELD)[self.seed % 2]
+
+    @property
+    def name(self) -> str:
+        """Folder name without the time."""
+        return f"{self.seed}-{self.scenario.name}-{self.mode}-{self.nodes}"
+
+    def timed(self) -> Scenario:
+        """The scenario with ``duration_s`` in place; faults keep their share of the phase."""
+        if self.duration_s is None:
+            return self.scenario
+        timing, factor = self.scenario.timing, self.duration_s / self.scenario.timing.fault_s
+        faults = tuple(
+            replace(one, at_s=one.at_s * factor, for_s=None if one.for_s is None else one.for_s * factor)
+            for one in self.scenario.fault
+        )
+        return replace(self.scenario, timing=replace(timing, fault_s=self.duration_s), fault=faults)
+
+
+async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
+    """Do it in the empty folder ``folder``. Raises NamesrvError or ProvisionError where the run cannot be made."""
+    scenario = plan.timed()
+    rng = random.Random(f"{scenario.name} {plan.seed} {plan.nodes}")
+    settings = [*NODE_SETTINGS, *scenario.settings]
+    if plan.mode == "cp":
+        settings.append(f"readConsistency={plan.read_consistency}")
+    cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
+    system_rng = random.SystemRandom()
+    async with Cluster(folder, plan.nodes, plan.mode, settings, system_rng, plan.node_command) as cluster:
+        say(f"starting {plan.nodes} nodes, mode {plan.mode}")
+        await cluster.start(cast.links(), say)
+        manifest = _manifest(plan, scenario, folder, cast, cluster)
+        write_atomically(folder / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
+        writer = TraceWriter(folder / TRACE_FILE)
+        try:
+            recorder = Recorder(writer)
+            recorder.write(Header(recorder.now_ns(), SCHEMA_VERSION, folder.name, time.time_ns()))
+            await _Stage(plan, scenario, cast, cluster, recorder, rng, say).play()
+            recorder.write(End(recorder.now_ns(), writer.count))
+        finally:
+            writer.close()
+
+
+class _Stage:
+    """The phases of one run."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        scenario: Scenario,
+        cast: Cast,
+        cluster: Cluster,
+        recorder: Recorder,
+        rng: random.Random,
+        say: Callable[[str], None],
+    ) -> None:
+        self._scenario, self._recorder, self._rng, self._say = scenario, recorder, rng, say
+        self._observer = Observer(cluster, recorder, OBSERVE_INTERVAL_MS)
+        self._watcher = Watcher(cluster, recorder)
+        nemesis_rng, workload_rng = random.Random(rng.random()), random.Random(rng.random())
+        self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng)
+        self._nemesis = Nemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
+        self._links = cluster.links
+
+    def _at_edge(self, exposed: set[str]) -> None:
+        self._workload.at_edge(exposed)
+        self._observer.at_edge()
+
+    async def play(self) -> None:
+        """From the first registration to the last read."""
+        background = [asyncio.create_task(work) for work in (self._observer.run(), self._watcher.run())]
+        try:
+            await self._phases()
+            for task in background:
+                if task.done():
+                    await task
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self._workload.close()
+
+    async def _phases(self) -> None:
+        timing, workload = self._scenario.timing, self._workload
+        faults = expand(self._scenario.fault, timing.fault_s, self._rng)
+        self._phase("settle")
+        await workload.start()
+        workload.begin()
+        self._phase("steady")
+        await asyncio.sleep(timing.steady_s)
+        self._phase("fault")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nemesis.run(faults, timing.fault_s))
+            group.create_task(workload.during_fault(timing.fault_s))
+            group.create_task(asyncio.sleep(timing.fault_s))
+        await self._links.reset()
+        self._phase("heal")
+        workload.complain()
+        await workload.calm()
+        await asyncio.sleep(timing.heal_s)
+        self._phase("final")
+        workload.complain()
+        await workload.end()
+        await workload.final_reads()
+        self._observer.at_edge()
+        await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
+        self._phase("end")
+
+    def _phase(self, name: str) -> None:
+        self._recorder.write(Phase(self._recorder.now_ns(), name))
+        self._say(f"phase {name}: {self._recorder.succeeded} of {self._recorder.issued} operations succeeded so far")
+
+
+def _manifest(plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, cluster: Cluster) -> dict[str, Any]:
+    workload = scenario.workload
+    return {
+        "schema": SCHEMA_VERSION,
+        "run": folder.name,
+        "suite": plan.suite,
+        "scenario": scenario.as_json(),
+        "seed": plan.seed,
+        "mode": plan.mode,
+        "read_consistency": plan.read_consistency if plan.mode == "cp" else None,
+        "judged_as": plan.judged_as or plan.mode,
+        "cut": plan.cut.value,
+        "nodes": [{"node": node.name, "listen": node.listen, "admin": node.admin} for node in cluster.nodes.values()],
+        "clients": [
+            {"client": name, "kind": kind, "node": name.removeprefix("pinned-") if kind == "pinned" else None}
+            for name, kind in cast.clients.items()
+        ],
+        "brokers": [
+            {"broker": name, "topics": topics, "timeout_ms": workload.broker_timeout_ms} for name, topics in cast.brokers.items()
+        ],
+        "topics": cast.all_topics(),
+        "kv_keys": cast.kv_keys,
+        "observe_interval_ms": OBSERVE_INTERVAL_MS,
+        "deadline_ms": workload.operation_timeout_ms,
+        "clock": {
+            "source": "CLOCK_MONOTONIC",
+            "offsets": {node: {"offset_ns": 0, "uncertainty_ns": 0} for node in cluster.nodes},
+        },
+        "versions": {
+            "product": __version__,
+            "python": platform.python_version(),
+            "toxiproxy": TOXIPROXY_VERSION,
+            "toxiproxy_python": metadata.version("toxiproxy-python"),
+            "commit": _commit(),
+        },
+        "machine": {"system": platform.platform(), "cores": os.cpu_count(), "memory_bytes": _memory_bytes()},
+        "started_wall_ns": time.time_ns(),
+    }
+
+
+def _commit() -> str | None:
+    """Of the checkout that runs; None outside of one."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=folder, capture_output=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() + (" and changes" if changed.stdout else "")
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

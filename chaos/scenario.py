@@ -1,0 +1,277 @@
+"""Scenarios: what a run is, read from a small TOML file that people copy and change.
+
+A file says what the cluster is, how hard it is used, which faults come when, and what is promised. Whatever it leaves out has a
+default; whatever it says that is not understood is refused by name, with what would be. The seed then decides the rest.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import resources
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from replicated_namesrv.errors import SettingError
+
+
+class Kind(StrEnum):
+    """Faults by what they do."""
+
+    ISOLATE = "isolate"
+    """``target`` on one side, all others on the other."""
+    HALVES = "halves"
+    """A majority and a minority, drawn by the seed."""
+    ONE_WAY = "one-way"
+    """``target`` is not heard by its peers (``direction`` out), or hears none (in)."""
+    ACKS = "acks"
+    """The leader's peers hear it, and it hears none of them."""
+    BRIDGE = "bridge"
+    """Two groups that only one node still talks to."""
+    PARTIAL = "partial"
+    """Each pair of nodes is cut or not, drawn by the seed; at least one is."""
+    DEGRADE = "degrade"
+    """Links of ``target`` (scope peers: only those between nodes) become slow, trickle or are reset, as ``effect`` says."""
+    CUT_BROKERS = "cut-brokers"
+    """``brokers`` lose their links to ``nodes``."""
+    CUT_CLIENTS = "cut-clients"
+    """All clients lose their links to ``nodes``."""
+    KILL = "kill"
+    """SIGKILL to ``target``; started again when the fault ends."""
+    PAUSE = "pause"
+    """SIGSTOP to ``target`` until the fault ends."""
+    RESTART = "restart"
+    """SIGTERM to ``target``, and started again at once."""
+    ROLLING_RESTART = "rolling-restart"
+    """Each node in turn: SIGTERM, start, wait until it is ready."""
+    JOIN_EMPTY = "join-empty"
+    """``target`` is killed, loses its disk, and starts again empty when the fault ends."""
+    RANDOM = "random"
+    """Two to four of the others, at times and targets drawn by the seed."""
+
+
+PROCESS_KINDS = frozenset({Kind.KILL, Kind.PAUSE, Kind.RESTART, Kind.ROLLING_RESTART, Kind.JOIN_EMPTY})
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpec:
+    """One fault of a scenario. Times in seconds after the begin of the phase ``fault``."""
+
+    kind: Kind
+    target: str = "leader"
+    """leader, follower, all, random, or a node (n1 …). In AP, where nobody leads, the seed draws a node for leader."""
+    effect: str = "cut"
+    """cut: silent or held, as the run's variant says; or silent, held, refused, reset, slow, trickle."""
+    scope: str = "sites"
+    """What a partition cuts: peers (links between nodes only) or sites (brokers and clients stay on their node's side too)."""
+    direction: str = "out"
+    nodes: str = "one"
+    """cut-brokers, cut-clients: one, all-but-one or all nodes."""
+    brokers: str = "all"
+    """cut-brokers: one or all."""
+    at_s: float = 0.0
+    for_s: float | None = None
+    """None: until the phase ends."""
+    flap_s: float | None = None
+    """Switches the fault on and off, each for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Length of the phases in seconds."""
+
+    steady_s: float = 2.5
+    fault_s: float = 7.0
+    heal_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """Who uses the cluster, and how hard."""
+
+    groups: int = 4
+    """Broker groups of one master; group i is at home with node i, in turn."""
+    pair: bool = True
+    """Another group of master and slave, which switch roles during the fault."""
+    mortal: str = "silent"
+    """Another broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
+    churn: bool = True
+    """Another broker that stops cleanly and starts again, all the time."""
+    topics: int = 3
+    changes_per_s: float = 2.0
+    """Topic changes of all brokers together."""
+    register_period_ms: int = 700
+    broker_timeout_ms: int = 3_000
+    kv_clients: int = 3
+    kv_keys: int = 3
+    kv_per_s: float = 12.0
+    """Operations of one KV client."""
+    lookups_per_s: float = 8.0
+    """Route look-ups of one client."""
+    probes_per_s: float = 4.0
+    sends_per_s: float = 10.0
+    failover_clients: int = 2
+    operation_timeout_ms: int = 1_500
+    """Of one attempt at one node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """Limits that the checkers hold a run to."""
+
+    converge_s: float = 4.0
+    """From the end of the last fault until all nodes answer the same."""
+    gap_s: float = 4.0
+    """Longest time without a success, for clients that can reach a side with a majority."""
+    ghost_margin_s: float = 3.0
+    """Beyond its time-out a dead broker may be served so long."""
+    operations_min: int = 30
+    """Successful operations before the fault and after it; with fewer nothing is proven."""
+    operations_during_min: int = 30
+    """And while the faults last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """All of it."""
+
+    name: str
+    title: str
+    about: str = ""
+    complaint: str = ""
+    """The report, from whatever project, that it is named after."""
+    fault: tuple[FaultSpec, ...] = ()
+    settings: tuple[str, ...] = ()
+    """Settings of every node, key=value."""
+    nodes: int | None = None
+    """Nodes, where the command does not say."""
+    smoke: bool = False
+    """Part of the suite ``smoke``."""
+    timing: Timing = field(default_factory=Timing)
+    workload: WorkloadSpec = field(default_factory=WorkloadSpec)
+    promises: Promises = field(default_factory=Promises)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return dataclasses.asdict(self)
+
+
+def available() -> dict[str, Path]:
+    """Scenarios that come with the product, by name."""
+    folder = Path(str(resources.files("replicated_namesrv.chaos"))) / "scenarios"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def load(name: str) -> Scenario:
+    """A scenario that comes with the product, or the file at a path. Raises SettingError."""
+    known = available()
+    path = known.get(name, Path(name))
+    if name not in known and not name.endswith(".toml"):
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise SettingError(f"no scenario '{name}': {hint}'namesrv chaos list' names them; a file of yours ends in .toml")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise SettingError(f"scenario {path}: cannot be read ({cause.strerror})") from cause
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
+        raise SettingError(f"scenario {path}: not TOML: {cause}") from cause
+    try:
+        scenario: Scenario = _build(Scenario, {"name": path.stem, **content}, "")
+        _check(scenario)
+    except ValueError as cause:
+        raise SettingError(f"scenario {path}: {cause}") from cause
+    return scenario
+
+
+def _build(kind: Any, content: dict[str, Any], where: str) -> Any:
+    hints = get_type_hints(kind)
+    for key in content:
+        if key not in hints:
+            near = difflib.get_close_matches(key, hints, n=1)
+            raise ValueError(
+                f"{where}{key} is unknown" + (f"; did you mean {near[0]}?" if near else f"; known: {', '.join(hints)}")
+            )
+    values = {key: _value(hints[key], value, f"{where}{key}") for key, value in content.items()}
+    missing = [
+        one.name
+        for one in dataclasses.fields(kind)
+        if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING and one.name not in values
+    ]
+    if missing:
+        raise ValueError(f"{where}{missing[0]} is missing")
+    return kind(**values)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        hint = get_args(hint)[0]
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} = {value!r}: a table is expected, [{where}]")
+        return _build(hint, value, f"{where}.")
+    if hint == tuple[FaultSpec, ...]:
+        if not isinstance(value, list):
+            raise ValueError(f"{where}: tables are expected, [[fault]]")
+        return tuple(_build(FaultSpec, one, f"fault {number}: ") for number, one in enumerate(value, 1))
+    if hint == tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise ValueError(f"{where} = {value!r}: an array of strings is expected")
+        return tuple(value)
+    if hint is Kind:
+        if value not in list(Kind):
+            raise ValueError(f"{where} = {value!r}: one of {', '.join(Kind)} is expected")
+        return Kind(value)
+    if hint is float and type(value) is int:
+        value = float(value)
+    if type(value) is not hint:
+        raise ValueError(f"{where} = {value!r}: {'a number' if hint in (int, float) else hint.__name__} is expected")
+    return value
+
+
+_CHOICES = {
+    "effect": ("cut", "silent", "held", "refused", "reset", "slow", "trickle"),
+    "scope": ("peers", "sites"),
+    "direction": ("out", "in"),
+    "nodes": ("one", "all-but-one", "all"),
+    "brokers": ("one", "all"),
+}
+_RANGES = (
+    ("timing", ("steady_s", "fault_s", "heal_s"), 0.5, 3600),
+    ("workload", ("groups", "topics", "kv_keys"), 1, 200),
+    ("workload", ("kv_clients",), 0, 50),
+    ("workload", ("failover_clients",), 1, 50),
+    ("workload", ("changes_per_s",), 0, 1000),
+    ("workload", ("kv_per_s", "lookups_per_s", "probes_per_s", "sends_per_s"), 0.1, 1000),
+    ("workload", ("register_period_ms", "broker_timeout_ms", "operation_timeout_ms"), 50, 600_000),
+    ("promises", ("converge_s", "gap_s", "ghost_margin_s"), 0, 3600),
+    ("promises", ("operations_min", "operations_during_min"), 0, 10**9),
+)
+
+
+def _check(scenario: Scenario) -> None:
+    for table, names, least, most in _RANGES:
+        for name in names:
+            value = getattr(getattr(scenario, table), name)
+            if not least <= value <= most:
+                raise ValueError(f"{table}.{name} = {value}: {least} to {most} is expected")
+    if scenario.nodes is not None and not 1 <= scenario.nodes <= 5:
+        raise ValueError(f"nodes = {scenario.nodes}: 1 to 5 is expected")
+    if scenario.workload.mortal not in ("silent", "dead", "none"):
+        raise ValueError(f"workload.mortal = {scenario.workload.mortal!r}: silent, dead or none is expected")
+    for setting in scenario.settings:
+        if "=" not in setting:
+            raise ValueError(f"settings: {setting!r} is not key=value")
+    for number, fault in enumerate(scenario.fault, 1):
+        for name, choices in _CHOICES.items():
+            if getattr(fault, name) not in choices:
+                raise ValueError(f"fault {number}: {name} = {getattr(fault, name)!r}: one of {', '.join(choices)} is expected")
+        end_s = fault.at_s + (fault.for_s or 0.0)
+        if fault.at_s < 0 or (fault.for_s is not None and fault.for_s <= 0) or end_s > scenario.timing.fault_s:
+            raise ValueError(
+                f"fault {number}: at_s and for_s must lie within the {scenario.timing.fault_s:g} s of timing.fault_s"
+            )
+        if fault.flap_s is not None and (fault.flap_s < 0.1 or fault.kind in PROCESS_KINDS):
+            raise ValueError(f"fault {number}: flap_s = {fault.flap_s:g}: at least 0.1, and for links only")

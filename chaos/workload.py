@@ -1,0 +1,239 @@
+"""The workload: everybody who uses the cluster in a run, made from the scenario and the seed.
+
+Brokers. Groups g1 … serve topic-1 … and live through the whole run; every topic has brokers at home with several nodes. The
+pair serves a topic of its own, switches roles and is otherwise left alone; churn leaves cleanly and returns, over and over; the
+mortal dies during the fault and returns after it. Clients. A pinned one for each node, some that fail over, one that sends,
+some on few KV keys, one for each weaker read level, and the probe.
+"""
+
+import asyncio
+import itertools
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from replicated_namesrv.chaos.brokers import CLUSTER_NAME, ChaosBroker, Clock
+from replicated_namesrv.chaos.clients import Client, KvLoop, Probe, Sender, pace
+from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.faults import Topology
+from replicated_namesrv.chaos.links import Link
+from replicated_namesrv.chaos.recorder import OK, Recorder
+from replicated_namesrv.chaos.scenario import WorkloadSpec
+from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions
+from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
+
+PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
+WEAK_LEVELS = ("lease", "stale")
+CHURN_PERIOD_S = 1.2
+FINAL_TRIES = 40
+_BROKER_PORT = 10_911
+
+
+class Cast:
+    """Names of all who take part, before anything runs."""
+
+    def __init__(self, spec: WorkloadSpec, nodes: Sequence[str]) -> None:
+        self.nodes = tuple(nodes)
+        self.topics = {f"topic-{number + 1}": number for number in range(spec.topics)}
+        self.brokers: dict[str, list[str]] = {
+            f"g{number + 1}/0": [topic for topic, place in self.topics.items() if (number - place) % spec.topics in (0, 1)]
+            for number in range(spec.groups)
+        }
+        if spec.pair:
+            self.brokers |= {"pair/0": [PAIR_TOPIC], "pair/1": [PAIR_TOPIC]}
+        if spec.churn:
+            self.brokers["churn/0"] = [CHURN_TOPIC, "topic-1"]
+        if spec.mortal != "none":
+            self.brokers["mortal/0"] = [MORTAL_TOPIC, "topic-1"]
+        self.clients = {f"pinned-{node}": "pinned" for node in nodes}
+        self.clients |= {f"failover-{number + 1}": "failover" for number in range(spec.failover_clients)}
+        self.clients |= {f"kv-{number + 1}": "failover" for number in range(spec.kv_clients)}
+        self.clients |= {"sender": "cache", **{f"{level}-reader": "failover" for level in WEAK_LEVELS}, "probe": "probe"}
+        self.kv_keys = [f"key-{number + 1}" for number in range(spec.kv_keys)]
+
+    def all_topics(self) -> list[str]:
+        """Every topic that a broker serves."""
+        return sorted({topic for topics in self.brokers.values() for topic in topics})
+
+    def links(self) -> list[Link]:
+        """Links of brokers and clients; a pinned client has one."""
+        found = [Link(broker, node) for broker in self.brokers for node in self.nodes]
+        for client, kind in self.clients.items():
+            found += [Link(client, node) for node in self.nodes if kind != "pinned" or client == f"pinned-{node}"]
+        return found
+
+    def topology(self) -> Topology:
+        """Homes are dealt out in turn; the probe is everywhere."""
+        homes = dict(zip(self.brokers, itertools.cycle(self.nodes), strict=False))
+        others = [client for client, kind in self.clients.items() if kind not in ("pinned", "probe")]
+        homes |= dict(zip(others, itertools.cycle(self.nodes), strict=False))
+        homes |= {f"pinned-{node}": node for node in self.nodes}
+        peers = [Link(a, b) for a in self.nodes for b in self.nodes if a != b]
+        return Topology(self.nodes, homes, frozenset(self.brokers), (*peers, *self.links()))
+
+
+class Workload:
+    """The cast at work."""
+
+    def __init__(self, spec: WorkloadSpec, cast: Cast, cluster: Cluster, recorder: Recorder, rng: random.Random) -> None:
+        self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
+        self._cluster = cluster
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changing = True
+        self._agents: dict[str, BrokerAgent] = {}
+        self.brokers = self._make_brokers()
+        self.clients = {name: self._make_client(name, kind) for name, kind in cast.clients.items()}
+        self._kv = [KvLoop(self.clients[f"kv-{number + 1}"], cast.kv_keys) for number in range(spec.kv_clients)]
+
+    def _make_brokers(self) -> dict[str, ChaosBroker]:
+        spec, clock, queues = self._spec, Clock(), itertools.count(1)
+        options = BrokerOptions(
+            version=BrokerVersion.V5_3,
+            register_period_ms=spec.register_period_ms,
+            heartbeat_timeout_ms=spec.broker_timeout_ms,
+            register_timeout_ms=spec.register_period_ms,
+            scan_interval_ms=max(100, spec.register_period_ms // 2),
+        )
+        found = {}
+        for number, (name, topics) in enumerate(self._cast.brokers.items()):
+            group, _, broker_id = name.partition("/")
+            address = f"127.0.1.{1 + number // 100}:{_BROKER_PORT + number}"
+            identity = BrokerIdentity(CLUSTER_NAME, group, int(broker_id), address, address)
+            servers = {node: self._cluster.address(Link(name, node)) for node in self._cast.nodes}
+            rng = random.Random(self._rng.random())
+            found[name] = ChaosBroker(
+                identity, topics, servers, options, self._recorder, rng, clock, lambda: next(queues), self._agents
+            )
+        if "pair/1" in found:
+            found["pair/1"].follow(found["pair/0"])
+        return found
+
+    def _make_client(self, name: str, kind: str) -> Client:
+        nodes = [node for node in self._cast.nodes if kind != "pinned" or name == f"pinned-{node}"]
+        addresses = {node: self._cluster.address(Link(name, node)) for node in nodes}
+        rng = random.Random(self._rng.random())
+        return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms)
+
+    def is_reachable(self, broker: str) -> bool:
+        """Whether a message sent to ``brokerName/0`` now would be taken: it lives, and is the master."""
+        return any(one.name == broker and one.alive and one.writable for one in self.brokers.values())
+
+    def at_edge(self, exposed: set[str]) -> None:
+        """The links changed: brokers of ``exposed`` may now be dropped, and no others."""
+        for name, broker in self.brokers.items():
+            if name in exposed:
+                broker.expose()
+            else:
+                broker.cover()
+
+    async def start(self) -> None:
+        """Start the brokers; they have registered where they could when this returns."""
+        await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
+
+    def begin(self) -> None:
+        """Let everybody work until ``end``."""
+        spec, topics = self._spec, self._cast.all_topics()
+        for client in self.clients.values():
+            level = client.name.removesuffix("-reader") if client.name.endswith("-reader") else None
+            if client.kind in ("pinned", "failover") and not client.name.startswith("kv-"):
+                self._spawn(pace(spec.lookups_per_s, client.rng, _Lookups(client, topics, level).once))
+        for loop in self._kv:
+            self._spawn(pace(spec.kv_per_s, self._rng, loop.once))
+        sender = Sender(self.clients["sender"], topics, self._recorder, self.is_reachable)
+        self._spawn(pace(1.0, self._rng, sender.poll))
+        self._spawn(pace(spec.sends_per_s, self._rng, sender.send))
+        self._spawn(pace(spec.probes_per_s, self._rng, Probe(self.clients["probe"], topics, self._cast.kv_keys).once))
+        if spec.changes_per_s > 0:
+            self._spawn(pace(spec.changes_per_s, self._rng, self._change_one))
+        if spec.churn:
+            self._spawn(self._churn(self.brokers["churn/0"]))
+
+    async def during_fault(self, fault_s: float) -> None:
+        """What happens to brokers while the faults last: one dies, a pair switches roles."""
+        async with asyncio.TaskGroup() as group:
+            if self._spec.mortal != "none":
+                group.create_task(self._die(fault_s / 4))
+            if self._spec.pair:
+                group.create_task(self._switch(fault_s / 3))
+
+    async def _die(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self.brokers["mortal/0"].die(silent=self._spec.mortal == "silent")
+
+    async def _switch(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self.brokers["pair/0"].switch_role(2)
+        await self.brokers["pair/1"].switch_role(0)
+
+    async def calm(self) -> None:
+        """After the faults: the dead return, brokers change nothing more."""
+        self._changing = False
+        mortal = self.brokers.get("mortal/0")
+        if mortal is not None and not mortal.alive:
+            await mortal.start()
+
+    async def end(self) -> None:
+        """Everybody stops asking; brokers go on renewing."""
+        for loop in self._kv:
+            loop.writing = False
+        tasks, self._tasks = self._tasks, set()
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+        churn = self.brokers.get("churn/0")
+        if churn is not None and not churn.alive:
+            await churn.start()
+
+    def complain(self) -> None:
+        """Raise the error of a task that failed: a defect of the harness, to be heard of at once."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def final_reads(self) -> None:
+        """Every key and topic from every node once more; a node that gives no answer is asked again."""
+        probe = self.clients["probe"]
+        asked = [(probe.get, key) for key in self._cast.kv_keys] + [(probe.route, topic) for topic in self._cast.all_topics()]
+        for read, key in asked:
+            for node in self._cast.nodes:
+                for _ in range(FINAL_TRIES):
+                    if (await read(key, node=node)).outcome == OK:
+                        break
+                    await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """End everything, without a word where nobody listens any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for broker in self.brokers.values():
+            await broker.agent.kill()
+            await broker.release()
+        await asyncio.gather(*(client.close() for client in self.clients.values()))
+
+    async def _change_one(self) -> None:
+        serving = [broker for name, broker in self.brokers.items() if name.startswith("g") and broker.alive]
+        if self._changing and serving:
+            await self._rng.choice(serving).change()
+
+    async def _churn(self, broker: ChaosBroker) -> None:
+        while True:
+            await asyncio.sleep(CHURN_PERIOD_S * self._rng.uniform(0.5, 1.5))
+            if not self._changing and broker.alive:
+                continue
+            await (broker.stop() if broker.alive else broker.start())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.add(asyncio.create_task(work))
+
+
+class _Lookups:
+    """Route look-ups of one client, topic after topic in random order."""
+
+    def __init__(self, client: Client, topics: Sequence[str], level: str | None) -> None:
+        self._client, self._topics, self._level = client, topics, level
+
+    async def once(self) -> None:
+        await self._client.route(self._client.rng.choice(self._topics), level=self._level)
