@@ -23,6 +23,7 @@ from uuid import uuid4
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
+from replicated_namesrv.errors import StaleReadError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import (
@@ -37,7 +38,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
+from replicated_namesrv.service import UNKNOWN_AGE, CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
 from replicated_namesrv.settings import ROWS, Settings
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class IndependentNode:
         """Brokers dropped because they were not heard, since the start."""
         self.lost_count = 0
         """Brokers dropped because their connection ended, since the start."""
-        self._freshness = Freshness(None, 0, "", 0)
+        self._freshness = Freshness(ReadLevel.LOCAL, 0, "", UNKNOWN_AGE)
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._kv = KVWriter(Path(settings.kv_config_path), self.state.kv_table, self._apply)
         self._timers: list[asyncio.TimerHandle] = []
@@ -120,7 +121,12 @@ class IndependentNode:
         await self._kv.drain()
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
-        """At once: an independent node answers what it knows."""
+        """At once: an independent node answers every level from what it knows. Raises StaleReadError for any bound."""
+        if max_staleness_ms is not None:
+            raise StaleReadError(
+                f"maxStalenessMs={max_staleness_ms}: this node is independent (mode=ap) and cannot tell how old its state is; "
+                "leave maxStalenessMs out or ask a node of mode=cp"
+            )
         return self._freshness
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
@@ -200,7 +206,7 @@ class IndependentNode:
     async def _update_config(self, values: dict[str, str]) -> Result:
         candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
         candidate.update(values)
-        text = candidate.text().encode()
+        text = candidate.file_text().encode()
         await asyncio.to_thread(write_atomically, Path(self._settings.config_store_path), text, backup=True)
         moved = self._settings.update(values)
         replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in _REPLICATED}

@@ -18,21 +18,32 @@ from replicated_namesrv.routes.state import RouteInfoManager
 
 
 class ReadLevel(StrEnum):
-    """How fresh an answer must be (CP; an AP node answers every level from what it knows)."""
+    """How fresh an answer must be, or was."""
 
     LINEARIZABLE = "linearizable"
+    """Everything acknowledged before the request came, on whichever node."""
     LEASE = "lease"
+    """The same, from a leader that asks nobody as long as clocks run as evenly as declared."""
     STALE = "stale"
+    """What this node has applied, with its age."""
+    LOCAL = "local"
+    """What an independent node (AP) gives, whatever is asked for: all that it knows, and no promise."""
+
+
+ASKABLE_LEVELS = (ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE)
+UNKNOWN_AGE = -1
 
 
 class Freshness(NamedTuple):
     """What a read may rely on: the level that was reached and where the state stands."""
 
-    level: ReadLevel | None
-    """None on an AP node, which promises nothing."""
+    level: ReadLevel
     term: int
+    """Of Raft; 0 on an independent node."""
     leader: str
+    """Node id of the leader; empty where there is none or none is known."""
     staleness_ms: int
+    """The state holds everything that was acknowledged this long ago; UNKNOWN_AGE where nobody can tell."""
 
 
 class CloseReason(StrEnum):
@@ -77,9 +88,11 @@ class NameService(Protocol):
     """Applied state. Read it in the same loop turn in which ``barrier`` completed, never write to it."""
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> "Freshness | Future[Freshness]":
-        """Wait until ``state`` is fresh enough. ``level`` None: the configured default.
+        """Wait until ``state`` is fresh enough. ``level`` None: the configured default. ``max_staleness_ms`` bounds the age of a
+        stale answer; one that is not stale has none.
 
-        Raises or fails the Future with UnavailableError when that cannot be confirmed in time.
+        Raises or fails the Future with UnavailableError when that cannot be confirmed in time, StaleReadError when the state is
+        older than allowed.
         """
 
     def propose(self, command: Command, connection: Connection | None) -> "Result | Future[Result]":

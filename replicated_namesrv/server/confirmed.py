@@ -1,8 +1,9 @@
-"""Prepared answers where a read must first be confirmed (CP): one barrier for all route queries of one read.
+"""Prepared answers where a read must first be confirmed (CP): one barrier for all route queries that wait for it together.
 
-What the barrier gives at once (a lease that holds) costs nothing more. Otherwise the queries wait together, are looked up again
-in the turn in which the barrier completes, and leave in one write. A query whose answer has moved meanwhile takes the general
-way. If the state cannot be confirmed in time the connection is closed, so that its clients turn to another name server.
+A query is looked up when it comes, and what was found is kept until the barrier completes. If the state has not moved by then,
+which its revision tells, the answer is still the right one and is written; else the query is looked up again, and one whose
+answer has gone takes the general way. What the barrier gives at once (a lease that holds) is written at once. If the state cannot
+be confirmed in time the connection is closed, so that its clients turn to another name server.
 """
 
 from asyncio import Future
@@ -14,8 +15,24 @@ from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
 from replicated_namesrv.server.metrics import ServerMetrics
-from replicated_namesrv.service import CloseReason, Freshness, NameService
+from replicated_namesrv.service import CloseReason, Freshness, NameService, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
+
+
+class _Batch:
+    """All that waits for one barrier."""
+
+    __slots__ = ("barrier", "hits", "misses", "revision", "since_ns", "waiting")
+
+    def __init__(self, barrier: Future[Freshness], revision: int) -> None:
+        self.barrier = barrier
+        self.revision: int | None = revision
+        """Of the state that all answers were looked up in; None: not of one."""
+        self.waiting: list[tuple[RemotingConnection, bytes, list[bytes]]] = []
+        """Connection, its queries and the pieces of their answers."""
+        self.hits = self.misses = 0
+        """Queries answered from prepared answers, and those among them that found no topic."""
+        self.since_ns = perf_counter_ns()
 
 
 class ConfirmedAnswers:
@@ -23,33 +40,70 @@ class ConfirmedAnswers:
 
     def __init__(self, service: NameService, dispatcher: RequestDispatcher, metrics: ServerMetrics) -> None:
         self._service = service
+        self._state = service.state
         self._dispatcher = dispatcher
         self._answers: RouteAnswers = dispatcher.answers
         self._metrics = metrics
+        self._batch: _Batch | None = None
 
     def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
         """As ``RouteAnswers.answer``; queries that have to wait count as answered: ``connection`` gets their answers later."""
-        end = self._answers.end_of_prepared(data, start)
+        metrics = self._metrics
+        hits, misses = metrics.fast_path_hits, metrics.fast_path_misses
+        found: list[bytes] = []
+        end, previous, size = self._answers.answer(None, data, start, found), start, len(data)
         if end == start:
             return start
+        while previous != end < size:
+            previous, end = end, self._answers.answer(None, data, end, found)
         try:
             outcome = self._service.barrier(None, None)
         except NamesrvError:
+            metrics.fast_path_hits, metrics.fast_path_misses = hits, misses
             connection.close(CloseReason.OURS)
             return end
         if not isinstance(outcome, Future):
-            return self._answers.answer(connection, data, start, pieces)
+            pieces += found
+            metrics.count_reads(outcome.level, metrics.fast_path_hits - hits)
+            return end
+        batch, revision = self._batch, self._state.revision
+        if batch is None or batch.barrier is not outcome:
+            batch = self._batch = _Batch(outcome, revision)
+            outcome.add_done_callback(partial(self._confirmed, batch))
+        elif batch.revision != revision:
+            batch.revision = None
+        batch.hits += metrics.fast_path_hits - hits
+        batch.misses += metrics.fast_path_misses - misses
+        metrics.fast_path_hits, metrics.fast_path_misses = hits, misses
+        batch.waiting.append((connection, data if start == 0 and end == size else data[start:end], found))
         connection.defer()
-        outcome.add_done_callback(partial(self._confirmed, connection, data[start:end], perf_counter_ns()))
         return end
 
-    def _confirmed(self, connection: RemotingConnection, data: bytes, started_ns: int, outcome: Future[Freshness]) -> None:
+    def _confirmed(self, batch: _Batch, outcome: Future[Freshness]) -> None:
         if outcome.cancelled() or outcome.exception() is not None:
-            connection.close(CloseReason.OURS)
-            connection.finish(None)
+            for connection, _, _ in batch.waiting:
+                connection.give_up()
+                connection.finish(None)
             return
+        level, metrics = outcome.result().level, self._metrics
+        if batch.revision != self._state.revision or self._answers.is_off:
+            for connection, data, _ in batch.waiting:
+                connection.finish(self._looked_up_again(connection, data, level, batch.since_ns))
+            return
+        metrics.fast_path_hits += batch.hits
+        metrics.fast_path_misses += batch.misses
+        metrics.fast_path_observed += batch.hits
+        metrics.latency.observe(perf_counter_ns() - batch.since_ns, batch.hits)
+        metrics.count_reads(level, batch.hits)
+        for connection, _, found in batch.waiting:
+            connection.finish(b"".join(found))
+
+    def _looked_up_again(self, connection: RemotingConnection, data: bytes, level: ReadLevel, since_ns: int) -> bytes | None:
+        """Answers by the present state; what has no prepared one any more takes the general way."""
+        metrics = self._metrics
+        hits_before = metrics.fast_path_hits
         pieces: list[bytes] = []
-        position, size, hits_before = 0, len(data), self._metrics.fast_path_hits
+        position, size = 0, len(data)
         while position < size and not connection.is_closing:
             answered = self._answers.answer(connection, data, position, pieces)
             if answered > position:
@@ -61,8 +115,9 @@ class ConfirmedAnswers:
             position = bounds.end
             if answer is not None:
                 pieces.append(answer)
-        hits = self._metrics.fast_path_hits - hits_before
+        hits = metrics.fast_path_hits - hits_before
         if hits:
-            self._metrics.latency.observe(perf_counter_ns() - started_ns, hits)
-            self._metrics.fast_path_observed += hits
-        connection.finish(b"".join(pieces) if pieces else None)
+            metrics.latency.observe(perf_counter_ns() - since_ns, hits)
+            metrics.fast_path_observed += hits
+            metrics.count_reads(level, hits)
+        return b"".join(pieces) if pieces else None

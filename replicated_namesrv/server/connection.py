@@ -258,6 +258,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._tls.close()
         self._transport.close()
 
+    def give_up(self) -> None:
+        """A request cannot be answered here: close, so that the peer turns elsewhere; a connection that drains anyway first
+        answers what can be."""
+        if self._ended is None:
+            self.close(CloseReason.OURS)
+
     def drain(self, reason: CloseReason) -> None:
         """Take no further frame, and close once all that came before are answered."""
         self._ended = self._ended or reason

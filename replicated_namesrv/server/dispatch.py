@@ -24,7 +24,7 @@ from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.queries import Queries
 from replicated_namesrv.server.registrations import Registrations
 from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request
-from replicated_namesrv.service import CloseReason, NameService
+from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
@@ -60,7 +60,7 @@ class RequestDispatcher:
         self._pending_others = 0
         self._other = self._other_environment()
         self.answers = RouteAnswers(service.state, settings, metrics)
-        self._queries = Queries(settings, service, self.answers, now_s, self._other)
+        self._queries = Queries(settings, service, self.answers, metrics, now_s, self._other)
         self.answers.is_ready = self._queries.is_ready
         self._registrations = Registrations(settings, service, metrics)
         changes = Changes(settings, service)
@@ -125,9 +125,9 @@ class RequestDispatcher:
 
     def _failed(self, request: Request, error: BaseException) -> Answer | None:
         if isinstance(error, UnavailableError | OutcomeUnknownError) and (
-            request.header.code == ROUTE_QUERY or self._closes_unconfirmed
+            self._closes_unconfirmed or (request.header.code == ROUTE_QUERY and "readConsistency" not in request.fields)
         ):
-            request.connection.close(CloseReason.OURS)
+            request.connection.give_up()
             return None
         if isinstance(error, StorageError):
             self._problems.report("storage", "a change was refused: it could not be written down", why=str(error))

@@ -48,6 +48,8 @@ class ServerMetrics:
         "limits_hit",
         "pending_requests",
         "pushes",
+        "reads",
+        "reads_at_once",
         "registration_memo_hits",
         "registration_memo_misses",
         "requests",
@@ -99,6 +101,11 @@ class ServerMetrics:
         self.registration_memo_misses = 0
         self.pushes: dict[str, int] = {}
         """Code 905 by outcome: sent, failed, dropped."""
+        self.reads: dict[str, int] = {}
+        """Reads answered, by the level they got (``service.ReadLevel``, ``local`` on an independent node). Those of the fast path
+        are in it only where ``reads_at_once`` is not set: see ``read_counts``."""
+        self.reads_at_once = ""
+        """Level of every answer of the fast path, where that is always the same."""
         self.unexpected_errors: dict[str, int] = {}
         """Exceptions that nobody expected, by class name; each answered with code 1."""
 
@@ -118,6 +125,17 @@ class ServerMetrics:
         for code, count in ((0, self.fast_path_hits - self.fast_path_misses), (17, self.fast_path_misses)):
             if count:
                 counts[105, code] = counts.get((105, code), 0) + count
+        return counts
+
+    def count_reads(self, level: str, count: int = 1) -> None:
+        """Reads that were answered at this level."""
+        self.reads[level] = self.reads.get(level, 0) + count
+
+    def read_counts(self) -> dict[str, int]:
+        """``reads`` with the fast path's added."""
+        counts = dict(self.reads)
+        if self.reads_at_once:
+            counts[self.reads_at_once] = counts.get(self.reads_at_once, 0) + self.fast_path_hits
         return counts
 
     def hit_limit(self, name: str) -> None:

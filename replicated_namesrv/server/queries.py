@@ -2,18 +2,20 @@
 
 Each first waits for the barrier of the consistency that applies (the configured one, or the one that the request's extFields
 ``readConsistency`` and ``maxStalenessMs`` ask for) and then reads the state in the same turn. Only a request that asks is told
-in extFields what it got: ``readConsistency``, ``revision``, ``term``, ``leader``, ``stalenessMs``.
+in extFields what it got: ``readLevel``, ``revision``, ``raftTerm``, ``stalenessMs``, ``leader``. So every other answer is, byte
+for byte, the one that an independent node would give.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.routes.state import BrokerData, TopicRoute
 from replicated_namesrv.server.answers import RouteAnswers
+from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_long, then
-from replicated_namesrv.service import DataVersionAnswer, Freshness, NameService, ReadLevel
+from replicated_namesrv.service import ASKABLE_LEVELS, DataVersionAnswer, Freshness, NameService, ReadLevel
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
@@ -25,6 +27,8 @@ ERROR = ResponseCode.SYSTEM_ERROR.value
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
 FAQ_URL = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 MASTER_ID = 0
+SHOWN_CHARACTERS = 100
+"""Of a value that is not understood."""
 
 
 class BadConsistencyError(NamesrvError):
@@ -39,6 +43,7 @@ class Queries:
         settings: Settings,
         service: NameService,
         answers: RouteAnswers,
+        metrics: ServerMetrics,
         now_s: Callable[[], float],
         other_environment: "OtherEnvironment | None",
     ) -> None:
@@ -46,6 +51,7 @@ class Queries:
         self._service = service
         self._state = service.state
         self._answers = answers
+        self._metrics = metrics
         self._now_s = now_s
         self._other = other_environment
         self._started_s = now_s()
@@ -93,7 +99,9 @@ class Queries:
         if self._other is not None and topic not in self._state.topic_revisions:
             return self._ask_other_environment(self._other, request, topic)
         request.lasting_topic = topic
-        return then(self._service.barrier(None, None), lambda freshness: self._route_answer(request, topic))
+        return then(
+            self._service.barrier(None, None), lambda freshness: self._counted(self._route_answer(request, topic), freshness)
+        )
 
     def _ask_other_environment(self, other: "OtherEnvironment", request: Request, topic: str) -> Outcome:
         """clusterTest: the answer of another environment's name servers instead of a miss."""
@@ -196,8 +204,8 @@ class Queries:
         return self._read(request, build)
 
     def config(self, request: Request) -> Outcome:
-        """Code 319."""
-        return Answer(body=self._service.config_text().encode())
+        """Code 319: a read like any other, since some settings are part of the replicated state."""
+        return self._read(request, lambda: Answer(body=self._service.config_text().encode()))
 
     def data_version(self, request: Request) -> Outcome:
         """Code 322, which is also a sign of life. Raises BodyError."""
@@ -213,35 +221,40 @@ class Queries:
     def _read(self, request: Request, build: Callable[[], Answer]) -> Outcome:
         level, max_staleness_ms = wanted_consistency(request.fields)
         if level is None and max_staleness_ms is None:
-            return then(self._service.barrier(None, None), lambda freshness: build())
+            return then(self._service.barrier(None, None), lambda freshness: self._counted(build(), freshness))
         return then(self._service.barrier(level, max_staleness_ms), lambda freshness: self._told(build(), freshness))
 
+    def _counted(self, answer: Answer, freshness: Freshness) -> Answer:
+        self._metrics.count_reads(freshness.level)
+        return answer
+
     def _told(self, answer: Answer, freshness: Freshness) -> Answer:
-        told = {
-            "readConsistency": freshness.level.value if freshness.level is not None else "none",
-            "revision": str(self._state.revision),
-            "term": str(freshness.term),
-            "leader": freshness.leader,
-            "stalenessMs": str(freshness.staleness_ms),
-        }
-        return answer._replace(ext_fields={**(answer.ext_fields or {}), **told})
+        told = {**(answer.ext_fields or {}), **freshness_fields(freshness, self._state.revision)}
+        return self._counted(answer._replace(ext_fields=told), freshness)
 
 
-def wanted_consistency(fields: dict[str, str]) -> tuple[ReadLevel | None, int | None]:
-    """What a request asks for; (None, None): nothing. Raises BadConsistencyError."""
+def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:
+    """What an answer of the state at ``revision`` may rely on, as extFields."""
+    return {
+        "readLevel": freshness.level.value,
+        "revision": str(revision),
+        "raftTerm": str(freshness.term),
+        "stalenessMs": str(freshness.staleness_ms),
+        "leader": freshness.leader,
+    }
+
+
+def wanted_consistency(fields: Mapping[str, str]) -> tuple[ReadLevel | None, int | None]:
+    """What a request asks for in ``readConsistency`` and ``maxStalenessMs``, None: nothing. Raises BadConsistencyError."""
     name, bound = fields.get("readConsistency"), fields.get("maxStalenessMs")
     if name is None and bound is None:
         return None, None
-    level = None
-    if name is not None:
-        try:
-            level = ReadLevel(name)
-        except ValueError:
-            raise BadConsistencyError(f"readConsistency={name}: give one of {', '.join(ReadLevel)}") from None
+    if name is not None and name not in ASKABLE_LEVELS:
+        raise BadConsistencyError(f"readConsistency={name[:SHOWN_CHARACTERS]}: give one of {', '.join(ASKABLE_LEVELS)}")
     max_staleness_ms = java_long(bound)
     if bound is not None and (max_staleness_ms is None or max_staleness_ms < 0):
-        raise BadConsistencyError(f"maxStalenessMs={bound}: give milliseconds, 0 or more")
-    return level, max_staleness_ms
+        raise BadConsistencyError(f"maxStalenessMs={bound[:SHOWN_CHARACTERS]}: give milliseconds, 0 or more")
+    return None if name is None else ReadLevel(name), max_staleness_ms
 
 
 def wants_standard_json(request: Request) -> bool:

@@ -15,7 +15,7 @@ from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.pushes import Pushes
 from replicated_namesrv.server.tls import TlsContexts
-from replicated_namesrv.service import CloseReason, NameService
+from replicated_namesrv.service import CloseReason, NameService, ReadLevel
 from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
@@ -49,11 +49,7 @@ class RemotingServer:
         self.tls = TlsContexts(settings, self.metrics)
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, now_s)
-        self.prepared = (
-            self._dispatcher.answers.answer
-            if service.mode == "ap"
-            else ConfirmedAnswers(service, self._dispatcher, self.metrics).answer
-        )
+        self.prepared = self._prepared(service)
         self.connections: set[RemotingConnection] = set()
         self._service = service
         self._listener = Listener(settings, self._new_connection)
@@ -62,6 +58,14 @@ class RemotingServer:
         self._pushes = Pushes(settings, self.metrics, self.problems)
         self._gone = asyncio.Event()
         service.on_effects(self._pushes.perform)
+
+    def _prepared(self, service: NameService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
+        """What answers route queries that were asked before: at once where no read waits, else behind the barrier."""
+        is_stale = self.settings.read_consistency == ReadLevel.STALE
+        if service.mode == "ap" or is_stale:
+            self.metrics.reads_at_once = ReadLevel.STALE if service.mode == "cp" else ReadLevel.LOCAL
+            return self._dispatcher.answers.answer
+        return ConfirmedAnswers(service, self._dispatcher, self.metrics).answer
 
     @property
     def dispatcher(self) -> RequestDispatcher:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import count
 from pathlib import Path
@@ -220,16 +221,32 @@ def test_oneway_is_executed_and_never_answered(tmp_path: Path) -> None:
         assert answer.code == 0
 
 
-def test_a_request_may_ask_how_fresh_its_answer_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("serialize_type", [0, 1])
+def test_a_request_may_ask_how_fresh_its_answer_is(serialize_type: int, tmp_path: Path) -> None:
+    local = {"readLevel": "local", "revision": "1", "raftTerm": "0", "stalenessMs": "-1"}
+    if serialize_type == 0:  # in the other encoding an empty text reads as none
+        local["leader"] = ""
     with live_server(tmp_path) as server, Peer(server.port) as peer:
-        fields = {"topic": "T", "readConsistency": "stale", "maxStalenessMs": "100"}
-        told = peer.call(105, fields).header.ext_fields
-        assert told == {"readConsistency": "none", "revision": "0", "term": "0", "leader": "", "stalenessMs": "0"}
-        assert peer.call(105, {"topic": "T"}).header.ext_fields is None
-        refused = peer.call(105, {"topic": "T", "readConsistency": "sure"})
-        assert refused.code == 1
-        assert "readConsistency=sure: give one of linearizable, lease, stale" in (refused.header.remark or "")
-        assert peer.call(206, {"maxStalenessMs": "-1"}).code == 1
+        call = partial(peer.call, serialize_type=serialize_type)
+        call(100, {"namespace": "N", "key": "k", "value": "v"})
+        asked = {"namespace": "N", "key": "k", "topic": "T"}
+        for level in ("linearizable", "lease", "stale"):
+            assert call(105, {**asked, "readConsistency": level}).header.ext_fields == local
+            assert call(101, {**asked, "readConsistency": level}).header.ext_fields == {"value": "v", **local}
+            assert call(319, {"readConsistency": level}).header.ext_fields == local
+        assert not call(105, asked).header.ext_fields
+        assert call(101, asked).header.ext_fields == {"value": "v"}
+        for fields, why in (
+            ({"readConsistency": "sure"}, "readConsistency=sure: give one of linearizable, lease, stale"),
+            ({"readConsistency": "local"}, "readConsistency=local: give one of linearizable, lease, stale"),
+            ({"maxStalenessMs": "-1"}, "maxStalenessMs=-1: give milliseconds, 0 or more"),
+            ({"maxStalenessMs": "soon"}, "maxStalenessMs=soon: give milliseconds, 0 or more"),
+            ({"maxStalenessMs": "5"}, "maxStalenessMs=5: this node is independent (mode=ap)"),
+        ):
+            refused = call(105, {**asked, **fields})
+            assert refused.code == 1
+            assert why in (refused.header.remark or "")
+        assert server.metrics.read_counts() == {"local": 11}
 
 
 def test_need_wait_for_service(tmp_path: Path) -> None:

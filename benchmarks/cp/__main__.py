@@ -1,0 +1,23 @@
+"""``python -m benchmarks.cp PART``: what a replicated cluster costs, beside an independent node in the same run. Needs Go."""
+
+import argparse
+import importlib
+import sys
+
+PARTS = {"reads": "route queries by consistency level: CPU a request of the node asked and of the others, latency"}
+
+
+def main() -> int:
+    """Run one part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parts = parser.add_subparsers(dest="part", required=True, metavar="PART")
+    for name, text in PARTS.items():
+        module = importlib.import_module(f"benchmarks.cp.{name}")
+        module.add_arguments(parts.add_parser(name, help=text, description=module.__doc__))
+    arguments = parser.parse_args()
+    result: int = importlib.import_module(f"benchmarks.cp.{arguments.part}").run(arguments)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Name servers under measurement: an independent node, or the three of a cluster, as processes on this machine."""
+
+import contextlib
+import json
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.name_server import Server
+from replicated_namesrv.cli.children import NodePlan, host_port
+from replicated_namesrv.cli.cluster import plan_nodes
+from tests.interop.lab import wait_for
+from tests.support.ports import free_port
+
+PORTS = (1, 2, 10, 11, 12, 20, 21, 22)
+"""Offsets of the ports that a local cluster of three needs beside its first."""
+
+
+class Group:
+    """The processes of one mode: one independent node, or three that agree."""
+
+    def __init__(self, name: str, plans: Sequence[NodePlan], processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+        self.name = name
+        self._plans = plans
+        self.servers = [Server(name, host_port(p.listen), child.pid) for p, child in zip(plans, processes, strict=True)]
+
+    def status(self, number: int) -> dict[str, Any]:
+        """``/v1/status`` of one node."""
+        with urllib.request.urlopen(f"http://{host_port(self._plans[number].admin)}/v1/status", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+    def is_ready(self, number: int) -> bool:
+        """Whether one node serves."""
+        return bool(self.status(number)["ready"])
+
+    def roles(self) -> list[str]:
+        """Role of each node in the group."""
+        return [(self.status(number)["replication"] or {}).get("role", "independent") for number in range(len(self._plans))]
+
+    def with_role(self, role: str, name: str) -> Server:
+        """The first node of a role, under the name it is to have in the report."""
+        found = self.servers[self.roles().index(role)]
+        return Server(name, found.address, found.pid)
+
+    def cpu_s(self) -> list[float]:
+        """CPU time of every node so far."""
+        return [server.cpu_s() for server in self.servers]
+
+
+@contextlib.contextmanager
+def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
+    """Nodes of ``mode`` that serve: one (ap) or three (cp); they end with the block. ``settings``: NAME=VALUE."""
+    with tempfile.TemporaryDirectory(prefix=f"benchmark-{name}-") as folder:
+        plans = plan_nodes(1 if mode == "ap" else 3, mode, "127.0.0.1", free_port(*PORTS), Path(folder), settings)
+        processes = []
+        try:
+            for plan in plans:
+                plan.data_dir.mkdir(parents=True)
+                with plan.log_file.open("wb") as log:
+                    processes.append(subprocess.Popen(plan.command(), stdout=log, stderr=log))
+            nodes = Group(name, plans, processes)
+            for number in range(len(plans)):
+                wait_for(partial(nodes.is_ready, number), f"{name} {number} serves")
+            yield nodes
+        finally:
+            for process in processes:
+                process.terminate()
+            for process in processes:
+                process.wait()
