@@ -15,7 +15,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ _NEVER_BY_REMOTING = {
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
     *("tls.test.mode.enable", "tls.server.need.client.auth", "tls.server.authClient"),
+    *("useTLS", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath", "tls.client.authServer"),
+    "tls.client.trustCertPath",
 }
 """Black-listed always: whoever reaches the remoting port may not change who else may, nor what this node reads or contacts."""
 
@@ -137,7 +139,7 @@ class Settings:
     client_callback_executor_threads: int = setting(2, NETTY_CLIENT, "Accepted; there are no threads to count.")
     client_oneway_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted.")
     client_async_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted.")
-    connect_timeout_millis: int = setting(3000, NETTY_CLIENT, "Bound on an outgoing connect.")
+    connect_timeout_millis: int = setting(3000, NETTY_CLIENT, "Bound on a push of code 905 that uses TLS; others have 300 ms.")
     channel_not_active_interval: int = setting(60000, NETTY_CLIENT, "Accepted.")
     is_scan_available_name_srv: bool = setting(True, NETTY_CLIENT, "Accepted.")
     client_channel_max_idle_time_seconds: int = setting(120, NETTY_CLIENT, "An idle outgoing connection is closed after so long.")
@@ -145,7 +147,9 @@ class Settings:
     client_socket_rcv_buf_size: int = setting(0, NETTY_CLIENT, "Accepted.")
     client_pooled_byte_buf_allocator_enable: bool = setting(False, NETTY_CLIENT, "Accepted.")
     client_close_socket_if_timeout: bool = setting(True, NETTY_CLIENT, "Accepted.")
-    use_tls: bool = setting(False, NETTY_CLIENT, "Accepted.", name="useTLS")
+    use_tls: bool = setting(
+        False, NETTY_CLIENT, "Use TLS for pushes of code 905 (true where tls.server.mode=enforcing).", name="useTLS"
+    )
     socks_proxy_config: str = setting("{}", NETTY_CLIENT, "Accepted.")
     disable_callback_executor: bool = setting(False, NETTY_CLIENT, "Accepted.")
     disable_netty_worker_group: bool = setting(False, NETTY_CLIENT, "Accepted.")
@@ -163,6 +167,15 @@ class Settings:
         False, OWN, "Verify client certificates against trustCertPath.", name="tls.server.authClient"
     )
     tls_server_trust_cert_path: str = setting("", OWN, "Trusted certificates, PEM.", name="tls.server.trustCertPath")
+    tls_client_key_path: str = setting("", OWN, "Private key for pushes (useTLS), PEM.", name="tls.client.keyPath")
+    tls_client_key_password: str = setting("", OWN, "Password of that key.", name="tls.client.keyPassword")
+    tls_client_cert_path: str = setting("", OWN, "Certificate chain shown to brokers, PEM.", name="tls.client.certPath")
+    tls_client_auth_server: bool = setting(
+        False, OWN, "Verify brokers' certificates against tls.client.trustCertPath.", name="tls.client.authServer"
+    )
+    tls_client_trust_cert_path: str = setting(
+        "", OWN, "Certificates trusted in brokers, PEM. Empty: those of the system.", name="tls.client.trustCertPath"
+    )
 
     tls_config_file: str = setting(
         "/etc/rocketmq/tls.properties",
@@ -230,6 +243,8 @@ class Settings:
         self.kv_config_path = self.kv_config_path or str(home / "kvConfig.json")
         self.config_store_path = self.config_store_path or str(home / "namesrv.properties")
         fixed = {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"} | _NEVER_BY_REMOTING
+        if "use_tls" not in self.origins:
+            self.use_tls = self.tls_server_mode == "enforcing"
         self.black_list = frozenset(fixed | {key for key in self.config_black_list.split(";") if key})
 
     @property
@@ -279,9 +294,22 @@ class Settings:
         return moved
 
     def text(self) -> str:
-        """Code 319: sorted ``key=value`` lines of all settings but NettyClientConfig, and the file's other keys."""
-        known = {row.name: row.show(self.get(row)) for row in ROWS.values() if row.group != NETTY_CLIENT and not row.secret}
+        """Code 319: sorted ``key=value`` lines of all settings (NettyClientConfig: those in the file) and the file's other keys.
+
+        Passwords are left out.
+        """
+        return self._lines(row for row in ROWS.values() if not row.secret)
+
+    def file_text(self) -> str:
+        """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there."""
+        return self._lines(row for row in ROWS.values() if not row.secret or self._is_in_file(row))
+
+    def _lines(self, rows: "Iterable[Row]") -> str:
+        known = {row.name: row.show(self.get(row)) for row in rows if row.group != NETTY_CLIENT or self._is_in_file(row)}
         return "".join(f"{key}={value}\n" for key, value in sorted({**self.extra, **known}.items()))
+
+    def _is_in_file(self, row: "Row") -> bool:
+        return self.origins.get(row.attribute) == f"file {self.config_store_path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +541,7 @@ def check(settings: Settings) -> None:
                 raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
     for switch, needed, remedy in (
         ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
+        ("tls_client_key_path", "tls_client_cert_path", "name the certificate of this key"),
         ("cluster_test", "address_server", "say where the address list is found"),
     ):
         if getattr(settings, switch) and not getattr(settings, needed):

@@ -58,6 +58,7 @@ def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
         ({"maxConnections": "0"}, {}, ["maxConnections=0", "1 or more"]),
         ({"listenPort": "65536"}, {}, ["listenPort=65536", "0 to 65535"]),
         ({"tls.server.authClient": "true"}, {}, ["tls.server.authClient=true", "tls.server.trustCertPath= (default)"]),
+        ({"tls.client.keyPath": "k"}, {}, ["tls.client.keyPath=k", "tls.client.certPath= (default)"]),
         ({"clusterTest": "true"}, {}, ["clusterTest=true", "addressServer= (default)"]),
     ],
 )
@@ -91,6 +92,26 @@ def test_every_setting_explains_itself() -> None:
         assert name == row.name
         assert row.name in (camel_case(row.attribute), row.name if "." in row.name else "", "useTLS"), name
     assert not any("password" in line.lower() for line in Settings(tls_server_key_password="hidden").text().splitlines())
+
+
+def test_what_a_change_writes_over_the_file_keeps_what_is_never_shown(tmp_path: Path) -> None:
+    """``Configuration`` shows of NettyClientConfig what stands in the file; passwords only stay where they are."""
+    given = {"tls.server.keyPassword": "hidden", "clientWorkerThreads": "7", "tls.client.keyPassword": ""}
+    settings = load_settings(
+        write(tmp_path / "f", **given), {"connectTimeoutMillis": "5"}, {"NAMESRV_TLS_CLIENT_KEY_PASSWORD": "x"}
+    )
+    written, shown = settings.file_text().splitlines(), settings.text().splitlines()
+    assert set(written) - set(shown) == {"tls.server.keyPassword=hidden"}
+    assert "clientWorkerThreads=7" in shown
+    assert not [line for line in shown if line.startswith("connectTimeoutMillis")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"), [({}, False), ({"useTLS": "true"}, True), ({"tls.server.mode": "enforcing"}, True)]
+)
+def test_outgoing_connections_use_tls_by_default_where_incoming_ones_must(flags: dict[str, str], expected: bool) -> None:
+    assert load_settings(None, flags, {}).use_tls is expected
+    assert load_settings(None, {**flags, "useTLS": "false"}, {}).use_tls is False
 
 
 def test_a_boolean_that_is_none_counts_as_false_as_in_java_but_is_told(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """Code 905: telling brokers that the least broker id of their group has changed (``notifyMinBrokerIdChanged``).
 
-A push is oneway and only makes brokers quicker: they also poll. So a push that cannot be delivered within 300 ms is dropped
-and counted, never repeated. Each recipient has its own short queue and connection: pushes to one arrive in the order in which
-things happened, and one that cannot be reached delays nobody else (RocketMQ gives up the remaining recipients of a
-notification instead). Connections are kept while they are used.
+A push is oneway and only makes brokers quicker: they also poll. So a push that cannot be delivered within 300 ms, with TLS
+(``useTLS``) within ``connectTimeoutMillis``, is dropped and counted, never repeated. Each recipient has its own short queue
+and connection: pushes to one arrive in the order in which things happened, and one that cannot be reached delays nobody else
+(RocketMQ gives up the remaining recipients of a notification instead). Connections are kept while they are used.
 """
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import Iterable
 
@@ -14,6 +15,7 @@ from replicated_namesrv.errors import SettingError
 from replicated_namesrv.routes.results import Effect, NotifyMinBrokerIdChange
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.server.tls import client_context
 from replicated_namesrv.settings import Settings, parse_address
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, SERVER_VERSION, RequestCode
 from replicated_namesrv.wire.header import RemotingHeader, command_frame
@@ -46,6 +48,7 @@ class Pushes:
         self._recipients: dict[str, _Recipient] = {}
         self._waiting = 0
         self._opaque = 0
+        self._context: ssl.SSLContext | None = None
 
     def perform(self, effects: Iterable[Effect]) -> None:
         """Queue what ``effects`` ask for. Returns at once."""
@@ -96,12 +99,9 @@ class Pushes:
     async def _send(self, recipient: _Recipient, frame: bytes) -> None:
         self._waiting -= 1
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S):
-                if recipient.transport is None or recipient.transport.is_closing():
-                    host, port = parse_address("brokerAddr", recipient.address)
-                    loop = asyncio.get_running_loop()
-                    recipient.transport, _ = await loop.create_connection(_Sink, host, port)
-            if recipient.transport.get_write_buffer_size():  # it does not read what it was sent before
+            if recipient.transport is None or recipient.transport.is_closing():
+                recipient.transport = await self._connect(recipient.address)
+            elif recipient.transport.get_write_buffer_size():  # it does not read what it was sent before
                 raise TimeoutError
             recipient.transport.write(frame)
             self._count("sent")
@@ -110,6 +110,16 @@ class Pushes:
             self._problems.report(
                 "push", "a broker could not be told of its group's new least id", peer=recipient.address, why=repr(error)
             )
+
+    async def _connect(self, address: str) -> asyncio.Transport:
+        """Raises OSError, TimeoutError, SettingError."""
+        use_tls = self._settings.use_tls
+        async with asyncio.timeout(self._settings.connect_timeout_millis / 1000 if use_tls else SEND_TIMEOUT_S):
+            if use_tls and self._context is None:
+                self._context = client_context(self._settings)
+            host, port = parse_address("brokerAddr", address)
+            transport, _ = await asyncio.get_running_loop().create_connection(_Sink, host, port, ssl=self._context)
+        return transport
 
     def _count(self, outcome: str) -> None:
         self._metrics.pushes[outcome] = self._metrics.pushes.get(outcome, 0) + 1

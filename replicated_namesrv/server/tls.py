@@ -147,6 +147,24 @@ def context_of(settings: Settings) -> ssl.SSLContext:
     return context
 
 
+def client_context(settings: Settings) -> ssl.SSLContext:
+    """Context towards brokers (``TlsHelper.buildSslContext``). Host names are not compared. Raises OSError, ssl.SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    if settings.tls_test_mode_enable or not settings.tls_client_auth_server:
+        context.verify_mode = ssl.CERT_NONE
+    elif settings.tls_client_trust_cert_path:
+        context.load_verify_locations(settings.tls_client_trust_cert_path)
+    else:
+        context.load_default_certs()
+    if settings.tls_client_cert_path and not settings.tls_test_mode_enable:
+        context.load_cert_chain(
+            settings.tls_client_cert_path, settings.tls_client_key_path or None, password=settings.tls_client_key_password
+        )
+    return context
+
+
 def _digest(path: str) -> bytes | None:
     """Content hash of a file; None if it cannot be read."""
     try:
@@ -205,16 +223,14 @@ class TlsContexts:
 
     def poll(self) -> None:
         """Look once whether the files have changed, and reload if they say so."""
-        trust = self._settings.tls_server_trust_cert_path
+        trust = {self._settings.tls_server_trust_cert_path}
         pair = {self._settings.tls_server_cert_path, self._settings.tls_server_key_path}
-        for path, known in self._digests.items():
-            digest = _digest(path)
-            if digest is not None and digest != known:
-                self._digests[path] = digest
-                self._changed.add(path)
-        if trust in self._changed or pair <= self._changed:
-            self._changed -= {trust} | (pair if pair <= self._changed else set())
-            self._reload()
+        news = {path: digest for path, known in self._digests.items() if (digest := _digest(path)) not in (None, known)}
+        self._digests |= news
+        self._changed |= set(news)
+        complete = [files for files in (trust, pair) if files <= self._changed]
+        if news and complete and self._reload():
+            self._changed -= set().union(*complete)
 
     def watch_present_files(self) -> None:
         """Let ``poll`` compare with what is in the files now; those that are not there are never looked at."""
@@ -235,17 +251,19 @@ class TlsContexts:
                 raise SettingError(f"tls.server.mode=enforcing, but no connection could be served: {self.problem}") from None
             log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
 
-    def _reload(self) -> None:
+    def _reload(self) -> bool:
+        """Whether the files could be used; if not, what has changed stays noted, so that the next change is another try."""
         try:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:
             self.problem = _explain(self._settings, error)
             self._metrics.tls_reload_failures += 1
             log.error("new TLS files cannot be used; the old certificate stays in force", extra={"error": self.problem})
-            return
+            return False
         self.problem = None
         self._metrics.tls_reloads += 1
         log.info("TLS files reloaded")
+        return True
 
     async def _make_self_signed(self) -> None:
         context = await asyncio.to_thread(self_signed_context)
@@ -259,7 +277,12 @@ class TlsContexts:
 
 
 def _explain(settings: Settings, error: Exception) -> str:
+    cause = getattr(error, "reason", None) or str(error)
+    if cause == "PEM lib":  # all that OpenSSL tells of these
+        cause = "a file is not in PEM format, or the password of the key is missing or wrong"
+    elif cause == "KEY_VALUES_MISMATCH":
+        cause = "the key does not belong to the certificate"
     return (
-        f"{error} (tls.server.certPath={settings.tls_server_cert_path}, tls.server.keyPath={settings.tls_server_key_path}, "
+        f"{cause} (tls.server.certPath={settings.tls_server_cert_path}, tls.server.keyPath={settings.tls_server_key_path}, "
         f"tls.server.trustCertPath={settings.tls_server_trust_cert_path})"
     )

@@ -1,10 +1,18 @@
 """Code 905: reused connections, recipients that cannot be reached, a bounded queue."""
 
+import queue
 import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from replicated_namesrv.routes.results import NotifyMinBrokerIdChange
 from replicated_namesrv.server.pushes import Pushes
+from replicated_namesrv.server.tls import self_signed_files
 from tests.support.remoting_server import Answer, ServerThread, live_server
 from tests.support.waiting import wait_until
 
@@ -46,6 +54,53 @@ def test_a_recipient_that_cannot_be_reached_delays_nobody(tmp_path: Path) -> Non
         accepted, _ = broker.accept()
         accepted.close()
         wait_until(lambda: server.metrics.pushes == {"sent": 1, "failed": 3}, "all outcomes")
+
+
+@contextmanager
+def tls_broker(certificate: Path, key: Path, trusted: Path) -> Iterator[tuple[str, queue.Queue[bytes | None]]]:
+    """A TLS listener that asks for a client certificate: its address, and the first frame of each connection or None."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(trusted))
+    context.load_cert_chain(certificate, key)
+    context.verify_mode = ssl.CERT_REQUIRED
+    frames: queue.Queue[bytes | None] = queue.Queue()
+
+    def serve() -> None:
+        while True:
+            try:
+                accepted, _ = listening.accept()
+            except OSError:
+                return
+            try:
+                with context.wrap_socket(accepted, server_side=True) as connection, connection.makefile("rb") as stream:
+                    prefix = stream.read(4)
+                    frames.put(prefix + stream.read(int.from_bytes(prefix)) if prefix else None)
+            except OSError:
+                frames.put(None)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}", frames
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_pushes_over_tls(tmp_path: Path, trusted: bool) -> None:
+    """To a broker that speaks nothing else and wants to know who pushes; one whose certificate is unknown gets nothing."""
+    for name in ("broker", "node", "other"):
+        (tmp_path / name).mkdir()
+    certificate, key = self_signed_files(tmp_path / "broker")
+    own_certificate, own_key = self_signed_files(tmp_path / "node")
+    trust = certificate if trusted else self_signed_files(tmp_path / "other")[0]
+    flags = {"useTLS": "true", "tls__test__mode__enable": "false", "connectTimeoutMillis": "60000"}
+    flags |= {"tls__client__certPath": str(own_certificate), "tls__client__keyPath": str(own_key)}
+    flags |= {"tls__client__authServer": "true", "tls__client__trustCertPath": str(trust)}
+    with live_server(tmp_path, **flags) as server, tls_broker(certificate, key, own_certificate) as (address, frames):
+        server.do(lambda: pushes_of(server).perform((change(3, address),)))
+        frame = frames.get(timeout=60)
+        outcome = {"sent": 1} if trusted else {"failed": 1}
+        wait_until(lambda: server.metrics.pushes == outcome, "the outcome")
+        assert (frame is not None) == trusted
+        if frame is not None:
+            assert Answer(frame).header.code == 905
 
 
 def test_waiting_pushes_are_bounded(tmp_path: Path) -> None:

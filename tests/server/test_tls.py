@@ -160,6 +160,28 @@ def test_trust_file_alone_is_taken_at_once_and_deletion_is_ignored(tmp_path: Pat
     assert (metrics.tls_reloads, metrics.tls_reload_failures) == (1, 0)
 
 
+def test_a_pair_read_half_way_is_taken_once_the_rest_is_there(tmp_path: Path) -> None:
+    certificate, key = new_pair(tmp_path, "server")
+    next_certificate, next_key = new_pair(tmp_path, "next")
+    flags = {name.replace("__", "."): value for name, value in file_flags(certificate, key).items()}
+    metrics = ServerMetrics()
+    contexts = TlsContexts(load_settings(None, flags, {}), metrics)
+    first = contexts.context
+    contexts.watch_present_files()
+    certificate.write_bytes(next_certificate.read_bytes()[:200])
+    key.write_bytes(next_key.read_bytes())
+    contexts.poll()
+    contexts.poll()
+    assert (metrics.tls_reloads, metrics.tls_reload_failures) == (0, 1), "one try for each change"
+    assert contexts.context is first
+    assert contexts.problem is not None
+    assert "PEM" in contexts.problem
+    replace(next_certificate, certificate)
+    contexts.poll()
+    assert metrics.tls_reloads == 1
+    assert contexts.problem is None
+
+
 def test_enforcing_without_a_usable_certificate_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("no certificate")
     flags = {**file_flags(tmp_path / "c.pem", tmp_path / "missing.pem"), "tls__server__mode": "enforcing"}
