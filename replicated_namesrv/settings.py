@@ -541,7 +541,6 @@ def check(settings: Settings) -> None:
                 raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
     for switch, needed, remedy in (
         ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
-        ("tls_client_key_path", "tls_client_cert_path", "name the certificate of this key"),
         ("cluster_test", "address_server", "say where the address list is found"),
     ):
         if getattr(settings, switch) and not getattr(settings, needed):

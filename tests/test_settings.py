@@ -58,7 +58,6 @@ def test_what_kubernetes_and_clients_set_is_not_ours() -> None:
         ({"maxConnections": "0"}, {}, ["maxConnections=0", "1 or more"]),
         ({"listenPort": "65536"}, {}, ["listenPort=65536", "0 to 65535"]),
         ({"tls.server.authClient": "true"}, {}, ["tls.server.authClient=true", "tls.server.trustCertPath= (default)"]),
-        ({"tls.client.keyPath": "k"}, {}, ["tls.client.keyPath=k", "tls.client.certPath= (default)"]),
         ({"clusterTest": "true"}, {}, ["clusterTest=true", "addressServer= (default)"]),
     ],
 )
