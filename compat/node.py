@@ -23,7 +23,7 @@ from uuid import uuid4
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
-from replicated_namesrv.errors import StaleReadError
+from replicated_namesrv.errors import SettingError, StaleReadError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import (
@@ -83,6 +83,10 @@ class IndependentNode:
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker was last heard, None for one that is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
+
+    def transfer_leadership(self, to: str | None) -> Future[None]:
+        """Raises SettingError: there is no leader."""
+        raise SettingError("this is an independent node (mode=ap): there is no leader")
 
     def replication_status(self) -> dict[str, object] | None:
         """None: an independent node knows no other."""

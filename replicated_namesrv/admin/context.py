@@ -1,5 +1,6 @@
 """What the admin side needs of the rest of a node, said as small interfaces that it owns."""
 
+from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -42,6 +43,10 @@ class ObservedService(NameService, Protocol):
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
         """``tell(leader, term)`` at each change of the leader this node believes in."""
+
+    def transfer_leadership(self, to: str | None) -> "Future[None]":
+        """Hand over to ``to``, or to the node that is furthest. Raises SettingError (this node does not lead, or there is no
+        such other node); fails with UnavailableError: nothing came of it."""
 
     def replication_status(self) -> dict[str, object] | None:
         """How this node stands in its group (CP), JSON-able; None on an independent node."""

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from replicated_namesrv.admin import changes, open_paths, views
+from replicated_namesrv.admin import changes, open_paths, operations, views
 from replicated_namesrv.admin.access import ACCESS, Handler
 from replicated_namesrv.admin.watch import watch
 
@@ -12,7 +12,7 @@ def _view(path: str, handler: Handler) -> web.RouteDef:
         request.app[ACCESS].check_view(request)
         return await handler(request)
 
-    return web.get(path, checked, allow_head=handler is not watch)
+    return web.get(path, checked, allow_head=handler not in (watch, operations.backup))
 
 
 def _change(method: str, path: str, handler: Handler) -> web.RouteDef:
@@ -39,8 +39,10 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _view("/v1/config", views.config),
     _view("/v1/digest", views.digest),
     _view("/v1/watch", watch),
+    _view("/v1/backup", operations.backup),
     _change("PUT", "/v1/kv/{namespace}/{key:.+}", changes.put_kv),
     _change("DELETE", "/v1/kv/{namespace}/{key:.+}", changes.delete_kv),
     _change("DELETE", "/v1/topics/{topic:.+}", changes.delete_topic),
     _change("POST", "/v1/config", changes.update_config),
+    _change("POST", "/v1/leader/transfer", operations.transfer_leadership),
 )

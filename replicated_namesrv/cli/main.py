@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),
     "Look into running ones, ours or RocketMQ's own": ("route", "topics", "brokers", "clusters", "kv", "config", "diff"),
-    "Operate": ("status", "leader", "backup", "restore", "log"),
+    "Operate": ("status", "watch", "leader", "backup", "restore", "log"),
     "Try out, load, break, check": ("broker", "simulate", "chaos", "trace", "analyze"),
 }
 """Commands by what they are for, in the order of the overview; those without a module are not offered."""

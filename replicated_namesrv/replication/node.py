@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
 
-from replicated_namesrv.errors import OutcomeUnknownError, StaleReadError, StorageError, UnavailableError
+from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StaleReadError, StorageError, UnavailableError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.config import RaftConfig
@@ -58,6 +58,8 @@ class Raft(Protocol):
     def read_index(self) -> "Future[ReadOutcome]": ...
 
     def lease_valid(self) -> bool: ...
+
+    def transfer_leadership(self, peer: str | None) -> Future[bool]: ...
 
     def tell(self, peer: str, data: bytes) -> None: ...
 
@@ -450,7 +452,23 @@ class ReplicatedNode(Observer):
         """See NameService."""
         return self._settings.text()
 
-    # What the admin side shows
+    # What the admin side asks for
+
+    def transfer_leadership(self, to: str | None) -> Future[None]:
+        """Hand over to ``to``, or to the node that is furthest. Raises SettingError; fails with UnavailableError."""
+        if self.led_term is None:
+            known = f"{self.leader} does" if self.leader else "nobody is known to"
+            raise SettingError(f"{self._settings.node_id} does not lead, {known}; ask the leader")
+        others = [member for member in self._members if member != self._settings.node_id]
+        if to is not None and to not in others:
+            raise SettingError(
+                f"{to} is no other node of this cluster; give one of {', '.join(others) or 'none: it has one node'}"
+            )
+        return asyncio.ensure_future(self._transfer_leadership(to))
+
+    async def _transfer_leadership(self, to: str | None) -> None:
+        if not await self._raft.transfer_leadership(to):
+            raise UnavailableError(f"the hand-over to {to or 'another node'} was given up: it does not follow closely enough")
 
     @property
     def expired_count(self) -> int:

@@ -1,0 +1,193 @@
+"""What the commands that operate nodes have in common: which admin HTTP addresses to ask, how, and what an answer means.
+
+Nodes are found by their admin addresses: those of ``--admin``, else of NAMESRV_ADMIN, else the node at 127.0.0.1:9886 and the
+rest of its address list, taken to have their admin port as far from their RocketMQ port as that node has (as ``namesrv cluster``
+lays them out). The standard library's client is used: it is loaded in a tenth of the time of a larger one.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from replicated_namesrv.cli.client import positive
+from replicated_namesrv.client.nameservers import parse_addresses
+from replicated_namesrv.errors import NamesrvError, SettingError
+
+T = TypeVar("T")
+GOOD, BAD, UNKNOWN = 0, 1, 2
+DEFAULT_ADMIN = "127.0.0.1:9886"
+ADMIN_VARIABLE, TOKEN_VARIABLE = "NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE"
+TIMEOUT_MS = 5_000
+ANSWER_BYTES_MAX = 64 << 20
+
+
+class AdminError(NamesrvError):
+    """A node gave no answer: surely nothing was done."""
+
+    definite = True
+
+
+class AdminUnknownError(NamesrvError):
+    """A change was asked for, and it may or may not have been made: the connection broke, or the node itself does not know."""
+
+    definite = False
+
+
+class AdminRefusedError(NamesrvError):
+    """A node answered, and not with success."""
+
+    def __init__(self, address: str, status: int, answer: dict[str, Any]) -> None:
+        error, remedy = answer.get("error", f"HTTP status {status}"), answer.get("remedy")
+        super().__init__(f"{address}: {error}" + (f"; {remedy}" if remedy else ""))
+        self.status, self.answer = status, answer
+
+
+def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_codes: str) -> None:
+    """Options every such command has, and the end of its help."""
+    parser.epilog = f"examples:\n{examples}\nexit codes: {exit_codes}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "-a",
+        "--admin",
+        metavar="ADDRS",
+        help=f"admin addresses, 'host:port;host:port' (default: {ADMIN_VARIABLE}, else {DEFAULT_ADMIN} and the nodes it names)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--timeout-ms",
+        type=positive,
+        default=TIMEOUT_MS,
+        metavar="MS",
+        help=f"how long to wait for a node (default {TIMEOUT_MS})",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"file with the nodes' admin token (default: {TOKEN_VARIABLE}); needed from elsewhere",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    """How nodes are asked."""
+
+    timeout_s: float
+    token: str | None
+
+    @contextlib.contextmanager
+    def open(
+        self,
+        address: str,
+        path: str,
+        method: str = "GET",
+        body: Iterable[bytes] | bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a request, to be read. Raises AdminError, AdminUnknownError, AdminRefusedError."""
+        host, _, port = address.rpartition(":")
+        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self.timeout_s)
+        fields = dict(headers or {})
+        if self.token is not None:
+            fields["Authorization"] = f"Bearer {self.token}"
+        try:
+            try:
+                connection.connect()
+            except OSError as cause:
+                raise AdminError(f"{address}: no answer ({reason_of(cause)})") from None
+            try:
+                connection.request(method, path, body, fields)
+                response = connection.getresponse()
+                if response.status != 200:
+                    raise _refusal(address, response.status, _object(response.read(ANSWER_BYTES_MAX)))
+            except (OSError, http.client.HTTPException) as cause:
+                error = AdminError if method == "GET" else AdminUnknownError
+                raise error(f"{address}: the connection broke before an answer came ({reason_of(cause)})") from None
+            yield response
+        finally:
+            connection.close()
+
+    def ask(self, address: str, path: str, method: str = "GET", body: Iterable[bytes] | bytes | None = None) -> Any:
+        """The JSON answer. Raises as ``open``."""
+        with self.open(address, path, method, body) as response:
+            try:
+                return json.loads(response.read(ANSWER_BYTES_MAX))
+            except (OSError, http.client.HTTPException, ValueError) as cause:
+                raise AdminUnknownError(f"{address}: the answer cannot be read ({reason_of(cause)})") from None
+
+
+def admin_of(arguments: argparse.Namespace) -> Admin:
+    """From --timeout-ms and --token-file. Raises SettingError."""
+    path = arguments.token_file or os.environ.get(TOKEN_VARIABLE)
+    token = None
+    if path:
+        try:
+            with open(path, encoding="utf-8") as file:
+                token = file.readline().strip()
+        except (OSError, UnicodeDecodeError) as cause:
+            raise SettingError(f"--token-file {path}: {reason_of(cause)}") from None
+    return Admin(arguments.timeout_ms / 1000, token)
+
+
+def admin_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, ...]:
+    """The nodes to ask. Raises SettingError for a malformed list."""
+    given = arguments.admin or os.environ.get(ADMIN_VARIABLE)
+    if given:
+        return parse_addresses(given)
+    try:
+        return neighbours(DEFAULT_ADMIN, admin.ask(DEFAULT_ADMIN, "/v1/status"))
+    except NamesrvError:
+        return (DEFAULT_ADMIN,)
+
+
+def neighbours(address: str, status: dict[str, Any]) -> tuple[str, ...]:
+    """Admin addresses of the nodes in a node's address list, by the distance of its own two ports; its own first."""
+    distance = _port(address) - _port(status["advertisedAddress"])
+    others = [
+        f"{other.rpartition(':')[0]}:{_port(other) + distance}"
+        for other in status["nameServerAddresses"]
+        if other != status["advertisedAddress"]
+    ]
+    return (address, *others)
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def ask_all(addresses: Sequence[str], ask: Callable[[str], T]) -> list[T | NamesrvError]:
+    """``ask`` of every address at the same time; an error stands in the place of its answer."""
+
+    def one(address: str) -> T | NamesrvError:
+        try:
+            return ask(address)
+        except NamesrvError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=len(addresses)) as pool:
+        return list(pool.map(one, addresses))
+
+
+def reason_of(cause: BaseException) -> str:
+    """A few words for an operating system's or a protocol's error."""
+    if isinstance(cause, TimeoutError):
+        return "time-out"
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+
+
+def _refusal(address: str, status: int, answer: dict[str, Any]) -> NamesrvError:
+    refused = AdminRefusedError(address, status, answer)
+    return AdminUnknownError(str(refused)) if answer.get("outcome") == "unknown" else refused
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

@@ -1,0 +1,131 @@
+"""``namesrv backup FILE``: the whole state as of one revision, fetched from a running node and checked before it counts.
+
+The node goes on meanwhile; what the file holds is the state at one revision that was confirmed by a majority when the backup
+began. The file appears under its name only when it is complete, checked and on the disk.
+"""
+
+import argparse
+import http.client
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv.cli.admin import (
+    BAD,
+    GOOD,
+    UNKNOWN,
+    Admin,
+    AdminError,
+    AdminRefusedError,
+    add_admin_arguments,
+    admin_addresses,
+    admin_of,
+    reason_of,
+)
+from replicated_namesrv.cli.client import Progress, print_json
+from replicated_namesrv.errors import SettingError, StorageError
+from replicated_namesrv.routes.backup import BackupError, BackupReader, Head
+
+HELP = "save the whole state of a running cluster or node to a file"
+
+READ_BYTES = 256 << 10
+
+_EXAMPLES = """\
+  namesrv backup namesrv.backup
+  namesrv backup --check namesrv.backup                   no node is asked: is this file whole?
+  namesrv backup -a 10.0.0.1:9886 --token-file token "namesrv-$(date +%F).backup"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("--check", action="store_true", help="check an existing file and say what it holds")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    codes = "0 saved, or the file is whole; 1 refused, damaged, or the disk refuses; 2 usage, or no node answered"
+    add_admin_arguments(parser, _EXAMPLES, codes)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    file: Path = arguments.file
+    if arguments.check:
+        head = check_file(file)
+        _report(arguments.json, {"file": str(file), "bytes": file.stat().st_size, **head.fields}, "is whole: it")
+        return GOOD
+    if file.exists() and not arguments.force:
+        raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    admin = admin_of(arguments)
+    failures: list[AdminError | AdminRefusedError] = []
+    for address in admin_addresses(arguments, admin):
+        try:
+            head = fetch(admin, address, file)
+        except (AdminError, AdminRefusedError) as error:
+            failures.append(error)
+            continue
+        _report(arguments.json, {"file": str(file), "bytes": file.stat().st_size, **head.fields}, "saved: it")
+        return GOOD
+    for failure in failures:
+        print(str(failure), file=sys.stderr)
+    return BAD if any(isinstance(failure, AdminRefusedError) for failure in failures) else UNKNOWN
+
+
+def fetch(admin: Admin, address: str, file: Path) -> Head:
+    """Save the backup of one node. Raises AdminError, AdminRefusedError, StorageError."""
+    aside = file.with_name(file.name + ".partial")
+    reader, progress, size = BackupReader(), Progress(), 0
+    try:
+        with admin.open(address, "/v1/backup") as response, aside.open("wb") as output:
+            while data := response.read1(READ_BYTES):
+                reader.feed(data)
+                output.write(data)
+                size += len(data)
+                progress.show(f"{size >> 20} MiB from {address}")
+            head = reader.finish()
+            output.flush()
+            os.fsync(output.fileno())
+        aside.rename(file)
+        _sync_folder(file.parent)
+        return head
+    except BackupError as error:
+        raise AdminError(f"{address}: {error}; nothing was saved") from None
+    except (http.client.HTTPException, ConnectionError, TimeoutError) as cause:
+        raise AdminError(f"{address}: the connection broke ({reason_of(cause)}); nothing was saved") from None
+    except OSError as cause:
+        raise StorageError(f"{file}: {reason_of(cause)}; nothing was saved") from None
+    finally:
+        progress.clear()
+        aside.unlink(missing_ok=True)
+
+
+def check_file(file: Path) -> Head:
+    """Read a whole file and check it. Raises StorageError."""
+    reader = BackupReader()
+    try:
+        with file.open("rb") as source:
+            while data := source.read(READ_BYTES):
+                reader.feed(data)
+        return reader.finish()
+    except OSError as cause:
+        raise StorageError(f"{file}: {reason_of(cause)}") from None
+    except BackupError as error:
+        raise StorageError(f"{file}: {error}") from None
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _report(as_json: bool, facts: dict[str, Any], verb: str) -> None:
+    if as_json:
+        print_json(facts)
+    else:
+        print(
+            f"{facts['file']} {verb} holds revision {facts['revision']} of {facts['clusterId']} (mode={facts['mode']}), "
+            f"told by {facts['nodeId']}, {facts['bytes']} bytes"
+        )

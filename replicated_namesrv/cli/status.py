@@ -1,0 +1,163 @@
+"""``namesrv status``: every node of a deployment at a glance, and whether they form one healthy whole.
+
+A verdict needs all nodes, so all are asked at once. Digests can be compared only of nodes that have applied the same entries;
+under load that takes a few looks.
+"""
+
+import argparse
+import time
+from typing import Any, NamedTuple
+
+from replicated_namesrv.cli.admin import BAD, GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of, ask_all
+from replicated_namesrv.cli.client import print_json, print_table
+from replicated_namesrv.errors import NamesrvError
+
+HELP = "ask every node how it is: mode, leader, term, log, lag, quorum, digests"
+
+LOOKS, LOOK_PAUSE_S = 10, 0.1
+"""Looks at the nodes until two states can be compared."""
+
+_EXAMPLES = """\
+  namesrv status                                          the cluster of 'namesrv cluster' on this machine
+  namesrv status -a '10.0.0.1:9886;10.0.0.2:9886;10.0.0.3:9886' --json
+  watch -n1 namesrv status
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_admin_arguments(parser, _EXAMPLES, "0 all is well; 1 something is not, and the last lines say what; 2 no node answered")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    admin = admin_of(arguments)
+    addresses = admin_addresses(arguments, admin)
+    for look in range(LOOKS):
+        report = assess(look_at(admin, addresses))
+        if report.facts["digestsEqual"] is not None or look == LOOKS - 1 or not report.comparable:
+            break
+        time.sleep(LOOK_PAUSE_S)
+    if arguments.json:
+        print_json(report.facts)
+    else:
+        _print(report.facts)
+    if not any(node["answers"] for node in report.facts["nodes"]):
+        return UNKNOWN
+    return BAD if report.facts["problems"] else GOOD
+
+
+def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:
+    """What each node says of itself, a row each."""
+    answers = ask_all(addresses, lambda address: admin.ask(address, "/v1/status"))
+    return [_row(address, answer) for address, answer in zip(addresses, answers, strict=True)]
+
+
+def _row(address: str, answer: Any) -> dict[str, Any]:
+    if isinstance(answer, NamesrvError):
+        return {"admin": address, "answers": False, "problem": str(answer).removeprefix(f"{address}: ")}
+    replication = answer["replication"] or {}
+    raft = replication.get("raft", {})
+    problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {answer['failedLayer']}")
+    if replication.get("fenced"):
+        problem = "fenced: no majority confirms it"
+    return {
+        "admin": address,
+        "answers": True,
+        "nodeId": answer["nodeId"],
+        "mode": answer["mode"],
+        "version": answer["version"],
+        "ready": answer["ready"],
+        "revision": answer["revision"],
+        "role": replication.get("role"),
+        "leader": replication.get("leader"),
+        "term": replication.get("term"),
+        "commitIndex": replication.get("commitIndex"),
+        "appliedIndex": replication.get("appliedIndex"),
+        "members": replication.get("members"),
+        "digest": replication.get("digest"),
+        "problem": problem,
+    }
+
+
+class Report(NamedTuple):
+    """What is shown, and whether another look might allow to compare states."""
+
+    facts: dict[str, Any]
+    comparable: bool
+
+
+def assess(nodes: list[dict[str, Any]]) -> Report:
+    """The whole from its parts."""
+    answering = [node for node in nodes if node["answers"]]
+    problems = [f"{node.get('nodeId', node['admin'])}: {node['problem']}" for node in nodes if node["problem"]]
+    modes = sorted({node["mode"] for node in answering})
+    if len(modes) > 1:
+        of_nodes = ", ".join(f"{node['nodeId']} {node['mode']}" for node in answering)
+        problems.append(f"nodes run in different modes: {of_nodes}")
+    facts: dict[str, Any] = {"mode": modes[0] if len(modes) == 1 else None, "leader": None, "term": None, "digestsEqual": None}
+    facts["revision"] = max((node["revision"] for node in answering), default=None)
+    comparable = False
+    if modes == ["cp"]:
+        comparable = _assess_group(facts, answering, problems)
+    return Report(facts | {"nodes": nodes, "problems": problems}, comparable)
+
+
+def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], problems: list[str]) -> bool:
+    newest = max(answering, key=lambda node: int(node["term"]))
+    leaders = [node["nodeId"] for node in answering if node["role"] == "leader" and node["term"] == newest["term"]]
+    facts["term"], facts["leader"] = newest["term"], leaders[0] if leaders else newest["leader"]
+    members = sorted({member for node in answering for member in node["members"]})
+    working = sum(bool(node["ready"]) for node in answering)
+    quorum = len(members) // 2 + 1
+    facts |= {"members": members, "quorum": quorum, "mayFail": max(0, working - quorum)}
+    commit = max(node["commitIndex"] for node in answering)
+    for node in answering:
+        node["lag"] = commit - node["appliedIndex"]
+    if facts["leader"] is None:
+        problems.append("no node leads")
+    if silent := sorted(set(members) - {node["nodeId"] for node in answering}):
+        known = {problem.partition(":")[0] for problem in problems}
+        problems += [f"{name}: was not asked or did not answer" for name in silent if name not in known]
+    by_index: dict[int, dict[str, str]] = {}
+    for node in answering:
+        by_index.setdefault(node["appliedIndex"], {})[node["nodeId"]] = node["digest"]
+    for index, digests in by_index.items():
+        if len(set(digests.values())) > 1:
+            facts["digestsEqual"] = False
+            problems.append(f"states differ at entry {index}: {', '.join(f'{n} {d[:12]}' for n, d in sorted(digests.items()))}")
+    if facts["digestsEqual"] is None and len(by_index) == 1:
+        facts["digestsEqual"] = True
+    return len(answering) > 1
+
+
+def _print(facts: dict[str, Any]) -> None:
+    is_group = facts["mode"] == "cp"
+    header = ("node", "admin", "mode", "ready", "revision")
+    more = ("role", "term", "commit", "applied", "lag", "digest") if is_group else ()
+    print_table((*header, *more), [_line(node, is_group) for node in facts["nodes"]])
+    print()
+    if is_group:
+        leader = "no leader" if facts["leader"] is None else f"leader {facts['leader']}"
+        print(f"{leader}, term {facts['term']}; {len(facts['members'])} nodes, quorum {facts['quorum']}: {_spare(facts)}")
+        words = {True: "equal", False: "DIFFERENT", None: "not comparable at this moment: nodes are at different entries"}
+        print(f"revision {facts['revision']}, digests {words[facts['digestsEqual']]}")
+    elif facts["mode"] == "ap":
+        print("independent nodes: 'namesrv diff' compares what they answer")
+    for problem in facts["problems"]:
+        print(f"problem: {problem}")
+
+
+def _spare(facts: dict[str, Any]) -> str:
+    count = facts["mayFail"]
+    return "no further one may fail" if count == 0 else f"{count} more may fail" if count > 1 else "one more may fail"
+
+
+def _line(node: dict[str, Any], is_group: bool) -> list[object]:
+    if not node["answers"]:
+        return ["?", node["admin"], "", "no", "", *[""] * (6 if is_group else 0)]
+    line = [node["nodeId"], node["admin"], node["mode"], "yes" if node["ready"] else "no", node["revision"]]
+    if not is_group:
+        return line
+    digest = (node["digest"] or "")[:12]
+    return [*line, node["role"], node["term"], node["commitIndex"], node["appliedIndex"], node["lag"], digest]

@@ -1,0 +1,143 @@
+"""``namesrv watch``: changes as they happen, from any node, going on at another when one goes away.
+
+The stream is ``GET /v1/watch``. In a cluster every node tells the same changes, so when a stream ends the next node is asked for
+what follows; nothing is printed twice or left out. Independent nodes have a history each, so one of them is watched.
+"""
+
+import argparse
+import http.client
+import json
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from replicated_namesrv.cli.admin import (
+    BAD,
+    GOOD,
+    UNKNOWN,
+    Admin,
+    AdminRefusedError,
+    add_admin_arguments,
+    admin_addresses,
+    admin_of,
+)
+from replicated_namesrv.cli.client import positive
+from replicated_namesrv.errors import NamesrvError
+
+HELP = "print changes as they happen: brokers, topics, KV config, settings, leaders"
+
+RECONNECT_PAUSE_S = 0.2
+SILENCE_S = 30.0
+"""A node sends a comment every ten seconds; one that sends nothing for so long is given up."""
+GIVE_UP_S = 30.0
+
+_EXAMPLES = """\
+  namesrv watch                            from now on, until Ctrl-C
+  namesrv watch --from 1200                from the first change after revision 1200
+  namesrv watch --from 0 --count 10 --json | jq .kind
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("--from", dest="position", metavar="REVISION", help="revision of a view, or id of the last event seen")
+    parser.add_argument("--count", type=positive, metavar="N", help="stop after so many changes")
+    codes = "0 --count reached; 1 the revision is no longer kept; 2 usage, or no node answers; 130 Ctrl-C"
+    add_admin_arguments(parser, _EXAMPLES, codes)
+
+
+class Event(NamedTuple):
+    """One server-sent event."""
+
+    id: str | None
+    kind: str
+    data: dict[str, Any]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    admin = admin_of(arguments)
+    addresses = admin_addresses(arguments, admin)
+    position: str | None = arguments.position
+    left = arguments.count
+    answered = time.monotonic()
+    turn = 0
+    while True:
+        address = addresses[turn % len(addresses)]
+        try:
+            for event in _stream(admin, address, position):
+                answered = time.monotonic()
+                position = event.id or position
+                _show(event, address, arguments.json)
+                if event.data.get("mode") == "ap":
+                    addresses = (address,)
+                left = left - 1 if left and event.id is not None and event.kind != "hello" else left
+                if left == 0:
+                    return GOOD
+        except AdminRefusedError as error:
+            if error.status in (400, 410):
+                print(str(error), file=sys.stderr)
+                return BAD if error.status == 410 else UNKNOWN
+            reason = str(error)
+        except NamesrvError as error:
+            reason = str(error)
+        else:
+            reason = f"{address}: the stream ended"
+        if time.monotonic() - answered > max(GIVE_UP_S, admin.timeout_s):
+            print(f"{reason}; no node streams, given up", file=sys.stderr)
+            return UNKNOWN
+        turn += 1
+        if turn % len(addresses) == 0:
+            print(reason, file=sys.stderr)
+            time.sleep(RECONNECT_PAUSE_S)
+
+
+def _stream(admin: Admin, address: str, position: str | None) -> Iterator[Event]:
+    headers = {} if position is None else {"Last-Event-ID": position}
+    with Admin(max(admin.timeout_s, SILENCE_S), admin.token).open(address, "/v1/watch", headers=headers) as response:
+        fields: dict[str, str] = {}
+        while line := _line(response):
+            name, _, value = line.rstrip("\n").partition(":")
+            if name:
+                fields[name] = value.strip()
+            elif "event" in fields:
+                yield Event(fields.get("id"), fields["event"], json.loads(fields["data"]))
+                fields = {}
+
+
+def _line(response: http.client.HTTPResponse) -> str:
+    """The next line; empty at the end, however it came."""
+    try:
+        return response.readline().decode()
+    except (OSError, http.client.HTTPException):
+        return ""
+
+
+def _show(event: Event, address: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"event": event.kind, "id": event.id, "node": address, **event.data}), flush=True)
+        return
+    if event.kind == "hello":
+        print(f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}", file=sys.stderr, flush=True)
+        return
+    when = datetime.fromtimestamp(event.data["timeMs"] / 1000).isoformat(" ", "milliseconds") if "timeMs" in event.data else "-"
+    print(f"{event.data.get('revision', '-') if event.id else '-'}  {when}  {event.kind}  {_words(event)}".rstrip(), flush=True)
+
+
+def _words(event: Event) -> str:
+    data = event.data
+    words = [
+        f"{broker['clusterName']}/{broker['brokerName']}:{broker['brokerId']} {broker['brokerAddr']}"
+        for broker in data.get("brokers", ())
+    ]
+    words += [f"instead of {broker['brokerAddr']}" for broker in data.get("replaced", ())]
+    for field in ("brokerName", "namespace", "key", "value", "leader", "term", "reason", "error"):
+        if field in data:
+            words.append(f"{field}={data[field]}")
+    if data.get("settings"):
+        words += [f"{name}={value}" for name, value in data["settings"].items()]
+    if "topics" in data and data["topics"] != []:
+        words.append("topics=(many)" if data["topics"] is None else f"topics={','.join(data['topics'])}")
+    return " ".join(words)

@@ -1,0 +1,97 @@
+"""Backup files: the whole state as of one revision, in a form that can be checked without a node.
+
+A file is lines of JSON: a head that says what it is and where it comes from, the lines of a snapshot of the routes, and an end
+with the number of bytes before it and their SHA-256. Whatever is cut off, added or flipped is noticed. The head's format is
+that of the file; a snapshot's own head names its format.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+FORMAT = "replicated-namesrv-backup"
+VERSION = 1
+HEAD_BYTES_MAX = 64 << 10
+
+
+class BackupError(Exception):
+    """The bytes are no backup, or a damaged one."""
+
+
+def encode(origin: Mapping[str, Any], snapshot: Iterator[bytes]) -> Iterator[bytes]:
+    """The parts of a file; ``origin`` (revision, node, …) goes into its head."""
+    checksum, size = sha256(), 0
+    head = json.dumps({"format": FORMAT, "version": VERSION, **origin}).encode() + b"\n"
+    for part in _with(head, snapshot):
+        checksum.update(part)
+        size += len(part)
+        yield part
+    yield json.dumps({"end": FORMAT, "bytes": size, "sha256": checksum.hexdigest()}).encode() + b"\n"
+
+
+def _with(head: bytes, snapshot: Iterator[bytes]) -> Iterator[bytes]:
+    yield head
+    yield from snapshot
+
+
+class Head(NamedTuple):
+    """Where a backup comes from."""
+
+    revision: int
+    fields: dict[str, Any]
+
+
+class BackupReader:
+    """Checks a file as its bytes come, cut anywhere, and gives out the snapshot in it."""
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        self._checksum, self._size = sha256(), 0
+        self._rest = b""
+        """Bytes that may yet turn out to be the end."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Bytes of the snapshot that are now known to be that. Raises BackupError."""
+        self._rest += data
+        if self.head is None:
+            line, newline, rest = self._rest.partition(b"\n")
+            if not newline:
+                if len(line) > HEAD_BYTES_MAX:
+                    raise BackupError("this is no backup: the first line does not end")
+                return b""
+            self.head = _head(line)
+            self._count(line + newline)
+            self._rest = rest
+        cut = self._rest.rfind(b"\n", 0, max(0, len(self._rest) - 1)) + 1  # the last line waits: it may be the end
+        ready, self._rest = self._rest[:cut], self._rest[cut:]
+        self._count(ready)
+        return ready
+
+    def finish(self) -> Head:
+        """To be called after the last byte. Raises BackupError if the file is cut off or damaged."""
+        try:
+            end = json.loads(self._rest)
+            told = end["bytes"], end["sha256"]
+        except (ValueError, KeyError, TypeError):
+            raise BackupError("the backup is cut off: its last line is missing") from None
+        if self.head is None or not self._rest.endswith(b"\n") or told != (self._size, self._checksum.hexdigest()):
+            raise BackupError("the backup is damaged: its checksum does not match")
+        return self.head
+
+    def _count(self, data: bytes) -> None:
+        self._checksum.update(data)
+        self._size += len(data)
+
+
+def _head(line: bytes) -> Head:
+    try:
+        fields = json.loads(line)
+        if fields["format"] != FORMAT:
+            raise ValueError(fields["format"])
+        version, revision = fields["version"], int(fields["revision"])
+    except (ValueError, KeyError, TypeError):
+        raise BackupError("this is no backup of 'namesrv backup'") from None
+    if version != VERSION:
+        raise BackupError(f"the backup has format version {version}, this program reads {VERSION}: use the one that made it")
+    return Head(revision, fields)

@@ -1,0 +1,275 @@
+"""status, leader, watch and backup against nodes that run."""
+
+import asyncio
+import functools
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.cli.admin import neighbours
+from replicated_namesrv.cli.status import assess
+from replicated_namesrv.node import Node
+from replicated_namesrv.routes.commands import PutKVConfig
+from tests.support.events import watching
+from tests.support.nodes import http
+from tests.support.operated import operated, run
+from tests.support.ports import free_port
+from tests.support.waiting import until
+
+
+async def put(node: Node, key: str, value: str = "v") -> None:
+    outcome = node.service.propose(PutKVConfig("N", key, value), None)
+    if isinstance(outcome, asyncio.Future):
+        await asyncio.wait_for(outcome, 60)
+
+
+def has_revision(node: Node, revision: int) -> bool:
+    return node.service.state.revision == revision
+
+
+async def test_status_of_a_healthy_cluster(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        await put(cluster.nodes[0], "k")
+        done = await run("status", "-a", cluster.admin, "--json")
+        assert done.code == 0, done
+        told = json.loads(done.out)
+        assert (told["mode"], told["quorum"], told["mayFail"], told["digestsEqual"]) == ("cp", 2, 1, True)
+        assert (told["revision"], told["problems"]) == (1, [])
+        assert {node["role"] for node in told["nodes"]} == {"leader", "follower"}
+        assert {node["lag"] for node in told["nodes"]} == {0}
+        text = await run("status", "-a", cluster.admin)
+        assert text.code == 0
+        assert f"leader {told['leader']}" in text.out
+        assert "one more may fail" in text.out
+        assert "digests equal" in text.out
+
+
+async def test_status_names_what_is_wrong(tmp_path: Path) -> None:
+    nobody = free_port()
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        stopped = next(node for node in cluster.nodes if node is not leader)
+        addresses = cluster.admin
+        await stopped.stop()
+        done = await run("status", "-a", addresses, "--json")
+        assert done.code == 1
+        told = json.loads(done.out)
+        assert told["mayFail"] == 0
+        assert [node["answers"] for node in told["nodes"]].count(False) == 1
+        assert any("no answer" in problem for problem in told["problems"])
+        assert any(problem == f"{stopped.settings.node_id}: was not asked or did not answer" for problem in told["problems"])
+    done = await run("status", "-a", f"127.0.0.1:{nobody}")
+    assert done.code == 2
+    assert "no answer (Connection refused)" in done.out
+
+
+async def test_status_of_independent_nodes(tmp_path: Path) -> None:
+    async with operated(tmp_path, 2, "ap") as nodes:
+        done = await run("status", "-a", nodes.admin)
+        assert done.code == 0
+        assert "independent nodes" in done.out
+        assert (await run("leader", "-a", nodes.admin)).code == 1
+        refused = await http(nodes.admin_ports[0], "/v1/leader/transfer", "POST")
+        assert refused.status == 400
+        assert "independent node" in refused.json["error"]
+
+
+def test_different_states_are_an_alarm() -> None:
+    def row(name: str, digest: str, applied: int = 7) -> dict[str, object]:
+        return {
+            "admin": name,
+            "answers": True,
+            "nodeId": name,
+            "mode": "cp",
+            "version": "1",
+            "ready": True,
+            "revision": 3,
+            "role": "leader" if name == "a" else "follower",
+            "leader": "a",
+            "term": 2,
+            "commitIndex": 7,
+            "appliedIndex": applied,
+            "members": ["a", "b", "c"],
+            "digest": digest,
+            "problem": None,
+        }
+
+    facts = assess([row("a", "11"), row("b", "22"), row("c", "11")]).facts
+    assert facts["digestsEqual"] is False
+    assert facts["problems"] == ["states differ at entry 7: a 11, b 22, c 11"]
+    assert assess([row("a", "11"), row("b", "22", applied=5), row("c", "11")]).facts["digestsEqual"] is None
+    assert assess([row("a", "11"), row("b", "11"), row("c", "11")]).facts["digestsEqual"] is True
+
+
+def test_other_nodes_are_found_by_the_distance_of_ports() -> None:
+    status = {"advertisedAddress": "10.0.0.1:9876", "nameServerAddresses": ["10.0.0.2:9876", "10.0.0.1:9876", "10.0.0.1:9877"]}
+    assert neighbours("10.0.0.1:9886", status) == ("10.0.0.1:9886", "10.0.0.2:9886", "10.0.0.1:9887")
+
+
+async def test_the_leader_is_shown_and_hands_over(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        shown = json.loads((await run("leader", "-a", cluster.admin, "--json")).out)
+        assert shown["leader"] == leader.settings.node_id
+        other = next(node.settings.node_id for node in cluster.nodes if node is not leader)
+        done = await run("leader", "transfer", other, "-a", cluster.admin, "--json")
+        assert done.code == 0, done
+        told = json.loads(done.out)
+        assert (told["from"], told["leader"]) == (leader.settings.node_id, other)
+        refused = await run("leader", "transfer", "nobody", "-a", cluster.admin)
+        assert refused.code == 1
+        assert "no other node of this cluster" in refused.err
+        follower = next(node for node in cluster.nodes if node.settings.node_id != other)
+        assert follower.admin is not None
+        assert follower.admin.address is not None
+        answer = await http(follower.admin.address[1], "/v1/leader/transfer", "POST")
+        assert answer.status == 400
+        assert "does not lead" in answer.json["error"]
+
+
+async def test_a_watcher_goes_on_at_another_node_and_is_told_the_same(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        for number in range(6):
+            await put(cluster.nodes[number % 3], f"k{number}")
+        streams = []
+        for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True):
+            await until(functools.partial(has_revision, node, 6), "six changes everywhere")
+            async with watching(port, "?from=0") as stream:
+                hello = await stream.next()
+                assert (hello.data["oldest"], hello.data["nodeId"]) == (0, node.settings.node_id)
+                streams.append([await stream.next() for _ in range(6)])
+        assert streams[0] == streams[1] == streams[2]
+        assert [event.id for event in streams[0]] == ["1", "2", "3", "4", "5", "6"]
+        async with watching(cluster.admin_ports[1], last_event_id=streams[0][3].id) as stream:
+            await stream.next()
+            assert [await stream.next() for _ in range(2)] == streams[0][4:]
+
+
+async def test_a_watcher_is_told_of_a_new_leader(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        follower = next(node for node in cluster.nodes if node is not leader)
+        port = cluster.admin_ports[cluster.nodes.index(follower)]
+        async with watching(port) as stream:
+            assert (await stream.next()).data["leader"] == leader.settings.node_id
+            done = await run("leader", "transfer", follower.settings.node_id, "-a", cluster.admin)
+            assert done.code == 0, done
+            while (event := await stream.until("leader")).data["leader"] != follower.settings.node_id:
+                pass
+            assert event.id is None
+
+
+async def test_a_restarted_node_says_what_it_still_has(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        for number in range(3):
+            await put(cluster.nodes[0], f"k{number}")
+        node = cluster.nodes[2]
+        peers = node.settings.peers
+        await node.stop()
+        again = Node(node.settings)
+        await again.start()
+        try:
+            assert again.settings.peers == peers
+            assert again.admin is not None
+            assert again.admin.address is not None
+            async with watching(again.admin.address[1], "?from=0") as stream:
+                assert (await stream.next()).data["oldest"] == 0, "its log reaches back to the beginning"
+                assert [(await stream.next()).data["key"] for _ in range(3)] == ["k0", "k1", "k2"]
+        finally:
+            await again.stop()
+
+
+async def test_the_watch_command_outlives_its_node(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        await put(cluster.nodes[0], "k0")
+        command = asyncio.create_task(run("watch", "-a", cluster.admin, "--from", "0", "--count", "3", "--json"))
+        first = cluster.nodes[0]
+        await until(lambda: first.service.history.listeners, "the watcher")
+        await put(cluster.nodes[1], "k1")
+        await first.stop()
+        await until(lambda: any(node.service.history.listeners for node in cluster.nodes[1:]), "the watcher at another node")
+        await put(cluster.nodes[1], "k2")
+        done = await command
+        events = [json.loads(line) for line in done.out.splitlines()]
+        changes = [event for event in events if event["event"] == "kv-put"]
+        assert (done.code, [change["key"] for change in changes]) == (0, ["k0", "k1", "k2"])
+        assert [change["id"] for change in changes] == ["1", "2", "3"]
+
+
+async def test_the_watch_command_prints_words_and_refuses_what_is_gone(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1, "ap", watchHistoryBytes="1000") as nodes:
+        (node,) = nodes.nodes
+        for number in range(20):
+            await put(node, f"k{number}")
+        done = await run("watch", "-a", nodes.admin, "--from", "1")
+        assert done.code == 1
+        assert "no longer kept" in done.err
+        oldest = node.service.history.oldest
+        done = await run("watch", "-a", nodes.admin, "--from", str(oldest), "--count", str(20 - oldest))
+        assert done.code == 0
+        assert done.out.splitlines()[-1].endswith("kv-put  namespace=N key=k19 value=v")
+        assert (await run("watch", "-a", nodes.admin, "--from", "x")).code == 2
+
+
+async def test_a_backup_is_whole_or_nothing(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        for number in range(30):
+            await put(cluster.nodes[0], f"k{number}", "x" * 1000)
+        file = tmp_path / "a.backup"
+        done = await run("backup", str(file), "-a", cluster.admin, "--json")
+        assert done.code == 0, done
+        told = json.loads(done.out)
+        assert (told["revision"], told["mode"], told["bytes"]) == (30, "cp", file.stat().st_size)
+        assert [name for name in os.listdir(tmp_path) if "backup" in name] == ["a.backup"]
+        again = await run("backup", str(file), "-a", cluster.admin)
+        assert again.code == 1
+        assert "--force" in again.err
+        assert (await run("backup", "--check", str(file))).code == 0
+        whole = file.read_bytes()
+        for position in (0, 20, len(whole) // 2, len(whole) - 3):
+            file.write_bytes(whole[:position] + bytes((whole[position] ^ 1,)) + whole[position + 1 :])
+            assert (await run("backup", "--check", str(file))).code == 1
+            file.write_bytes(whole[:position])
+            assert (await run("backup", "--check", str(file))).code == 1
+        file.write_bytes(whole + b"\n")
+        assert (await run("backup", "--check", str(file))).code == 1
+        refused = await run("backup", str(tmp_path / "no" / "b"), "-a", cluster.admin)
+        assert refused.code == 1
+        assert "No such file or directory" in refused.err
+
+
+async def test_a_backup_tries_every_node_before_it_gives_up(tmp_path: Path) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    async with operated(tmp_path, 1, "ap") as nodes:
+        done = await run("backup", str(tmp_path / "b"), "-a", f"{nobody};{nodes.admin}")
+        assert done.code == 0, done
+    done = await run("backup", str(tmp_path / "c"), "-a", nobody)
+    assert done.code == 2
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("command", ["status", "leader", "watch", "backup"])
+async def test_every_operation_explains_itself(command: str) -> None:
+    done = await run(command, "--help")
+    assert done.code == 0
+    for part in ("examples:", "exit codes:", "--json", "--admin"):
+        assert part in done.out
+
+
+async def test_changes_need_the_token_from_elsewhere_and_it_comes_from_a_file(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a secret of enough length\n")
+    async with operated(tmp_path, adminTokenFile=str(token)) as cluster:
+        await cluster.elected()
+        wrong = tmp_path / "wrong"
+        wrong.write_text("another secret of some length\n")
+        done = await run("leader", "transfer", "-a", cluster.admin, "--token-file", str(wrong))
+        assert done.code == 1
+        assert "wrong token" in done.err
+        done = await run("leader", "transfer", "-a", cluster.admin, "--token-file", str(token))
+        assert done.code == 0, done
+        done = await run("status", "-a", cluster.admin, "--token-file", str(tmp_path / "missing"))
+        assert done.code == 1
+        assert "No such file" in done.err

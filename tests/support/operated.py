@@ -1,0 +1,96 @@
+"""Nodes to operate on: assembled as in production, all in the test's own event loop; commands run beside it in a thread."""
+
+import asyncio
+import contextlib
+import io
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from replicated_namesrv.cli.main import run_command
+from replicated_namesrv.node import Node
+from replicated_namesrv.settings import load_settings
+from tests.support.ports import free_ports
+from tests.support.waiting import until
+
+DEADLINE_S = 60.0
+
+
+class Output(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Operated:
+    """Nodes and their addresses."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+    @property
+    def admin_ports(self) -> list[int]:
+        """Of every node, in their order."""
+        return [node.admin.address[1] for node in self.nodes if node.admin is not None and node.admin.address is not None]
+
+    @property
+    def admin(self) -> str:
+        """List for ``--admin``."""
+        return ";".join(f"127.0.0.1:{port}" for port in self.admin_ports)
+
+    @property
+    def namesrv(self) -> str:
+        """List for ``-n``."""
+        return ";".join(node.listen_address for node in self.nodes)
+
+    def named(self, name: str) -> Node:
+        """The node with this id."""
+        return next(node for node in self.nodes if node.settings.node_id == name)
+
+    def status(self, node: Node) -> dict[str, Any]:
+        """How a replicated node stands."""
+        found = node.service.replication_status()
+        assert found is not None
+        return found
+
+    async def elected(self) -> Node:
+        """The node that leads, once one does."""
+        found = await until(
+            lambda: [node for node in self.nodes if self.status(node)["role"] == "leader"], "a leader", timeout_s=DEADLINE_S
+        )
+        return found[0]
+
+
+async def run(*arguments: str) -> Output:
+    """``namesrv COMMAND …`` in a thread of this process, so that the nodes in this loop can answer it."""
+
+    def work() -> Output:
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                code = run_command(arguments[0], arguments[1:])
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return Output(code, out.getvalue(), err.getvalue())
+
+    return await asyncio.wait_for(asyncio.to_thread(work), DEADLINE_S)
+
+
+@asynccontextmanager
+async def operated(folder: Path, count: int = 3, mode: str = "cp", **flags: str) -> AsyncIterator[Operated]:
+    """Started nodes n1, n2, …; ``flags`` by outside name."""
+    names = [f"n{number + 1}" for number in range(count)]
+    peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in zip(names, free_ports(count), strict=True))
+    nodes = []
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        own = {"nodeId": name, "mode": mode, "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0", "dataDir": str(folder / name)}
+        nodes.append(Node(load_settings(None, {**own, **({"peers": peers} if mode == "cp" else {}), **flags}, {})))
+    try:
+        await asyncio.wait_for(asyncio.gather(*(node.start() for node in nodes)), DEADLINE_S)
+        yield Operated(nodes)
+    finally:
+        await asyncio.gather(*(node.stop() for node in nodes))
