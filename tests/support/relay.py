@@ -1,0 +1,86 @@
+"""A TCP relay whose traffic can be held back: a cut link as TCP sees it.
+
+While it is held nothing passes in either direction and nobody is told: connections stay open, new ones are accepted and lead
+nowhere. When it is released what was sent meanwhile arrives, late, as after a partition of the network.
+"""
+
+import asyncio
+import contextlib
+
+CHUNK_BYTES = 1 << 16
+
+
+class Relay:
+    """Accepts on a port of the kernel's choice and passes everything on to ``target``."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self._target = target
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """Where it accepts."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """The same as host:port."""
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> "Relay":
+        """Accept connections."""
+        self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
+        return self
+
+    def hold(self) -> None:
+        """Let nothing pass."""
+        self._open.clear()
+
+    def release(self) -> None:
+        """Let pass what waits and what comes."""
+        self._open.set()
+
+    async def close(self) -> None:
+        """Drop all connections and stop accepting."""
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        try:
+            await self._open.wait()
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+            ends.append(far_writer)
+            pumps = [asyncio.ensure_future(self._pump(reader, far_writer)), asyncio.ensure_future(self._pump(far_reader, writer))]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except OSError:
+            pass  # nobody at the other end: the connection ends, as it would without a relay
+        finally:
+            for end in ends:
+                end.close()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                await self._open.wait()
+                writer.write(data)
+                await writer.drain()
+            await self._open.wait()
