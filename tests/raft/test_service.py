@@ -108,48 +108,60 @@ class StepTimes:
 
 @pytest.mark.slow
 def test_a_snapshot_of_100_mb_is_taken_sent_and_restored_in_small_steps(tmp_path: Path) -> None:
-    """Steps of at most 10 ms of processor time, and no election."""
-    config = RaftConfig(compact_bytes=1 << 30, compact_margin_entries=10, entry_bytes_max=64 << 10)
+    """Every step takes at most 10 ms of processor time (usually 4), and there is no election.
 
-    async def scenario() -> None:
-        async with running(tmp_path, config=config) as group:
-            leader = await group.leader()
-            lagging = next(n for n in group.names if group.services[n] is not leader)
-            await group.stop(lagging)
-            value = b"x" * 10_000
-            for start in range(0, 10_000, 100):
-                commands = [b"%d=%s" % (n, value) for n in range(start, start + 100)]
-                outcomes = await asyncio.gather(*(leader.propose(c) for c in commands))
-                assert all(isinstance(o, Committed) for o in outcomes)
-            term = leader.node.term
-            times = StepTimes(leader)
-            leader.node.core.force_compaction()
-            await until(lambda: leader.status()["snapshots_taken"], "a snapshot")
-            assert leader.status()["snapshot_bytes"] > 100_000_000  # type: ignore[operator]
-            late = await group.start(lagging)
-            late_times = StepTimes(late)
-            await until(lambda: late.node.applied_index >= leader.node.commit_index, "the late node", 60)
-            assert late.status()["snapshots_installed"] == 1
-            assert group.machines[lagging].digest() == group.machines[leader.settings.node_id].digest()
-            assert (leader.node.role, leader.node.term) == ("leader", term)
-            # Of some 2,000 steps; one or two may be the machine's doing.
-            assert len(times.long_ms) <= 2, times.long_ms
-            assert len(late_times.long_ms) <= 2, late_times.long_ms
+    A virtual machine's clock of processor time can jump; a step that is too long is too long in every attempt.
+    """
+    attempts = []
+    for attempt in range(3):
+        attempts.append(asyncio.run(long_steps_of_a_large_snapshot(tmp_path / str(attempt))))
+        if not attempts[-1]:
+            return
+    pytest.fail(f"milliseconds of the steps above 10 ms, in each attempt: {attempts}")
 
-    asyncio.run(scenario())
+
+async def long_steps_of_a_large_snapshot(directory: Path) -> list[float]:
+    config = RaftConfig(
+        compact_bytes=1 << 30,
+        compact_margin_entries=10,
+        entry_bytes_max=64 << 10,
+        election_min_ms=2_400,
+        election_max_ms=3_600,
+    )
+    async with running(directory, config=config) as group:
+        leader = await group.leader()
+        lagging = next(n for n in group.names if group.services[n] is not leader)
+        await group.stop(lagging)
+        value = b"x" * 10_000
+        for start in range(0, 10_000, 100):
+            commands = [b"%d=%s" % (n, value) for n in range(start, start + 100)]
+            outcomes = await asyncio.gather(*(leader.propose(c) for c in commands))
+            assert all(isinstance(o, Committed) for o in outcomes)
+        term = leader.node.term
+        times = StepTimes(leader)
+        leader.node.core.force_compaction()
+        await until(lambda: leader.status()["snapshots_taken"], "a snapshot", 60)
+        assert leader.status()["snapshot_bytes"] > 100_000_000  # type: ignore[operator]
+        late = await group.start(lagging)
+        late_times = StepTimes(late)
+        await until(lambda: late.node.applied_index >= leader.node.commit_index, "the late node", 60)
+        assert late.status()["snapshots_installed"] == 1
+        assert group.machines[lagging].digest() == group.machines[leader.settings.node_id].digest()
+        assert (leader.node.role, leader.node.term) == ("leader", term)
+        return times.long_ms + late_times.long_ms
 
 
 @pytest.mark.slow
 def test_a_busy_loop_causes_no_election(tmp_path: Path) -> None:
     """Whatever holds the loop of all nodes for two thirds of the minimum election time, nobody campaigns for it."""
-    config = RaftConfig(election_min_ms=900, election_max_ms=1_200)
+    config = RaftConfig(election_min_ms=2_400, election_max_ms=3_600)
 
     async def scenario() -> None:
         async with running(tmp_path, config=config) as group:
             leader = await group.leader()
             term = leader.node.term
-            for _ in range(3):
-                until_s = time.perf_counter() + 0.6
+            for _ in range(2):
+                until_s = time.perf_counter() + 1.6
                 while time.perf_counter() < until_s:
                     pass
                 assert isinstance(await leader.propose(b"a=1"), Committed)
