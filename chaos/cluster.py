@@ -51,23 +51,29 @@ class Cluster:
         count: int,
         mode: str,
         settings: Sequence[str],
+        outside: Iterable[Link],
         rng: random.Random,
         node_command: Sequence[str] = NODE_COMMAND,
     ) -> None:
-        self._rng = rng
+        """``outside``: links of brokers and clients. Raises ProcessError: not enough free ports."""
         self._folder = folder
         self._node_command = node_command
-        ports = free_ports(3 * count + 1, rng)
+        names = [f"n{number + 1}" for number in range(count)]
+        peers = [Link(a, b) for a in names for b in names if a != b]
+        # AP nodes say nothing to each other: their links exist in plans and records only.
+        self._unused = peers if mode == "ap" else []
+        links = [*outside, *(peers if mode == "cp" else [])]
+        ports = free_ports(3 * count + 1 + len(links), rng)
         self._toxiproxy_port = ports.pop()
+        self._addresses = {link: f"{_LOOPBACK}:{ports.pop()}" for link in links}
         self.client = ToxiproxyClient(_LOOPBACK, self._toxiproxy_port)
         self.nodes = {
             name: Node(name, ports[3 * i : 3 * i + 3], folder / "data" / name, folder / "logs" / f"{name}.log")
-            for i, name in enumerate(f"n{number + 1}" for number in range(count))
+            for i, name in enumerate(names)
         }
         self.links = Links(self.client, self.nodes)
         self._mode, self._settings = mode, tuple(settings)
         self._toxiproxy: ChildProcess | None = None
-        self._addresses: dict[Link, str] = {}
         self.session: aiohttp.ClientSession
 
     @property
@@ -93,14 +99,14 @@ class Cluster:
         """Where ``link.source`` dials ``link.target``."""
         return self._addresses[link]
 
-    async def start(self, outside: Iterable[Link], say: Callable[[str], None]) -> None:
-        """Start everything; ``outside``: links of brokers and clients. Returns when every node serves.
+    async def start(self, say: Callable[[str], None]) -> None:
+        """Start everything. Returns when every node serves.
 
         Raises ProvisionError (no Toxiproxy to be had), ProcessError, ToxiproxyError.
         """
         server = await asyncio.to_thread(provision.toxiproxy_server, say)
         await self._start_toxiproxy(server)
-        await self._create_proxies([Link(a, b) for a in self.nodes for b in self.nodes if a != b], list(outside))
+        await self._create_proxies()
         for node in self.nodes.values():
             node.process = ChildProcess(node.name, self._command(node), node.log_file)
             await node.process.start()
@@ -121,16 +127,12 @@ class Cluster:
                     raise
             await asyncio.sleep(0.05)
 
-    async def _create_proxies(self, peers: list[Link], outside: list[Link]) -> None:
-        """AP nodes say nothing to each other: their links exist in plans and records only."""
-        links = outside + (peers if self._mode == "cp" else [])
-        ports = free_ports(len(links), self._rng)
+    async def _create_proxies(self) -> None:
         routes = {}
-        for link, port in zip(links, ports, strict=True):
+        for link, listen in self._addresses.items():
             target = self.nodes[link.target]
-            routes[link] = (f"{_LOOPBACK}:{port}", target.peer if link.source in self.nodes else target.listen)
-        self._addresses = {link: listen for link, (listen, _) in routes.items()}
-        await self.links.create(routes, unused=[link for link in peers if link not in routes])
+            routes[link] = (listen, target.peer if link.source in self.nodes else target.listen)
+        await self.links.create(routes, self._unused)
 
     def _command(self, node: Node) -> list[str]:
         command = [

@@ -85,9 +85,9 @@ async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
         settings.append(f"readConsistency={plan.read_consistency}")
     cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
     system_rng = random.SystemRandom()
-    async with Cluster(folder, plan.nodes, plan.mode, settings, system_rng, plan.node_command) as cluster:
+    async with Cluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, plan.node_command) as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}")
-        await cluster.start(cast.links(), say)
+        await cluster.start(say)
         manifest = _manifest(plan, scenario, folder, cast, cluster)
         write_atomically(folder / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         writer = TraceWriter(folder / TRACE_FILE)

@@ -1,0 +1,78 @@
+"""The checkers: a trace in, verdicts out. ``judge`` runs them all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from replicated_namesrv.chaos.checks.figures import Figures, figures
+from replicated_namesrv.chaos.checks.final import (
+    check_final_kv,
+    check_final_registrations,
+    check_ghosts,
+    check_live_kept,
+    check_resurrection,
+)
+from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
+from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
+from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
+from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
+from replicated_namesrv.verify import Verdict
+
+CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
+    check_enough,
+    check_kv,
+    check_registration,
+    check_final_kv,
+    check_final_registrations,
+    check_resurrection,
+    check_live_kept,
+    check_ghosts,
+    check_sessions,
+    check_revisions,
+    check_same_state,
+    check_convergence,
+    check_availability,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """All verdicts on one run."""
+
+    verdict: Verdict
+    """Of what was promised: VIOLATED if one check is, else UNKNOWN if one is."""
+    judged_as: str
+    checks: tuple[CheckResult, ...]
+    figures: Figures
+
+    def promised(self, check: CheckResult) -> bool:
+        """Whether the mode that the run is judged as promises it."""
+        return check.promise is Promise.BOTH or self.judged_as == "cp"
+
+    def as_json(self) -> dict[str, Any]:
+        """Content of verdict.json, but for what names the run."""
+        return {
+            "verdict": self.verdict.value,
+            "judged_as": self.judged_as,
+            "checks": [
+                {
+                    "check": check.name,
+                    "promised": self.promised(check),
+                    "verdict": check.verdict.value,
+                    "looked_at": check.looked_at,
+                    "wrong": check.count,
+                    "findings": list(check.findings),
+                }
+                for check in self.checks
+            ],
+            "figures": self.figures.as_json(),
+        }
+
+
+def judge(story: Story, judged_as: str) -> Judgement:
+    """Run all checkers; ``judged_as``: ap or cp, whose promises count."""
+    checks = tuple(check(story) for check in CHECKS)
+    counted = [check for check in checks if check.promise is Promise.BOTH or judged_as == "cp"]
+    verdicts = {check.verdict for check in counted}
+    worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)
+    return Judgement(worst, judged_as, checks, figures(story))

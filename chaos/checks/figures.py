@@ -1,0 +1,128 @@
+"""Figures of a run for people to compare; the analysis of many runs computes them in full (``namesrv analyze``)."""
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from replicated_namesrv.chaos.checks.final import GONE
+from replicated_namesrv.chaos.checks.linear import kv_history
+from replicated_namesrv.chaos.checks.order import stale_kv_reads
+from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
+from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap, stalled, timeline
+from replicated_namesrv.chaos.records import Election, Send
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run; seconds, counts, shares of 1."""
+
+    operations: int
+    diverged_s: float
+    """How long nodes that answered listed different registrations."""
+    divergence_max: float
+    """Largest 1 - Jaccard similarity between two nodes that answered."""
+    stale_kv_reads: int
+    """gets that an acknowledged write had surely overtaken."""
+    stale_routes: int
+    """Look-ups that showed a registration older than one acknowledged before they began."""
+    lookups: int
+    lookups_refused: int
+    """Without an answer, whatever the reason."""
+    lookups_missing: int
+    """Answers that lack a broker that lived, had been acknowledged and was reachable by a majority."""
+    lookups_ghost: int
+    """Answers that list a broker that was gone."""
+    writes_unknown: int
+    """KV writes whose outcome their client never learned."""
+    longest_gap_s: float
+    """Without a success, for a client that fails over."""
+    convergence_s: float | None
+    """From the last fault's end until all nodes answered the same for good."""
+    sends: int
+    misrouted: int
+    """Sends to a broker that was gone."""
+    elections: int
+    harness_stall_s: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def figures(story: Story) -> Figures:
+    """All of them."""
+    lookups = [op for op in story.of_kind("route") if story.judged.start_ns <= op.start_ns < story.judged.end_ns]
+    answered = [op for op in lookups if op.ok]
+    diverged_s, divergence_max = divergence(story)
+    sends = [record for record in story.trace.records if isinstance(record, Send)]
+    clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith("-reader")]
+    ops_of = {client: [op for op in story.ops if op.client == client] for client in clients}
+    gaps = [longest_gap(story, client, ops) for client, ops in ops_of.items() if ops]
+    newest = _Newest(story)
+    return Figures(
+        operations=len(kv_history(story)) + len(lookups),
+        diverged_s=round(diverged_s, 3),
+        divergence_max=round(divergence_max, 3),
+        stale_kv_reads=stale_kv_reads(story),
+        stale_routes=sum(newest.is_stale(op) for op in answered),
+        lookups=len(lookups),
+        lookups_refused=len(lookups) - len(answered),
+        lookups_missing=sum(newest.lacks(op) for op in answered),
+        lookups_ghost=sum(_lists_gone(story, op) for op in answered),
+        writes_unknown=sum(op.outcome == "indeterminate" for op in story.of_kind("put", "delete")),
+        longest_gap_s=round(max(((gap.end_ns - gap.start_ns) / 1e9 for gap in gaps), default=0.0), 3),
+        convergence_s=None if (converged := convergence_s(story)) is None else round(converged, 3),
+        sends=len(sends),
+        misrouted=sum(send.broker is not None and not send.reachable for send in sends),
+        elections=sum(isinstance(record, Election) for record in story.trace.records),
+        harness_stall_s=round(stalled(story), 3),
+    )
+
+
+def divergence(story: Story) -> tuple[float, float]:
+    """(seconds in which two nodes answered differently, the largest distance)."""
+    total_ns, largest = 0, 0.0
+    marks = [mark for mark in timeline(story, "brokers") if story.judged.start_ns <= mark[0] <= story.judged.end_ns]
+    for (time_ns, states), (next_ns, _) in pairwise(marks):
+        sets = [frozenset(state) for state in states.values() if state is not None]
+        distance = max((_distance(a, b) for a in sets for b in sets), default=0.0)
+        largest = max(largest, distance)
+        total_ns += next_ns - time_ns if distance > 0 else 0
+    return total_ns / 1e9, largest
+
+
+def _distance(a: frozenset[Any], b: frozenset[Any]) -> float:
+    return 1 - len(a & b) / len(a | b) if a | b else 0.0
+
+
+def _lists_gone(story: Story, op: Op) -> bool:
+    lives = (story.life_at(member.name, op.start_ns) for member in op.members)
+    return any(life is not None and life.state in GONE for life in lives)
+
+
+class _Newest:
+    """Acknowledged registrations of each broker and topic, to hold look-ups against."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self._acknowledged: dict[str, dict[str, list[tuple[int, int]]]] = {}
+        for op in story.of_kind("register"):
+            if op.ok and op.value is not None and not op.key.startswith("pair/"):
+                for topic in op.topics:
+                    self._acknowledged.setdefault(topic, {}).setdefault(op.key, []).append((op.end_ns, int(op.value)))
+
+    def is_stale(self, op: Op) -> bool:
+        by_broker = self._acknowledged.get(op.key, {})
+        return any(
+            int(member.version) < max((v for end_ns, v in by_broker.get(member.name, ()) if end_ns < op.start_ns), default=0)
+            for member in op.members
+        )
+
+    def lacks(self, op: Op) -> bool:
+        listed = {member.name for member in op.members}
+        for broker, registrations in self._acknowledged.get(op.key, {}).items():
+            if broker in listed or registrations[0][0] > op.start_ns:
+                continue
+            begin, end = self._story.life_at(broker, op.start_ns), self._story.life_at(broker, op.end_ns)
+            if begin is not None and begin is end and begin.state in ALIVE and begin.state not in ("starting", "exposed"):
+                return True
+        return False

@@ -1,0 +1,164 @@
+"""What must be there at the end, what must not come back, and who must be gone.
+
+All of it follows from real time alone: a write that ended before another began is older than it. So these checks need no
+search, point at single operations, and stand beside the linearizability checker as its control.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from replicated_namesrv.chaos.checks.linear import late_copies
+from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result
+from replicated_namesrv.chaos.records import Expiry
+
+SCAN_NS = 1_000_000_000
+"""Nodes look for silent brokers, and tell the leader, well within this."""
+GONE = ("stopped", "dead", "silent")
+
+
+def kv_writes(story: Story) -> dict[str, list[Op]]:
+    """puts and deletes that may have happened, by key."""
+    found: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in story.of_kind("put", "delete"):
+        if op.outcome != "fail":
+            found[op.key].append(op)
+    return found
+
+
+def overtaken(read: Op, writes: Iterable[Op]) -> bool:
+    """Whether what ``read`` returned (None: absent) surely was there no more when it began: every write that it can come from had
+    ended before another began that had ended by then. So is a value that nobody wrote; absence comes from the beginning, too."""
+    begun = [write for write in writes if write.start_ns < read.end_ns]
+    sources = [write.end_ns if write.ok else NEVER_NS for write in begun if _written(write) == read.value]
+    if read.value is None:
+        sources.append(0)
+    newer = [write.start_ns for write in begun if write.ok and write.end_ns < read.start_ns and _written(write) != read.value]
+    latest_ns = max(newer, default=-1)
+    return all(latest_ns > source_ns for source_ns in sources)
+
+
+def _written(write: Op) -> str | None:
+    return None if write.kind == "delete" else write.value
+
+
+def final_reads(story: Story, kind: str) -> list[Op]:
+    """The reads that end a run: of each node, by the probe alone."""
+    span = story.phases.get("final")
+    if span is None:
+        return []
+    return [
+        op for op in story.of_kind(kind) if op.ok and op.client == "probe" and op.probe is None and op.start_ns > span.start_ns
+    ]
+
+
+def check_final_kv(story: Story) -> CheckResult:
+    """At the quiescent end every node has of each key a value that no acknowledged later write has replaced."""
+    writes, reads = kv_writes(story), final_reads(story, "get")
+    wrong = [
+        f"at the end {read.node} answers {read.key} = {read.value}, though a later write was acknowledged"
+        for read in reads
+        if overtaken(read, writes.get(read.key, ()))
+    ]
+    return result("acknowledged KV writes at the end", Promise.CP, len(reads), wrong)
+
+
+def check_final_registrations(story: Story) -> CheckResult:
+    """At the quiescent end every node lists each living broker, no older than it was last acknowledged."""
+    acknowledged: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in story.of_kind("register"):
+        if op.ok and op.value is not None:
+            acknowledged[op.key].append(op)
+    wrong, looked_at = [], 0
+    for read in final_reads(story, "route"):
+        listed = {member.name: int(member.version) for member in read.members}
+        for broker, registrations in acknowledged.items():
+            life = story.life_at(broker, read.start_ns)
+            versions = [int(str(op.value)) for op in registrations if op.end_ns < read.start_ns and read.key in op.topics]
+            if life is None or life.state not in ("serving", "safe") or not versions or broker.startswith("pair/"):
+                continue
+            looked_at += 1
+            if listed.get(broker, -1) < max(versions):
+                seen = f"only as of registration {listed[broker]}" if broker in listed else "not at all"
+                wrong.append(f"at the end {read.node} lists {broker} in {read.key} {seen}; {max(versions)} was acknowledged")
+    return result("acknowledged registrations at the end", Promise.CP, looked_at, wrong)
+
+
+def check_resurrection(story: Story) -> CheckResult:
+    """No deleted KV value comes back, nor a broker under a topic that it left cleanly."""
+    wrong, looked_at = [], 0
+    writes = kv_writes(story)
+    source = {op.value: op for found in writes.values() for op in found if op.kind == "put"}
+    for read in story.of_kind("get"):
+        put = source.get(read.value) if read.ok and read.value is not None else None
+        if put is None or not put.ok:
+            continue
+        looked_at += 1
+        for write in writes[read.key]:
+            if write.kind == "delete" and write.ok and put.end_ns < write.start_ns and write.end_ns < read.start_ns:
+                wrong.append(f"{story.ms(read.start_ns)}: {read.client} reads {read.key} = {read.value}, deleted before")
+                break
+    left = _left_versions(story)
+    for read in story.of_kind("route"):
+        for member in read.members:
+            left_ns = left.get((member.name, member.version))
+            looked_at += 1
+            if left_ns is not None and read.ok and left_ns < read.start_ns:
+                wrong.append(
+                    f"{story.ms(read.start_ns)}: {read.client} is told by {read.node} that {member.name} serves {read.key}; "
+                    f"it left at {story.ms(left_ns)}"
+                )
+    return result("no resurrection", Promise.CP, looked_at, wrong)
+
+
+def _left_versions(story: Story) -> dict[tuple[str, str], int]:
+    """(broker, version) to when its leaving was acknowledged; not for lives whose last requests may still arrive."""
+    late = {op.value for copies in late_copies(story).values() for op in copies}
+    found: dict[tuple[str, str], int] = {}
+    for leave in story.of_kind("unregister"):
+        life = story.life_at(leave.key, leave.start_ns)
+        if not leave.ok or life is None or leave.key.startswith("pair/"):
+            continue
+        versions = [op.value for op in story.of_kind("register") if op.key == leave.key and op.end_ns < leave.start_ns]
+        for version in versions:
+            if version is not None and version not in late:
+                found.setdefault((leave.key, version), leave.end_ns)
+    return found
+
+
+def check_ghosts(story: Story) -> CheckResult:
+    """A broker that is gone is listed no longer than its time-out, a look for silent ones, and the margin that is promised.
+
+    Counted from its end or from the last change of a fault, whichever is later: what was held on the way may arrive then.
+    """
+    margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
+    edges = [standing.start_ns for standing in story.standings]
+    wrong, looked_at = [], 0
+    for read in story.of_kind("route"):
+        for member in read.members if read.ok else ():
+            life = story.life_at(member.name, read.start_ns)
+            looked_at += 1
+            if life is None or life.state not in GONE:
+                continue
+            since_ns = max([life.start_ns, *(edge for edge in edges if edge < read.start_ns)])
+            if read.start_ns - since_ns > life.timeout_ns + SCAN_NS + margin_ns:
+                wrong.append(
+                    f"{story.ms(read.start_ns)}: {read.node} still lists {member.name} in {read.key}, "
+                    f"{life.state} since {story.ms(life.start_ns)}"
+                )
+    return result("no ghosts", Promise.BOTH, looked_at, wrong)
+
+
+def check_live_kept(story: Story) -> CheckResult:
+    """No broker is dropped by the cluster while it lives and has a link to a majority.
+
+    Nodes of a cluster tell of one removal each in their own time; what counts is when it was first told.
+    """
+    wrong = []
+    first: dict[tuple[str, int | str], Expiry] = {}
+    for told in sorted(story.expiries, key=lambda told: told.time_ns):
+        first.setdefault((told.broker, told.revision if story.mode == "cp" else f"{told.node} {told.revision}"), told)
+    for expiry in first.values():
+        life = story.life_at(expiry.broker, expiry.time_ns)
+        if life is not None and life.state in ("serving", "safe") and not expiry.broker.startswith("pair/"):
+            wrong.append(f"{story.ms(expiry.time_ns)}: {expiry.node} dropped {expiry.broker} ({expiry.cause}), which lives")
+    return result("live brokers are kept", Promise.CP, sum(map(len, story.lives.values())), wrong)

@@ -1,0 +1,209 @@
+"""A trace as the checkers read it: operations, phases, the truth about each broker, links and sides at any time. Pure."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from replicated_namesrv.chaos.links import Effect, Link
+from replicated_namesrv.chaos.records import (
+    Expiry,
+    Fault,
+    Invoke,
+    Member,
+    Observe,
+    Phase,
+    Record,
+    Status,
+    Trace,
+    Truth,
+    invocations,
+)
+from replicated_namesrv.verify import Verdict
+
+NEVER_NS = 1 << 62
+ALIVE = ("starting", "serving", "exposed", "safe")
+JUDGED_PHASES = ("steady", "fault", "heal", "final")
+
+
+class Promise(StrEnum):
+    """Who promises what a check looks for."""
+
+    BOTH = "ap, cp"
+    CP = "cp"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one checker found."""
+
+    name: str
+    promise: Promise
+    verdict: Verdict
+    looked_at: int
+    """Things examined: 0 proves nothing."""
+    findings: tuple[str, ...] = ()
+    """What is wrong, the first few, for people."""
+    count: int = 0
+    """How many are wrong."""
+
+
+FINDINGS_MAX = 5
+
+
+def result(name: str, promise: Promise, looked_at: int, wrong: Sequence[str]) -> CheckResult:
+    """VIOLATED if anything is wrong, UNKNOWN if nothing was looked at."""
+    verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
+    return CheckResult(name, promise, verdict, looked_at, tuple(wrong[:FINDINGS_MAX]), len(wrong))
+
+
+class Op(NamedTuple):
+    """One operation, whole."""
+
+    op: int
+    client: str
+    kind: str
+    key: str
+    level: str | None
+    probe: int | None
+    topics: tuple[str, ...]
+    start_ns: int
+    end_ns: int
+    """NEVER_NS if nobody ever learned."""
+    outcome: str
+    node: str | None
+    """Who answered, else who was asked."""
+    value: str | None
+    """Written, or read."""
+    members: tuple[Member, ...]
+
+    @property
+    def ok(self) -> bool:
+        """It surely happened."""
+        return self.outcome == "ok"
+
+
+class Span(NamedTuple):
+    """From ``start_ns`` up to ``end_ns``."""
+
+    start_ns: int
+    end_ns: int
+
+
+class Life(NamedTuple):
+    """A state of a broker from ``start_ns`` on."""
+
+    start_ns: int
+    life: int
+    state: str
+    version: str | None
+    timeout_ns: int
+
+
+class Standing(NamedTuple):
+    """Links and nodes from ``start_ns`` on."""
+
+    start_ns: int
+    broken: frozenset[Link]
+    sides: tuple[tuple[str, ...], ...]
+
+
+class Story:
+    """All of a trace, by subject."""
+
+    def __init__(self, trace: Trace, manifest: Mapping[str, Any]) -> None:
+        self.trace, self.manifest = trace, manifest
+        self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
+        self.mode: str = manifest["mode"]
+        self.origin_ns = trace.records[0].time_ns
+        self.ops = [_op(invoke, end) for invoke, end in _ended(trace.records)]
+        self.phases = self._phases()
+        self.lives: dict[str, list[Life]] = defaultdict(list)
+        self.standings = [Standing(0, frozenset(), (tuple(sorted(self.nodes)),))]
+        self.observations: list[Observe] = []
+        self.statuses: list[Status] = []
+        self.expiries: list[Expiry] = []
+        self._sort(trace.records)
+        self.kinds: dict[str, str] = {client["client"]: client["kind"] for client in manifest["clients"]}
+
+    def _sort(self, records: Iterable[Record]) -> None:
+        in_force: dict[int, tuple[frozenset[Link], bool]] = {}
+        for record in records:
+            match record:
+                case Truth():
+                    timeout_ns = record.timeout_ms * 1_000_000
+                    life = Life(record.time_ns, record.life, record.state, record.version, timeout_ns)
+                    self.lives[record.broker].append(life)
+                case Observe():
+                    self.observations.append(record)
+                case Status():
+                    self.statuses.append(record)
+                case Expiry():
+                    self.expiries.append(record)
+                case Fault():
+                    breaks = record.variant is not None and Effect(record.variant).breaks
+                    links = frozenset(Link(*link.split(">")) for link in record.links)
+                    in_force[record.fault] = (links, breaks and record.edge == "start")
+                    broken = frozenset(link for found, now in in_force.values() if now for link in found)
+                    sides = tuple(tuple(side) for side in record.sides)
+                    self.standings.append(Standing(record.began_ns if record.edge == "start" else record.time_ns, broken, sides))
+
+    def _phases(self) -> dict[str, Span]:
+        marks = [record for record in self.trace.records if isinstance(record, Phase)]
+        last_ns = self.trace.records[-1].time_ns
+        ends = [*(mark.time_ns for mark in marks[1:]), last_ns]
+        return {mark.phase: Span(mark.time_ns, end_ns) for mark, end_ns in zip(marks, ends, strict=True)}
+
+    @property
+    def judged(self) -> Span:
+        """From the begin of ``steady`` to the end of ``final``."""
+        spans = [self.phases[name] for name in JUDGED_PHASES if name in self.phases]
+        return Span(spans[0].start_ns, spans[-1].end_ns) if spans else Span(0, 0)
+
+    def last_heal_ns(self) -> int:
+        """When the last fault had ended, or the phase ``heal`` began if there was none."""
+        ends = [record.time_ns for record in self.trace.records if isinstance(record, Fault) and record.edge == "end"]
+        return max([*ends, self.phases["heal"].start_ns]) if "heal" in self.phases else max(ends, default=self.judged.end_ns)
+
+    def life_at(self, broker: str, time_ns: int) -> Life | None:
+        """What was true of a broker at a time; None: it had not begun."""
+        lives = self.lives.get(broker, [])
+        place = bisect_right(lives, time_ns, key=lambda life: life.start_ns)
+        return lives[place - 1] if place else None
+
+    def of_kind(self, *kinds: str) -> Iterator[Op]:
+        """Operations of these kinds that ask for no weaker level than the run's."""
+        return (op for op in self.ops if op.kind in kinds and op.level is None)
+
+    def ms(self, time_ns: int) -> str:
+        """A time for people: since the first record."""
+        return f"{(time_ns - self.origin_ns) / 1e9:.3f} s"
+
+    def ever(self, state: str) -> set[str]:
+        """Brokers that were ever in a state."""
+        return {broker for broker, lives in self.lives.items() if any(life.state == state for life in lives)}
+
+
+def _ended(records: list[Record]) -> Iterator[tuple[Invoke, Any]]:
+    return invocations(records)
+
+
+def _op(invoke: Invoke, end: Any) -> Op:
+    read = invoke.kind in ("get", "route")
+    return Op(
+        op=invoke.op,
+        client=invoke.client,
+        kind=invoke.kind,
+        key=invoke.key,
+        level=invoke.level,
+        probe=invoke.probe,
+        topics=tuple(invoke.topics or ()),
+        start_ns=invoke.time_ns,
+        end_ns=NEVER_NS if end is None else end.time_ns,
+        outcome="indeterminate" if end is None else end.outcome,
+        node=(None if end is None else end.node) or invoke.node,
+        value=(None if end is None else end.value) if read else invoke.value,
+        members=() if end is None or end.members is None else tuple(end.members),
+    )

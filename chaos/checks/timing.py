@@ -1,0 +1,148 @@
+"""What must happen in time: convergence after the last fault, answers for whoever can reach a majority, and enough of everything.
+
+Limits are a scenario's promises. They are of the order of seconds, far above what the product takes, so that a busy machine does
+not break them; where the harness itself stood still for longer than STALL_NS the judgement is unknown, not violated.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Span, Standing, Story, result
+from replicated_namesrv.chaos.links import Link
+from replicated_namesrv.chaos.records import Member
+from replicated_namesrv.verify import Verdict
+
+STALL_NS = 2_500_000_000
+"""Cover records come every second: a longer gap between records of any kind means that nothing here ran."""
+States = dict[str, tuple[Member, ...] | None]
+
+
+def check_convergence(story: Story) -> CheckResult:
+    """After the last fault all nodes answer the same registrations within ``converge_s``, and go on doing so."""
+    limit_s = float(story.manifest["scenario"]["promises"]["converge_s"])
+    converged_s = convergence_s(story)
+    if "final" not in story.phases or not story.observations:
+        return result("convergence", Promise.BOTH, 0, [])
+    wrong = []
+    if converged_s is None:
+        wrong = ["at the end of the run nodes still answered differently, or not at all"]
+    elif converged_s > limit_s:
+        wrong = [f"all nodes answered the same only {converged_s:.2f} s after the last fault; {limit_s:g} s are promised"]
+    return _unless_stalled(story, result("convergence", Promise.BOTH, len(story.observations), wrong))
+
+
+def convergence_s(story: Story) -> float | None:
+    """From the end of the last fault until the nodes answered the same for good; None: they did not."""
+    heal_ns = story.last_heal_ns()
+    since_ns: int | None = None
+    for time_ns, states in timeline(story, "brokers"):
+        if time_ns > story.judged.end_ns:
+            break
+        same = None not in states.values() and len(set(states.values())) == 1
+        since_ns = (since_ns if since_ns is not None else time_ns) if same else None
+    return None if since_ns is None else max(0.0, (since_ns - heal_ns) / 1e9)
+
+
+def timeline(story: Story, key: str) -> list[tuple[int, States]]:
+    """What every node answered, after each observation of ``key``; None: nothing is known. A silent node knows nothing from the
+    moment it was asked."""
+    states: States = dict.fromkeys(story.nodes)
+    found = []
+    seen = [one for one in story.observations if one.key == key]
+    for one in sorted(seen, key=lambda one: one.time_ns if one.answered else one.asked_ns):
+        states[one.node] = tuple(one.members or ()) if one.answered else None
+        found.append((one.time_ns if one.answered else one.asked_ns, dict(states)))
+    return found
+
+
+def check_availability(story: Story) -> CheckResult:
+    """No client that can reach a side with a majority (AP: any living node) waits longer than ``gap_s`` for a success."""
+    limit_s = float(story.manifest["scenario"]["promises"]["gap_s"])
+    wrong, looked_at = [], 0
+    for client, ops in _by_client(story).items():
+        looked_at += len(ops)
+        gap = longest_gap(story, client, ops)
+        if gap.end_ns - gap.start_ns > limit_s * 1e9:
+            took_s = (gap.end_ns - gap.start_ns) / 1e9
+            wrong.append(f"{client} had no success for {took_s:.2f} s from {story.ms(gap.start_ns)}; {limit_s:g} s are promised")
+    return _unless_stalled(story, result("availability", Promise.BOTH, looked_at, wrong))
+
+
+def _by_client(story: Story) -> dict[str, list[Op]]:
+    found: dict[str, list[Op]] = {name: [] for name, kind in story.kinds.items() if kind in ("failover", "cache")}
+    for op in story.of_kind("get", "put", "delete", "route"):
+        if op.client in found:
+            found[op.client].append(op)
+    return {client: ops for client, ops in found.items() if ops}
+
+
+def longest_gap(story: Story, client: str, ops: Sequence[Op]) -> Span:
+    """The longest time in which ``client`` could reach who can serve it and had no success."""
+    longest = Span(0, 0)
+    ends = sorted(op.end_ns for op in ops if op.ok)
+    for span in served_spans(story, client):
+        marks = [span.start_ns, *(end for end in ends if span.start_ns < end < span.end_ns), span.end_ns]
+        for before, after in pairwise(marks):
+            if after - before > longest.end_ns - longest.start_ns:
+                longest = Span(before, after)
+    return longest
+
+
+def served_spans(story: Story, client: str) -> list[Span]:
+    """When ``client`` had a whole link to a side that can serve; neighbouring spans are one. Writers rest in ``final``."""
+    begin, end = story.judged.start_ns, story.phases.get("final", story.judged).start_ns
+    spans: list[Span] = []
+    ends = [standing.start_ns for standing in story.standings[1:]] + [NEVER_NS]
+    for standing, until_ns in zip(story.standings, ends, strict=True):
+        start_ns, end_ns = max(standing.start_ns, begin), min(until_ns, end)
+        if start_ns >= end_ns or not _served(story, standing, client):
+            continue
+        if spans and spans[-1].end_ns == start_ns:
+            spans[-1] = Span(spans[-1].start_ns, end_ns)
+        else:
+            spans.append(Span(start_ns, end_ns))
+    return spans
+
+
+def _served(story: Story, standing: Standing, client: str) -> bool:
+    if story.mode == "ap":
+        serving = [node for side in standing.sides for node in side]
+    else:
+        first = standing.sides[0]
+        serving = list(first) if len(first) > len(story.nodes) // 2 else []
+    return any(Link(client, node) not in standing.broken for node in serving)
+
+
+def check_enough(story: Story) -> CheckResult:
+    """The run ended in order, and enough succeeded before, during and after the faults to mean anything; otherwise unknown."""
+    promises = story.manifest["scenario"]["promises"]
+    least = {
+        "steady": promises["operations_min"],
+        "fault": promises["operations_during_min"],
+        "heal": promises["operations_min"],
+    }
+    wrong = [] if story.trace.complete else ["the trace ends before the run did, or has corrupt lines"]
+    counted = 0
+    for phase, needed in least.items():
+        span = story.phases.get(phase, Span(0, 0))
+        succeeded = sum(
+            op.ok and span.start_ns <= op.end_ns < span.end_ns for op in story.of_kind("get", "put", "delete", "route")
+        )
+        counted += succeeded
+        if succeeded < needed:
+            wrong.append(f"{succeeded} operations succeeded in phase {phase}; {needed} are needed to judge")
+    verdict = Verdict.UNKNOWN if wrong else Verdict.VALID
+    return CheckResult("enough to judge", Promise.BOTH, verdict, counted, tuple(wrong), len(wrong))
+
+
+def stalled(story: Story) -> float:
+    """The longest time in seconds for which the harness recorded nothing."""
+    times = sorted(record.time_ns for record in story.trace.records if record.time_ns <= story.judged.end_ns)
+    return max((after - before for before, after in pairwise(times)), default=0) / 1e9
+
+
+def _unless_stalled(story: Story, found: CheckResult) -> CheckResult:
+    if found.verdict is Verdict.VIOLATED and stalled(story) * 1e9 > STALL_NS:
+        text = f"the harness itself stood still for {stalled(story):.1f} s, so no time can be judged"
+        return CheckResult(found.name, found.promise, Verdict.UNKNOWN, found.looked_at, (text, *found.findings), 0)
+    return found
