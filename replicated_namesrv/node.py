@@ -88,6 +88,7 @@ class Node:
         self._service_started = False
         self._serving_wanted = False
         """Whether the remoting server listens but for a fence."""
+        self._is_fenced = False
         self.admin: AdminServer | None = None
         if settings.admin_address is not None:
             layers = (Layer("service", self._service_problem), Layer("remoting", self._remoting_problem))
@@ -118,6 +119,8 @@ class Node:
             await self.remoting.start()
             self._undo.append(self.remoting.stop)
             self._serving_wanted = True
+            if self._is_fenced:
+                self.remoting.fence()
         except NamesrvError as error:
             await self.stop()
             raise StartError(str(error)) from error
@@ -138,6 +141,7 @@ class Node:
             log.error("the stop took too long and was cut short")
 
     def _serve(self, serving: bool) -> None:
+        self._is_fenced = not serving
         if not self._serving_wanted:
             return
         if serving:
@@ -151,6 +155,8 @@ class Node:
         self._changes.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(f"cannot listen again: {error}")
+        elif self._is_fenced or not self._serving_wanted:
+            self.remoting.fence()
 
     def _fail(self, reason: str) -> None:
         self.failure = self.failure or reason
@@ -162,7 +168,7 @@ class Node:
             return "starting"
         freshness = self.service.barrier(None, None)
         if isinstance(freshness, Future):
-            await freshness
+            await asyncio.shield(freshness)
         return None
 
     def _remoting_problem(self) -> str | None:

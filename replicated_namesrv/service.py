@@ -92,7 +92,7 @@ class NameService(Protocol):
         stale answer; one that is not stale has none.
 
         Raises or fails the Future with UnavailableError when that cannot be confirmed in time, StaleReadError when the state is
-        older than allowed.
+        older than allowed. Many may wait for one Future: whoever can be cancelled shields it.
         """
 
     def propose(self, command: Command, connection: Connection | None) -> "Result | Future[Result]":

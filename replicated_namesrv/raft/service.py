@@ -80,7 +80,7 @@ class RaftService:
                 "raise it, or lower command_bytes_max, entry_bytes_max, append_bytes_max or snapshot_slice_bytes"
             )
         self.rng: Random = SystemRandom()
-        self.now = _clock()
+        self.now = boot_clock()
         self.transport = PeerTransport(settings, self._on_message, self._on_connected, self._on_disconnected, logger.warning)
         self.node: RaftNode
         self.storage: FileStorage
@@ -255,7 +255,7 @@ class RaftService:
             (self._log_syncer if is_log else self._snapshot_syncer).request(token, names, directory)
 
 
-def _clock() -> Callable[[], float]:
+def boot_clock() -> Callable[[], float]:
     """A clock that goes on while the machine is suspended, where there is one: a lease must not outlive a long sleep."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)

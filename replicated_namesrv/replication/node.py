@@ -4,9 +4,9 @@ Whatever changes the state goes through the log; Raft forwards it to the leader 
 confirmation serves all that came before it was asked for. Registrations that change nothing and other signs of life
 go to the leader as renewals (``signs.py``) and write nothing.
 
-A node without a confirmable majority lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops listening
-and closes every connection, which is what moves RocketMQ's clients and brokers to another name server at once. It returns
-by itself when a majority confirms again.
+A node without a confirmable majority lets requests wait for ``fenceAfterMs`` and then fences itself (``reads.py``): its owner
+stops listening and closes every connection, which is what moves RocketMQ's clients and brokers to another name server at once.
+It returns by itself when a majority confirms again.
 """
 
 import asyncio
@@ -19,21 +19,22 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
 
-from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StaleReadError, StorageError, UnavailableError
+from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, RaftError, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.node import RaftNode
-from replicated_namesrv.raft.service import RaftService
+from replicated_namesrv.raft.service import RaftService, boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
+from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
 from replicated_namesrv.replication.registrations import Registrations
 from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
+from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel
 from replicated_namesrv.settings import ROWS, Settings
 
 log = logging.getLogger(__name__)
@@ -79,11 +80,13 @@ class ReplicatedNode(Observer):
         settings: Settings,
         transport: TransportSettings,
         raft: RaftFactory | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        monotonic_s: Callable[[], float] | None = None,
         wall_s: Callable[[], float] = time.time,
         rng: Random | None = None,
     ) -> None:
-        """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator."""
+        """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to go on
+        while the machine sleeps."""
+        clock = monotonic_s or boot_clock()
         self._settings = settings
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
@@ -94,13 +97,14 @@ class ReplicatedNode(Observer):
         else:
             self._raft = raft(self._machine, config, self)
         self._members = sorted(transport.addresses)
+        self._now_ms: Callable[[], float] = lambda: clock() * 1000
         self.signs = SignsOfLife(
             settings.node_id,
             self._members,
             self._machine,
             self,
             settings.connection_loss_grace_ms,
-            lambda: monotonic_s() * 1000,
+            self._now_ms,
             lambda: int(wall_s() * 1000),
             rng or SystemRandom(),
         )
@@ -115,7 +119,15 @@ class ReplicatedNode(Observer):
         self._machine.on_registered = self._registered
         self._machine.on_lead = self._led
         self._machine.on_settings = self._settings_applied
-        self._default_level = ReadLevel(settings.read_consistency)
+        self.reads = Reads(
+            self,
+            ReadLevel(settings.read_consistency),
+            settings.fence_after_ms,
+            settings.no_quorum_policy == "serve-stale",
+            self._now_ms,
+            self._change_serving,
+        )
+        self.barrier = self.reads.barrier
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._on_serving: Callable[[bool], None] = lambda serving: None
         self._on_failure: Callable[[str], None] = lambda reason: None
@@ -123,13 +135,8 @@ class ReplicatedNode(Observer):
         self.history = self._machine.history
         self.history.bytes_max = settings.watch_history_bytes
         self.history_id = ""
-        self._shared: Future[Freshness] | None = None
-        self._waiting: set[Future[Freshness]] = set()
         self._is_live = False
         """Whether the log known at the start has been applied: what follows happens now."""
-        self.fenced = False
-        self._confirmed_ms = 0.0
-        self._probe_asked_ms: float | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._stopping = False
 
@@ -142,6 +149,15 @@ class ReplicatedNode(Observer):
     def read_index(self) -> "Future[ReadOutcome]":
         """See ``RaftService``."""
         return self._raft.read_index()
+
+    def lease_valid(self) -> bool:
+        """See ``RaftService``."""
+        return self._raft.lease_valid()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether no majority confirms this node."""
+        return self.reads.fenced
 
     def decide(self, data: bytes) -> "Future[Applied | None]":
         """See ``leading.Group``."""
@@ -243,7 +259,11 @@ class ReplicatedNode(Observer):
             raise StorageError(f"cannot take part in the cluster: {error}") from error
         self._tick()
         try:
-            while not isinstance(outcome := await self._raft.read_index(), ReadReady):
+            while True:
+                asked_ms = self._now_ms()
+                outcome = await self._raft.read_index()
+                if isinstance(outcome, ReadReady):
+                    break
                 if self._raft.node.failed is not None:
                     raise StorageError(f"cannot take part in the cluster: {self._raft.node.failed}")
                 log.info("not caught up with a majority yet: %s", outcome.reason)
@@ -251,7 +271,7 @@ class ReplicatedNode(Observer):
             await self.stop()
             raise
         self._is_live = True
-        self._confirmed_ms = self.signs.now_ms
+        self.reads.caught_up(asked_ms)
 
     async def stop(self) -> None:
         """Leave the group. Idempotent."""
@@ -264,39 +284,15 @@ class ReplicatedNode(Observer):
 
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        now = self.signs.now_ms
         self.signs.tick()
-        if self._probe_asked_ms is None:
-            self._probe_asked_ms = now
-            self._raft.read_index().add_done_callback(self._probed)
-        if self._is_live and not self.fenced and now - self._confirmed_ms > self._settings.fence_after_ms:
-            self._fence()
+        self.reads.tick()
 
-    def _probed(self, outcome: "Future[ReadOutcome]") -> None:
-        asked, self._probe_asked_ms = self._probe_asked_ms, None
-        if asked is not None and not outcome.cancelled() and isinstance(outcome.result(), ReadReady):
-            self._confirmed_ms = max(self._confirmed_ms, asked)
-            if self.fenced and not self._stopping:
-                self.fenced = False
-                log.warning("a majority confirms again: serving")
-                if self._settings.no_quorum_policy == "fence":
-                    self._on_serving(True)
-
-    def _fence(self) -> None:
-        self.fenced = True
-        policy = self._settings.no_quorum_policy
-        log.error("no majority has confirmed this node for %d ms: %s", self._settings.fence_after_ms, policy)
-        reason = "no majority confirms this node"
-        self.signs.fail(reason)
-        waiting, self._waiting, self._shared = self._waiting, set(), None
-        for future in waiting:
-            if not future.done():
-                if policy == "fence":
-                    future.set_exception(UnavailableError(reason))
-                else:
-                    future.set_result(self._freshness(ReadLevel.STALE))
-        if policy == "fence":
-            self._on_serving(False)
+    def _change_serving(self, serving: bool) -> None:
+        """The fence came (False) or went."""
+        if not serving:
+            self.signs.fail(NO_MAJORITY)
+        if not self._stopping and not self.reads.serves_stale:
+            self._on_serving(serving)
 
     def _lead(self, term: int) -> None:
         if self.led_term != term:
@@ -306,58 +302,12 @@ class ReplicatedNode(Observer):
     def _led(self, term: int) -> None:
         asyncio.get_running_loop().call_soon(self.signs.led, term)
 
-    # Reads
-
-    def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
-        """See NameService. Raises UnavailableError, StaleReadError."""
-        level = level or self._default_level
-        if level is ReadLevel.LEASE and self._raft.lease_valid():
-            return self._freshness(ReadLevel.LEASE)
-        serves_stale = self.fenced and self._settings.no_quorum_policy == "serve-stale"
-        if level is ReadLevel.STALE or serves_stale:
-            freshness = self._freshness(ReadLevel.STALE)
-            if max_staleness_ms is not None and freshness.staleness_ms > max_staleness_ms:
-                raise StaleReadError(f"the state here is {freshness.staleness_ms} ms old, maxStalenessMs is {max_staleness_ms}")
-            return freshness
-        if self.fenced:
-            raise UnavailableError("no majority confirms this node")
-        if self._shared is None:
-            loop = asyncio.get_running_loop()
-            self._shared = loop.create_future()
-            self._waiting.add(self._shared)
-            loop.call_soon(self._ask)
-        return self._shared
-
-    def _ask(self) -> None:
-        """Ask for one index on behalf of all that came so far; whoever comes later waits for the next."""
-        shared, self._shared = self._shared, None
-        if shared is None or shared.done():
-            return
-        asked_ms = self.signs.now_ms
-
-        def answered(outcome: "Future[ReadOutcome]") -> None:
-            self._waiting.discard(shared)
-            if shared.done() or outcome.cancelled():
-                return
-            found = outcome.result()
-            if isinstance(found, ReadReady):
-                self._confirmed_ms = max(self._confirmed_ms, asked_ms)
-                shared.set_result(Freshness(ReadLevel.LINEARIZABLE, found.term, self.leader or "", 0))
-            else:
-                shared.set_exception(UnavailableError(found.reason))
-
-        self._raft.read_index().add_done_callback(answered)
-
-    def _freshness(self, level: ReadLevel) -> Freshness:
-        age_ms = 0 if level is not ReadLevel.STALE else int(self.signs.now_ms - self._confirmed_ms)
-        return Freshness(level, self.term, self.leader or "", age_ms)
-
     # Writes
 
     async def _propose(self, data: bytes) -> Applied:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError."""
         if self.fenced:
-            raise UnavailableError("no majority confirms this node")
+            raise UnavailableError(NO_MAJORITY)
         outcome = await self._raft.propose(data)
         if isinstance(outcome, Committed):
             assert isinstance(outcome.result, Applied), outcome.result
@@ -405,8 +355,8 @@ class ReplicatedNode(Observer):
         """See NameService: a linearizable read that renews; while this node serves stale answers, one of those."""
         key = (cluster_name, broker_addr)
         if self.fenced:
-            if self._settings.no_quorum_policy != "serve-stale":
-                raise UnavailableError("no majority confirms this node")
+            if not self.reads.serves_stale:
+                raise UnavailableError(NO_MAJORITY)
             registration = self.state.registration(*key)
             stored = None if registration is None else registration.data_version
             return DataVersionAnswer(stored is None or data_version != stored, stored)
@@ -502,7 +452,8 @@ class ReplicatedNode(Observer):
             "mayFail": (count - 1) // 2,
             "fenced": self.fenced,
             "noQuorumPolicy": self._settings.no_quorum_policy,
-            "confirmedMsAgo": int(self.signs.now_ms - self._confirmed_ms) if self._is_live else None,
+            "confirmedMsAgo": self.reads.staleness_ms if self._is_live else None,
+            "servesStale": self.reads.answers_stale,
             "digest": self._machine.digest().hex(),
             "raft": self._raft.status(),
         }

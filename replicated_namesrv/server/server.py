@@ -20,6 +20,8 @@ from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
 """Bound on answering what is in flight when the stop is not a graceful one in RocketMQ's sense."""
+FENCE_DRAIN_S = 0.2
+"""The same at a fence: what is decided needs some turns of the loop, what is not may not keep its client here."""
 FLUSH_MAX_S = 1.0
 """Bound on sending what is written before the remaining connections are cut."""
 OTHER_FILES = 256
@@ -119,9 +121,23 @@ class RemotingServer:
         await self.tls.stop()
 
     def fence(self) -> None:
-        """Serve nobody: stop listening, answer what is in flight, close everything else. Undone by ``unfence``."""
+        """Serve nobody: stop listening, give what is confirmed or committed a moment to be answered, close everything else.
+        Undone by ``unfence``."""
         self._listener.close()
+        fenced = list(self.connections)
         self._drain_all()
+
+        def close() -> None:
+            for connection in fenced:
+                connection.close(CloseReason.OURS)
+
+        def abort() -> None:
+            for connection in fenced:
+                connection.abort(CloseReason.OURS)
+
+        loop = asyncio.get_running_loop()
+        loop.call_later(FENCE_DRAIN_S, close)
+        loop.call_later(FENCE_DRAIN_S + FLUSH_MAX_S, abort)
 
     async def unfence(self) -> None:
         """Listen again. Raises SettingError if the port has been taken meanwhile."""
@@ -152,6 +168,7 @@ class RemotingServer:
         self.metrics.connections_closed[reason] = self.metrics.connections_closed.get(reason, 0) + 1
         if not self.connections:
             self._gone.set()
+        self._dispatcher.connection_lost(connection)
         self._service.connection_lost(connection, reason)
 
     def tick(self, now_s: float) -> None:

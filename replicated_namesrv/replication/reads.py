@@ -1,0 +1,222 @@
+"""Reads: when this node may answer, how fresh that is, and when it has to serve nobody.
+
+A linearizable read waits for a read index that was asked for after the read came. All reads of one turn of the loop ask for it
+together; one that comes after the question was sent waits for the next. Any node can do this. A read by lease is answered at
+once by a leader whose lease holds, elsewhere it is linearizable. A stale read is answered at once and told its age.
+
+Two clocks, because a process may be stopped and a machine may sleep:
+
+- The *age* of the state counts from the moment at which the last confirmed read index was asked for, since the state holds
+  everything acknowledged before it. It goes on while this process does not run. Such a clock judges the lease too, so a node that
+  wakes answers nothing by a lease that ended while it slept.
+- The *fence* counts only time in which this process could have heard a majority. A node that wakes is given the whole time again
+  to hear it, and until then its reads wait.
+
+A node that no majority has confirmed for ``fenceAfterMs`` fences: whatever waits is given up and its owner stops serving. Under
+``serve-stale`` it answers from what it knows instead, unless a request named the level that it wants. One confirmation lifts
+the fence.
+"""
+
+import asyncio
+import logging
+from asyncio import Future
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from replicated_namesrv.errors import StaleReadError, UnavailableError
+from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
+
+log = logging.getLogger(__name__)
+
+PROBE_INTERVAL_MS = 100.0
+"""A majority is asked at least this often, whether or not anybody reads."""
+STEP_MAX_MS = 250.0
+"""Of the time between two ticks, what counts as run."""
+NO_MAJORITY = "no majority confirms this node"
+LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
+
+
+class Group(Protocol):
+    """What is needed of Raft."""
+
+    def read_index(self) -> "Future[ReadOutcome]":
+        """See ``RaftService``."""
+
+    def lease_valid(self) -> bool:
+        """See ``RaftService``."""
+
+    @property
+    def term(self) -> int:
+        """The present term."""
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the present term, if known."""
+
+
+class Reads:
+    """Of one node, on its event loop. Nothing but ``now_ms`` tells it the time."""
+
+    def __init__(
+        self,
+        group: Group,
+        default: ReadLevel,
+        fence_after_ms: int,
+        serves_stale: bool,
+        now_ms: Callable[[], float],
+        change: Callable[[bool], None],
+    ) -> None:
+        """``serves_stale``: noQuorumPolicy. ``now_ms``: a clock that never stands still. ``change(False)`` at the fence, True
+        after it."""
+        self._group, self._default, self._fence_after_ms = group, default, fence_after_ms
+        self.serves_stale, self._now_ms, self._change = serves_stale, now_ms, change
+        self.fenced = False
+        self._collecting: Future[Freshness] | None = None
+        """For reads whose index was not asked for yet."""
+        self._waiting: set[Future[Freshness]] = set()
+        self._is_live = False
+        self._fresh_ms = 0.0
+        """When the last confirmed index was asked for."""
+        self._ticked_ms = now_ms()
+        self._silent_ms = 0.0
+        """Time run without a confirmation."""
+        self._is_probing = False
+
+    @property
+    def staleness_ms(self) -> int:
+        """Age of the state; UNKNOWN_AGE before this node has caught up for the first time."""
+        return int(self._now_ms() - self._fresh_ms) if self._is_live else UNKNOWN_AGE
+
+    @property
+    def answers_stale(self) -> bool:
+        """Whether requests that ask for nothing get stale answers for lack of a majority."""
+        return self.fenced and self.serves_stale
+
+    # Reads
+
+    def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
+        """See NameService. Raises UnavailableError, StaleReadError."""
+        wanted = level or self._default
+        if wanted is LEASE and self._group.lease_valid():
+            return Freshness(LEASE, self._group.term, self._group.leader or "", 0)
+        if wanted is STALE:
+            return self._stale(max_staleness_ms)
+        if self.fenced:
+            if level is None and self.serves_stale:
+                return self._stale(max_staleness_ms)
+            raise UnavailableError(NO_MAJORITY)
+        shared = self._collecting
+        if shared is None:
+            loop = asyncio.get_running_loop()
+            shared = self._collecting = loop.create_future()
+            self._waiting.add(shared)
+            loop.call_soon(self._ask)
+        if self.serves_stale and (level is not None or max_staleness_ms is not None):
+            return self._judged(shared, level, max_staleness_ms)
+        return shared
+
+    def _ask(self) -> None:
+        """Ask for one index on behalf of all that came so far."""
+        shared, self._collecting = self._collecting, None
+        if shared is not None and not shared.done():
+            self._group.read_index().add_done_callback(partial(self._answered, shared, self._now_ms()))
+
+    def _answered(self, shared: Future[Freshness], asked_ms: float, answer: "Future[ReadOutcome]") -> None:
+        self._waiting.discard(shared)
+        outcome = Rejected("this node stops") if answer.cancelled() else answer.result()
+        if isinstance(outcome, ReadReady):
+            self._confirmed(asked_ms)
+            if not shared.done():
+                shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._group.leader or "", 0))
+        elif not shared.done():
+            fail(shared, outcome.reason)
+
+    def _stale(self, max_staleness_ms: int | None) -> Freshness:
+        age_ms = self.staleness_ms
+        if age_ms == UNKNOWN_AGE:
+            raise UnavailableError("this node has not caught up with a majority since its start")
+        if max_staleness_ms is not None and age_ms > max_staleness_ms:
+            raise StaleReadError(
+                f"maxStalenessMs={max_staleness_ms}: the state here is {age_ms} ms old; allow more, ask for "
+                "readConsistency=linearizable or ask another node"
+            )
+        return Freshness(STALE, self._group.term, self._group.leader or "", age_ms)
+
+    def _judged(self, shared: Future[Freshness], level: ReadLevel | None, max_staleness_ms: int | None) -> Future[Freshness]:
+        """``shared`` for a request that does not take whatever comes if this node fences meanwhile."""
+        own: Future[Freshness] = asyncio.get_running_loop().create_future()
+
+        def judge(done: Future[Freshness]) -> None:
+            if own.done():
+                return
+            error = UnavailableError(NO_MAJORITY) if done.cancelled() else done.exception()
+            try:
+                if error is not None:
+                    raise error
+                freshness = done.result()
+                if freshness.level is STALE:
+                    if level is not None:
+                        raise UnavailableError(NO_MAJORITY)
+                    freshness = self._stale(max_staleness_ms)
+                own.set_result(freshness)
+            except Exception as found:
+                own.set_exception(found)
+                own.exception()
+
+        shared.add_done_callback(judge)
+        return own
+
+    # Fence
+
+    def caught_up(self, asked_ms: float) -> None:
+        """The state holds everything acknowledged before ``asked_ms``: from now on this node may serve."""
+        self._is_live = True
+        self._confirmed(asked_ms)
+
+    def tick(self) -> None:
+        """Call it every PROBE_INTERVAL_MS."""
+        now = self._now_ms()
+        self._silent_ms += min(now - self._ticked_ms, STEP_MAX_MS)
+        self._ticked_ms = now
+        if not self._is_live:
+            return
+        if not self._is_probing and now - self._fresh_ms >= PROBE_INTERVAL_MS / 2:
+            self._is_probing = True
+            self._group.read_index().add_done_callback(partial(self._probed, now))
+        if not self.fenced and self._silent_ms > self._fence_after_ms:
+            self._fence()
+
+    def _probed(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
+        self._is_probing = False
+        if not answer.cancelled() and isinstance(answer.result(), ReadReady):
+            self._confirmed(asked_ms)
+
+    def _confirmed(self, asked_ms: float) -> None:
+        self._fresh_ms = max(self._fresh_ms, asked_ms)
+        self._silent_ms = 0.0
+        if self.fenced:
+            self.fenced = False
+            log.warning("a majority confirms again: serving")
+            self._change(True)
+
+    def _fence(self) -> None:
+        self.fenced = True
+        policy = "stale answers" if self.serves_stale else "serving nobody"
+        log.error("no majority has confirmed this node for %d ms: %s", self._fence_after_ms, policy)
+        waiting, self._waiting, self._collecting = self._waiting, set(), None
+        for shared in waiting:
+            if shared.done():
+                continue
+            if self.serves_stale:
+                shared.set_result(self._stale(None))
+            else:
+                fail(shared, NO_MAJORITY)
+        self._change(False)
+
+
+def fail(future: Future[Freshness], reason: str) -> None:
+    """UnavailableError for whoever waits; nobody may."""
+    future.set_exception(UnavailableError(reason))
+    future.exception()
