@@ -2,7 +2,8 @@
 
 All connections receive into one shared buffer: the loop fills it and hands it over in one step, so nobody else's bytes can
 be in it in between. A connection owns memory only while a frame is incomplete or its peer does not read. 10,000 silent
-connections therefore cost their sockets and small objects, nothing else.
+connections therefore cost their sockets and small objects, nothing else. What is missing of an incomplete frame is received
+right behind what came, into memory that grows with what has come, and a long frame is handed on from there without a copy.
 
 All complete frames of one read are taken in order and their answers leave in one write. Answers that come later (a Future)
 are written when they come, in whatever order: peers match by opaque.
@@ -36,6 +37,8 @@ TURN_BUDGET_NS = 10_000_000
 """Time for which requests of one connection are answered at one go; then all others have their turn."""
 LARGE_ANSWER_BYTES = 65_536
 """An answer of more is written at once, so that back-pressure counts it before the next one is made."""
+LONG_FRAME_BYTES = 65_536
+"""An incomplete frame of more is handed on where it was received. Also the room that an incomplete frame has at first."""
 SAMPLED_HITS = 16
 """Requests of the fast path of which one read's latency is taken for all."""
 
@@ -43,7 +46,9 @@ SAMPLED_HITS = 16
 class Dispatcher(Protocol):
     """Turns request frames into answer frames."""
 
-    def request(self, connection: "RemotingConnection", data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
+    def request(
+        self, connection: "RemotingConnection", data: bytes | memoryview, start: int, bounds: FrameBounds
+    ) -> bytes | None:
         """Answer of the frame at ``start``; None: there is none, or it comes later through ``RemotingConnection.finish``,
         which ``defer`` announces. Raises FrameError."""
 
@@ -83,6 +88,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_closing",
         "_decided",
         "_ended",
+        "_filled",
         "_host",
         "_is_plain",
         "_needed",
@@ -119,7 +125,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Decided for frames without TLS, and not closing."""
         self._proxied = False
         self._partial: bytearray | None = None
+        """Bytes that complete nothing yet or have to wait, and room for more."""
+        self._filled = 0
+        """Bytes in it."""
         self._needed = FIRST_JUDGED_BYTES
+        """Bytes that must be there before it is looked at."""
         self._reading = True
         self._unwritable = False
         self._unsent = 0
@@ -143,14 +153,23 @@ class RemotingConnection(asyncio.BufferedProtocol):
         stream.set_write_buffer_limits(self._host.limits.high_water_bytes, self._host.limits.low_water_bytes)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._host.receive_view
+        if self._partial is None or not self._is_plain:
+            return self._host.receive_view
+        if self._filled == len(self._partial):
+            room = min(self._needed, max(4 * self._filled, LONG_FRAME_BYTES))
+            self._partial += bytes(room - self._filled)
+        return memoryview(self._partial)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
         host = self._host
         metrics = host.metrics
         metrics.bytes_in += count
         self.last_active_tick = host.idle.tick
-        if self._is_plain and self._partial is None:
+        if self._is_plain and self._partial is not None:
+            self._filled += count
+            self._hold()
+            self._proceed()
+        elif self._is_plain:
             data = host.receive_view[:count].tobytes()
             pieces: list[bytes] = []
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
@@ -206,6 +225,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def is_closing(self) -> bool:
         """True once it is closed or closing: nothing can be answered any more."""
         return self._closing
+
+    @property
+    def descriptor(self) -> int:
+        """Of the socket, until the connection is lost."""
+        assert self._transport is not None
+        return int(self._transport.get_extra_info("socket").fileno())
 
     def has_sent_something(self) -> bool:
         """Whether unsent bytes have become fewer since this was asked last: a peer that reads slowly is not idle."""
@@ -300,6 +325,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 self._host.held.begin(self, self._host.now_s())
         else:
             self._partial += data
+        self._filled = len(self._partial)
         self._hold()
 
     def _drop_partial(self) -> None:
@@ -310,14 +336,15 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _proceed(self) -> None:
         """Look at the kept bytes, if there are enough of them now."""
-        if self._closing or self._partial is None or len(self._partial) < self._needed or not self._reading:
+        if self._closing or self._partial is None or self._filled < self._needed or not self._reading:
             return
-        data = bytes(self._partial)
+        received = memoryview(self._partial)[: self._filled]
         if not self._decided:
-            self._decide(data)
+            self._decide(bytes(received))
         else:
+            is_one_long_frame = LONG_FRAME_BYTES < self._filled == self._needed
             self._drop_partial()
-            self._take(data)
+            self._take(received.toreadonly() if is_one_long_frame else bytes(received))
 
     def _decide(self, data: bytes) -> None:
         """What does this connection speak? ``data`` is all that came, at least 12 bytes or what followed a PROXY header."""
@@ -335,6 +362,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             data = data[header.size :]
             if not data:
                 self._partial = bytearray()
+                self._filled = 0
                 self._needed = 1
                 return
         self._decided = True
@@ -388,8 +416,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # -- frames and answers ---------------------------------------------------------------------------------------------
 
-    def _take(self, data: bytes, position: int = 0) -> None:
-        """Handle the frames of ``data`` from ``position`` on in order; keep what is incomplete or has to wait."""
+    def _take(self, data: bytes | memoryview, position: int = 0) -> None:
+        """Handle the frames of ``data`` from ``position`` on in order; keep what is incomplete or has to wait.
+
+        A view holds one frame.
+        """
         started_ns = perf_counter_ns()
         until_ns = started_ns + TURN_BUDGET_NS
         metrics = self._host.metrics
@@ -417,12 +448,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
             metrics.latency.observe(perf_counter_ns() - started_ns, answered)
             metrics.fast_path_observed += hits
         if position < len(data) and not self._closing:
-            self._keep(data[position:], incomplete)
+            self._keep(memoryview(data)[position:], incomplete)
             if self._reading and not incomplete:
                 self.suspend()
                 asyncio.get_running_loop().call_soon(self.resume)
 
-    def _answer(self, data: bytes, position: int, pieces: list[bytes], until_ns: int) -> tuple[int, bool]:
+    def _answer(self, data: bytes | memoryview, position: int, pieces: list[bytes], until_ns: int) -> tuple[int, bool]:
         """Answer frames until ``pieces`` are worth a write: where that was, and whether the bytes there are no whole frame."""
         prepared, request = self._host.prepared, self._host.dispatcher.request
         size = len(data)
@@ -438,15 +469,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
                     break
             if perf_counter_ns() >= until_ns:
                 break
-            if position < size and self._reading:
+            if position < size and self._reading and isinstance(data, bytes):
                 position = prepared(self, data, position, pieces)
         return position, position == size
 
-    def _keep(self, rest: bytes, incomplete: bool) -> None:
+    def _keep(self, rest: memoryview, incomplete: bool) -> None:
         self._needed = len(rest) + missing_bytes(rest, 0, len(rest)) if incomplete else 0
         if incomplete and self._reading:
             self._host.held.begin(self, self._host.now_s())
         self._partial = bytearray(rest)
+        self._filled = len(rest)
         self._hold()
 
     def _send(self, data: bytes) -> None:

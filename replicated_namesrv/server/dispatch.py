@@ -79,7 +79,7 @@ class RequestDispatcher:
         self._is_going_away = True
         self.answers.is_off = True
 
-    def request(self, connection: RemotingConnection, data: bytes, start: int, bounds: FrameBounds) -> bytes | None:
+    def request(self, connection: RemotingConnection, data: bytes | memoryview, start: int, bounds: FrameBounds) -> bytes | None:
         """See ``connection.Dispatcher``."""
         header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
         if header.is_response:
@@ -148,7 +148,7 @@ class RequestDispatcher:
             return None
         self._metrics.count_request(header.code, answer.code)
         parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
-        if request.lasting_topic is not None:
+        if request.lasting_topic is not None and isinstance(request.data, bytes):
             self.answers.remember(request.data, request.start, request.bounds.end, request.lasting_topic, parts)
         return answer_frame(parts, opaque_bytes(header.opaque, header.serialize_type))
 
@@ -183,9 +183,13 @@ class RequestDispatcher:
         else:
             self._pending_others += change
 
+    def connection_lost(self, connection: RemotingConnection) -> None:
+        """Give up what waits for a connection that is gone."""
+        self._registrations.queue.drop(connection)
+
     async def stop(self) -> None:
         """Give up what is unfinished."""
-        self._registrations.stop()
+        self._registrations.queue.stop()
         if self._other is not None:
             await self._other.close()
 

@@ -1,27 +1,23 @@
-"""Code 103: registrations, recognised without decoding where nothing can have changed, decoded in slices where they are large.
+"""Code 103: registrations, recognised without decoding where nothing can have changed, else evaluated in slices.
 
-**Memo.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a hash
-of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a registration
-that was fully evaluated, changed nothing, and during whose evaluation the generation did not move.
-``RouteInfoManager.group_generation`` proves that the same registration changes nothing and has the same answer as long as that
-generation stands; so it is only a sign of life then. The hash has 128 bits and is not cryptographic: whoever forges an equal one
-makes his own registration go unnoticed, nobody else's.
+Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a hash of the body
+(less the one stamp in it that means nothing), and the group's generation are remembered, but only of a registration that was
+fully evaluated, changed nothing, and during whose evaluation the generation did not move. ``RouteInfoManager.group_generation``
+proves that the same registration changes nothing and has the same answer as long as that generation stands; so it is only a
+sign of life then. The hash has 128 bits and is not cryptographic: whoever forges an equal one makes his own registration go
+unnoticed, nobody else's.
 
-**Slices.** Decoding runs a few milliseconds at a time. What is not done within the first slice is queued; one queue for all
-connections and one slice per turn of the loop, so that 300 large registrations at once delay others no more than one does.
-The connection of a queued registration is read no further until it is applied: what a broker says after it comes after it.
-What is queued is bounded in bytes.
+The checksum of the body that brokers send along is compared each time. For a body that differs from the remembered one in its
+stamp alone it follows from the remembered checksum (``wire.crc32``), so that the body is read once, for the hash.
 """
 
 import asyncio
 import time
-import zlib
 from asyncio import Future
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
-from time import perf_counter_ns
 from typing import NamedTuple
+from zlib import crc32
 
 from xxhash import xxh3_128
 
@@ -29,57 +25,42 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.metrics import ServerMetrics
-from replicated_namesrv.server.request import (
-    OVERLOAD,
-    Answer,
-    Deferred,
-    Outcome,
-    Request,
-    java_boolean,
-    java_int,
-    java_long,
-    then,
-)
+from replicated_namesrv.server.registration_queue import SMALL_BYTES, Evaluation, RegistrationQueue
+from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_int, java_long, settle, then
 from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
-from replicated_namesrv.wire.registration import RegisterBrokerBody, Steps, decode_register_body
+from replicated_namesrv.wire.crc32 import VariedCrc
+from replicated_namesrv.wire.fastjson import finish
+from replicated_namesrv.wire.registration import RegisterBrokerBody, decode_register_body
 from replicated_namesrv.wire.registration_canonical import without_meaning
 
 ERROR = ResponseCode.SYSTEM_ERROR.value
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-TURN_BUDGET_NS = 4_000_000
-"""Decoding time per turn of the loop."""
-QUEUED_BYTES_MAX = 512 << 20
-"""Bodies that wait to be decoded, in all; a registration beyond them is answered with code 2, and its broker tries again."""
+SLICE_BYTES = 1 << 20
+"""Bytes of a body that are hashed, or checked, in one slice."""
 MEMO_ENTRIES_MAX = 100_000
 CRC_MASK = 0x7FFFFFFF
+WRONG_CRC = Answer(ERROR, "crc32 not match", {})
+
+
+class Reading(NamedTuple):
+    """What a registration is recognised by."""
+
+    fields: tuple[object, ...]
+    """Header fields that the outcome depends on, as they were sent."""
+    body_hash: bytes
+    """Of all of the body that the outcome depends on, and of where the rest stood."""
+    crc: VariedCrc | None
+    """Of the body, with its stamp as the part that varies; None: the broker sent none to compare it with."""
 
 
 class Memo(NamedTuple):
     """A registration that changed nothing."""
 
-    fields: tuple[object, ...]
-    """Header fields that the outcome depends on, as they were sent."""
-    body_hash: bytes
+    reading: Reading
     generation: int
-
-
-class Job:
-    """A registration being decoded."""
-
-    __slots__ = ("body_bytes", "body_hash", "done", "fields", "request", "steps")
-
-    def __init__(
-        self, request: Request, steps: Steps, fields: tuple[object, ...], body_hash: bytes, done: Future[Answer]
-    ) -> None:
-        self.request = request
-        self.body_bytes = request.bounds.end - request.bounds.body_start
-        self.steps = steps
-        self.fields = fields
-        self.body_hash = body_hash
-        self.done = done
 
 
 class Registrations:
@@ -92,16 +73,12 @@ class Registrations:
         metrics: ServerMetrics,
         wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:
+        self.queue = RegistrationQueue(metrics)
         self._settings = settings
         self._service = service
         self._metrics = metrics
         self._wall_clock_ms = wall_clock_ms
         self._memos: dict[tuple[str, str], Memo] = {}
-        self._queue: deque[Job] = deque()
-        self._queued_bytes = 0
-        self._spent_ns = 0
-        """Decoding time in this turn of the loop."""
-        self._turn_scheduled = False
 
     def register(self, request: Request) -> Outcome:
         """Code 103. Raises BodyError."""
@@ -112,135 +89,110 @@ class Registrations:
             return Answer(
                 ERROR, f"{', '.join(missing) or 'brokerId'} is missing; send all of clusterName, brokerName, brokerAddr, brokerId"
             )
-        fields = memo_fields(request)
         body = memoryview(request.data)[request.bounds.body_start : request.bounds.end]
-        crc = java_int(get("bodyCrc32"))
-        if crc and crc != zlib.crc32(body) & CRC_MASK:
-            return Answer(ERROR, "crc32 not match", {})
-        body_hash = hash_of_meaning(body)
-        memo = Memo(fields, body_hash, self._service.state.group_generation(broker_name))
-        if memo == self._memos.get((cluster_name, broker_addr)):
+        if len(body) > SMALL_BYTES:
+            return self.queue.evaluate(request, self._evaluate(request, body, None))
+        reading = finish(self._read(request, body))
+        if reading is None:
+            return WRONG_CRC
+        known = self._known(request, body, reading)
+        if known is not None:
+            return known
+        return self.queue.evaluate(request, self._evaluate(request, bytes(body), reading))
+
+    def _read(self, request: Request, body: memoryview) -> Generator[None, None, Reading | None]:
+        """What the request is recognised by; None: its checksum is wrong."""
+        start, end = without_meaning(body)
+        digest = xxh3_128(body[:start])
+        for position in range(end, len(body), SLICE_BYTES):
+            if position > end:
+                yield
+            digest.update(body[position : position + SLICE_BYTES])
+        body_hash = digest.digest() + start.to_bytes(4, "big")
+        sent = java_int(request.fields.get("bodyCrc32"))
+        crc = None
+        if sent:
+            memo = self._memos.get(key_of(request))
+            crc = memo.reading.crc if memo is not None and memo.reading.body_hash == body_hash else None
+            if crc is None:
+                crc = yield from read_crc(body, start, end)
+            if sent != crc.with_part(body[start:end]) & CRC_MASK:
+                return None
+        return Reading(memo_fields(request), body_hash, crc)
+
+    def _known(self, request: Request, body: memoryview, reading: Reading) -> Outcome | None:
+        """The outcome where the body need not be decoded."""
+        cluster_name, broker_addr = key = key_of(request)
+        memo = self._memos.get(key)
+        if (
+            memo is not None
+            and memo.reading.body_hash == reading.body_hash
+            and memo.reading.fields == reading.fields
+            and memo.generation == self._service.state.group_generation(request.fields["brokerName"])
+        ):
             outcome = self._service.renew_unchanged(cluster_name, broker_addr, request.connection)
             if isinstance(outcome, Future):
                 self._metrics.registration_memo_hits += 1
-                start, bounds = request.start, request.bounds
-                shifted = bounds._replace(
-                    header_start=bounds.header_start - start, body_start=bounds.body_start - start, end=bounds.end - start
-                )
-                frame = Request(request.connection, request.header, request.data[start : bounds.end], 0, shifted)
                 done: Future[Answer] = asyncio.get_running_loop().create_future()
-                outcome.add_done_callback(partial(self._renewed, frame, fields, body_hash, done))
+                outcome.add_done_callback(partial(self._renewed, request, bytes(body), reading, done))
                 return Deferred(done, lambda answer: answer)
             if outcome is not None:
                 self._metrics.registration_memo_hits += 1
                 return self._answer(outcome)
         self._metrics.registration_memo_misses += 1
-        return self._decode(request, fields, body_hash)
+        return None
 
     def _renewed(
-        self,
-        request: Request,
-        fields: tuple[object, ...],
-        body_hash: bytes,
-        done: Future[Answer],
-        outcome: Future[Result | None],
+        self, request: Request, body: bytes, reading: Reading, done: Future[Answer], outcome: Future[Result | None]
     ) -> None:
         """A renewal was confirmed, or has to become a registration after all."""
         if done.done():
             return
+        if request.connection.is_closing:
+            done.cancel()
+            return
         try:
             result = outcome.result()
-            settle(done, self._decode(request, fields, body_hash) if result is None else self._answer(result))
+            if result is None:
+                settle(done, self.queue.evaluate(request, self._evaluate(request, body, reading)))
+            else:
+                done.set_result(self._answer(result))
         except asyncio.CancelledError:
             done.cancel()
         except Exception as error:
             done.set_exception(error)
 
-    def stop(self) -> None:
-        """Drop what is queued."""
-        for job in self._queue:
-            job.done.cancel()
-        self._queue.clear()
-        self._queued_bytes = 0
-
-    # -- decoding -------------------------------------------------------------------------------------------------------
-
-    def _decode(self, request: Request, fields: tuple[object, ...], body_hash: bytes) -> Outcome:
+    def _evaluate(self, request: Request, body: bytes | memoryview, reading: Reading | None) -> Evaluation:
+        """All that is left to do; without ``reading``, that too."""
+        if reading is None:
+            assert isinstance(body, memoryview)
+            reading = yield from self._read(request, body)
+            if reading is None:
+                return WRONG_CRC
+            known = self._known(request, body, reading)
+            if known is not None:
+                return known
+        body = bytes(body)
+        yield
         compressed = java_boolean(request.fields.get("compressed"))
-        steps = decode_register_body(request.body, request.header.version, compressed, self._settings.max_inflated_body_bytes)
-        job = Job(request, steps, fields, body_hash, asyncio.get_running_loop().create_future())
-        if not self._queue and self._spent_ns < TURN_BUDGET_NS:
-            decoded = self._run(steps)
-            if decoded is not None:
-                return self._apply(job, decoded)
-        if self._queued_bytes + job.body_bytes > QUEUED_BYTES_MAX:
-            self._metrics.hit_limit("queuedRegistrationBytes")
-            return OVERLOAD
-        self._queue.append(job)
-        self._queued_bytes += job.body_bytes
-        self._schedule_turn()
-        request.connection.suspend()
-        return Deferred(job.done, lambda answer: answer)
-
-    def _run(self, steps: Steps) -> RegisterBrokerBody | None:
-        """Decode until done or until this turn's budget is spent (None). Raises BodyError."""
-        started_ns = perf_counter_ns()
-        try:
-            while self._spent_ns + perf_counter_ns() - started_ns < TURN_BUDGET_NS:
-                next(steps)
-        except StopIteration as stop:
-            decoded: RegisterBrokerBody = stop.value
-            return decoded
-        finally:
-            self._spent_ns += perf_counter_ns() - started_ns
-            self._schedule_turn()
-        return None
-
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
-
-    def _turn(self) -> None:
-        """A new turn of the loop: the oldest queued registrations get its budget."""
-        self._turn_scheduled = False
-        self._spent_ns = 0
-        while self._queue and self._spent_ns < TURN_BUDGET_NS:
-            job = self._queue[0]
-            connection = job.request.connection
-            if connection.is_closing:
-                self._drop_first()
-                job.done.cancel()
-                continue
-            try:
-                decoded = self._run(job.steps)
-                if decoded is None:
-                    return
-                outcome = self._apply(job, decoded)
-            except Exception as error:
-                job.done.set_exception(error)
-            else:
-                settle(job.done, outcome)
-            self._drop_first()
-            connection.resume()
-
-    def _drop_first(self) -> None:
-        self._queued_bytes -= self._queue.popleft().body_bytes
+        decoded = yield from decode_register_body(
+            body, request.header.version, compressed, self._settings.max_inflated_body_bytes
+        )
+        return self._apply(request, reading, decoded)
 
     # -- applying ---------------------------------------------------------------------------------------------------------
 
-    def _apply(self, job: Job, decoded: RegisterBrokerBody) -> Outcome:
-        started_ns = perf_counter_ns()
-        command = registration_of(job.request, decoded, self._wall_clock_ms())
+    def _apply(self, request: Request, reading: Reading, decoded: RegisterBrokerBody) -> Outcome:
+        command = registration_of(request, decoded, self._wall_clock_ms())
         generation = self._service.state.group_generation(command.broker_name)
-        outcome = then(
-            self._service.register(command, job.request.connection),
-            lambda result: self._registered(job, command, generation, decoded.data_version is not None, result),
+        return then(
+            self._service.register(command, request.connection),
+            lambda result: self._registered(reading, command, generation, decoded.data_version is not None, result),
         )
-        self._spent_ns += perf_counter_ns() - started_ns
-        return outcome
 
-    def _registered(self, job: Job, command: RegisterBroker, generation: int, is_repeatable: bool, result: Result) -> Answer:
+    def _registered(
+        self, reading: Reading, command: RegisterBroker, generation: int, is_repeatable: bool, result: Result
+    ) -> Answer:
         state = self._service.state
         key = (command.cluster_name, command.broker_addr)
         held = state.registration(*key)
@@ -249,7 +201,7 @@ class Registrations:
         if is_repeatable and is_held and same_generation and result.code == 0 and not result.changed:
             if len(self._memos) >= MEMO_ENTRIES_MAX:
                 self._memos.clear()
-            self._memos[key] = Memo(job.fields, job.body_hash, generation)
+            self._memos[key] = Memo(reading, generation)
         return self._answer(result)
 
     def _answer(self, result: Result) -> Answer:
@@ -268,6 +220,11 @@ class Registrations:
         return Answer(ext_fields=fields, body=body)
 
 
+def key_of(request: Request) -> tuple[str, str]:
+    """Cluster name and address of the broker that registers."""
+    return request.fields["clusterName"], request.fields["brokerAddr"]
+
+
 def memo_fields(request: Request) -> tuple[object, ...]:
     """Header fields that the outcome of a registration depends on."""
     get = request.fields.get
@@ -283,12 +240,15 @@ def memo_fields(request: Request) -> tuple[object, ...]:
     )
 
 
-def hash_of_meaning(body: memoryview) -> bytes:
-    """Hash of all of a body that a registration's outcome depends on, and of where the rest stood."""
-    start, end = without_meaning(body)
-    digest = xxh3_128(body[:start])
-    digest.update(body[end:])
-    return digest.digest() + start.to_bytes(4, "big")
+def read_crc(body: memoryview, start: int, end: int) -> Generator[None, None, VariedCrc]:
+    """The checksum of a body, by the part from ``start`` to ``end``; in slices."""
+    before = crc32(body[:start])
+    whole = varied = crc32(body[start:end], before)
+    for position in range(end, len(body), SLICE_BYTES):
+        if position > end:
+            yield
+        whole = crc32(body[position : position + SLICE_BYTES], whole)
+    return VariedCrc(whole, before, varied, len(body) - end)
 
 
 def registration_of(request: Request, decoded: RegisterBrokerBody, now_ms: int) -> RegisterBroker:
@@ -311,20 +271,3 @@ def registration_of(request: Request, decoded: RegisterBrokerBody, now_ms: int) 
         topic_queue_mapping_infos=decoded.topic_queue_mapping_infos,
         filter_servers=decoded.filter_servers,
     )
-
-
-def settle(done: Future[Answer], outcome: Outcome) -> None:
-    """Complete ``done`` with what ``outcome`` is or becomes."""
-    if isinstance(outcome, Answer):
-        done.set_result(outcome)
-        return
-
-    def settled(future: Future[object]) -> None:
-        try:
-            done.set_result(outcome.convert(future.result()))
-        except asyncio.CancelledError:
-            done.cancel()
-        except Exception as error:
-            done.set_exception(error)
-
-    outcome.future.add_done_callback(settled)

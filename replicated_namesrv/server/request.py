@@ -1,7 +1,7 @@
 """What handlers work with: one decoded request, and the answer they give to it."""
 
 import re
-from asyncio import Future
+from asyncio import CancelledError, Future
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -48,14 +48,14 @@ class Request:
     __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "start")
 
     def __init__(
-        self, connection: "RemotingConnection", header: RemotingHeader, data: bytes, start: int, bounds: FrameBounds
+        self, connection: "RemotingConnection", header: RemotingHeader, data: bytes | memoryview, start: int, bounds: FrameBounds
     ) -> None:
         self.connection = connection
         self.header = header
         self.fields = header.ext_fields if header.ext_fields is not None else NO_FIELDS
         """extFields; none at all counts as empty."""
         self.data = data
-        """The read buffer: the frame is ``data[start:bounds.end]``."""
+        """The read buffer: the frame is ``data[start:bounds.end]``. A view where it holds one long frame."""
         self.start = start
         self.bounds = bounds
         self.lasting_topic: str | None = None
@@ -71,12 +71,29 @@ class Request:
     @property
     def body(self) -> bytes:
         """The body; empty where Java sees null."""
-        return self.data[self.bounds.body_start : self.bounds.end]
+        return bytes(self.data[self.bounds.body_start : self.bounds.end])
 
 
 def then(outcome: T | Future[T], convert: Callable[[T], Answer]) -> Outcome:
     """The answer from what the service gave, which may be the value itself or a Future of it."""
     return Deferred(outcome, convert) if isinstance(outcome, Future) else convert(outcome)
+
+
+def settle(done: Future[Answer], outcome: Outcome) -> None:
+    """Complete ``done`` with what ``outcome`` is or becomes."""
+    if isinstance(outcome, Answer):
+        done.set_result(outcome)
+        return
+
+    def settled(future: Future[object]) -> None:
+        try:
+            done.set_result(outcome.convert(future.result()))
+        except CancelledError:
+            done.cancel()
+        except Exception as error:
+            done.set_exception(error)
+
+    outcome.future.add_done_callback(settled)
 
 
 def java_long(text: str | None) -> int | None:

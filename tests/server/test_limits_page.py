@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from replicated_namesrv.server import connection, registrations
+from replicated_namesrv.server import connection, registration_queue
 from replicated_namesrv.settings import ROWS
 from replicated_namesrv.wire import fastjson, fastjson_values, frame, header, proxy_protocol, registration
 from replicated_namesrv.wire import registration_compressed as compressed
@@ -40,8 +40,8 @@ def test_fixed_limits(row: str, told: str) -> None:
 
 
 def test_waiting_registrations() -> None:
-    assert f"have {registrations.QUEUED_BYTES_MAX >> 20} MiB in all" in PAGE
-    assert f"takes {registrations.TURN_BUDGET_NS // 1_000_000} ms of a turn" in PAGE
+    assert f"have {registration_queue.QUEUED_BYTES_MAX >> 20} MiB in all" in PAGE
+    assert f"takes {registration_queue.TURN_BUDGET_NS // 1_000_000} ms of a turn" in PAGE
 
 
 def test_settings_are_those_there_are() -> None:
