@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import time
 from asyncio import Future
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,10 @@ class IndependentNode:
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker was last heard, None for one that is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
+
+    def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
+        """Raises SettingError: brokers register again by themselves, and what else there is is the KV config."""
+        raise SettingError("this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'")
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Raises SettingError: there is no leader."""

@@ -1,7 +1,7 @@
 """What the admin side needs of the rest of a node, said as small interfaces that it owns."""
 
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +10,7 @@ from aiohttp import web
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.routes.history import History
+from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
@@ -43,6 +44,10 @@ class ObservedService(NameService, Protocol):
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
         """``tell(leader, term)`` at each change of the leader this node believes in."""
+
+    def restore(self, snapshot: AsyncIterator[bytes]) -> "Future[Result]":
+        """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused.
+        Raises SettingError on an independent node; fails as a proposal does, and with what ``snapshot`` raises."""
 
     def transfer_leadership(self, to: str | None) -> "Future[None]":
         """Hand over to ``to``, or to the node that is furthest. Raises SettingError (this node does not lead, or there is no

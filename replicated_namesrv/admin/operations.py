@@ -1,16 +1,20 @@
-"""Operations on a whole node or cluster: backup, and handing over the leader's office."""
+"""Operations on a whole node or cluster: backup and restore, and handing over the leader's office."""
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
 from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import CONTEXT
-from replicated_namesrv.admin.responses import json_response
+from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.admin.views import fresh_state
+from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes import backup as backups
 
+RESTORE_BYTES_MAX = 1 << 30
+READ_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 60.0
 """Whoever fetches a backup and takes nothing for so long is closed: a backup holds on to the state as it was."""
 
@@ -36,6 +40,37 @@ async def backup(request: web.Request) -> web.StreamResponse:
             await response.write(part)
         await asyncio.sleep(0)
     return response
+
+
+async def restore(request: web.Request) -> web.Response:
+    """``POST /v1/restore``: the body, a file of ``/v1/backup``, becomes the state of a fresh cluster."""
+    service = request.app[CONTEXT].service
+    result = await service.restore(_snapshot_in(request))
+    if result.code:
+        remedy = "form a new cluster with empty data directories, or bring back its KV config alone: namesrv kv import FILE"
+        return json_error(409, result.remark or "refused", remedy)
+    return json_response({"changed": True, "revision": service.state.revision})
+
+
+async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
+    """The snapshot in the body, whose checksum has been looked at when this ends. Raises BodyError."""
+    reader, size = backups.BackupReader(), 0
+    try:
+        while True:
+            async with asyncio.timeout(READ_TIMEOUT_S):
+                data = await request.content.readany()
+            if not data:
+                break
+            size += len(data)
+            if size > RESTORE_BYTES_MAX:
+                raise BodyError(f"the backup has more than {RESTORE_BYTES_MAX} bytes")
+            if ready := reader.feed(data):
+                yield ready
+        reader.finish()
+    except backups.BackupError as error:
+        raise BodyError(str(error)) from None
+    except TimeoutError:
+        raise BodyError(f"nothing of the backup came for {READ_TIMEOUT_S:g} s") from None
 
 
 async def transfer_leadership(request: web.Request) -> web.Response:

@@ -44,5 +44,6 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _change("DELETE", "/v1/kv/{namespace}/{key:.+}", changes.delete_kv),
     _change("DELETE", "/v1/topics/{topic:.+}", changes.delete_topic),
     _change("POST", "/v1/config", changes.update_config),
+    _change("POST", "/v1/restore", operations.restore),
     _change("POST", "/v1/leader/transfer", operations.transfer_leadership),
 )

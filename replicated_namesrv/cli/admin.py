@@ -101,7 +101,8 @@ class Admin:
             except OSError as cause:
                 raise AdminError(f"{address}: no answer ({reason_of(cause)})") from None
             try:
-                connection.request(method, path, body, fields)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it heard all
+                    connection.request(method, path, body, fields)
                 response = connection.getresponse()
                 if response.status != 200:
                     raise _refusal(address, response.status, _object(response.read(ANSWER_BYTES_MAX)))

@@ -22,17 +22,19 @@ _EXAMPLES = """\
   namesrv kv get ORDER_TOPIC_CONFIG TopicTest                           ask the first that answers
   namesrv kv list ORDER_TOPIC_CONFIG
   namesrv kv delete ORDER_TOPIC_CONFIG TopicTest
+  namesrv kv import kvConfig.json                                       put every entry of a RocketMQ or AP name server's file,
+                                                                        or of a file made by 'namesrv backup'
 """
 
-_OPERANDS = {"get": ("KEY",), "put": ("KEY", "VALUE"), "delete": ("KEY",), "list": ()}
+_OPERANDS = {"get": ("KEY",), "put": ("KEY", "VALUE"), "delete": ("KEY",), "list": (), "import": ()}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", choices=tuple(_OPERANDS))
-    parser.add_argument("namespace", metavar="NAMESPACE")
+    parser.add_argument("namespace", metavar="NAMESPACE|FILE", help="FILE for import, else a namespace")
     parser.add_argument(
-        "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for list"
+        "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for list and import"
     )
     add_client_arguments(parser, _EXAMPLES)
     parser.set_defaults(usage_error=parser.error)
@@ -42,10 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit code."""
     expected = _OPERANDS[arguments.action]
     if len(arguments.operands) != len(expected):
-        wanted = " ".join(("NAMESPACE", *expected))
+        wanted = "FILE" if arguments.action == "import" else " ".join(("NAMESPACE", *expected))
         arguments.usage_error(
             f"'kv {arguments.action}' wants {wanted}, got {1 + len(arguments.operands)} of {1 + len(expected)} words"
         )
+    if arguments.action == "import":
+        from replicated_namesrv.cli.kv_import import run_import  # it needs much that the others do not
+
+        return run_import(arguments)
     return run_with_servers(arguments, {"get": _get, "list": _list}.get(arguments.action, _write))
 
 

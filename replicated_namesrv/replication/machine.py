@@ -26,7 +26,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.interfaces import UnknownCommandError
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
-from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
+from replicated_namesrv.routes.history import EXPIRED, LOST, RESTORED, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
@@ -281,6 +281,21 @@ class RouteStateMachine:
         self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
         self.effects.clear()
         self.expired.clear()
+        self.on_settings()
+
+    def take_over(self, reader: SnapshotReader, revisions_skipped: int) -> None:
+        """Become the state of a backup, as a new beginning: every broker in it counts as having registered just now. Raises
+        RouteFormatError, and then nothing changed."""
+        before = self.state.revision
+        self.state.adopt(reader)
+        self.state.begin_anew(max(before, self.state.revision) + revisions_skipped)
+        self.serial += 1
+        self.history.restart(self.state.revision - 1)
+        self.history.add(self.state.revision, RESTORED, self.time_ms, {})
+        for registration in self.state.registrations():
+            key = (registration.cluster_name, registration.broker_addr)
+            self.marks[key] = Mark(self.state.revision, self.serial, "")
+            self.on_registered(key, registration.epoch, "")
         self.on_settings()
 
 

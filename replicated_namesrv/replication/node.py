@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import time
 from asyncio import Future
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
 from replicated_namesrv.replication.registrations import Registrations
+from replicated_namesrv.replication.restore import RestorableMachine, restore
 from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
@@ -93,7 +94,8 @@ class ReplicatedNode(Observer):
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         config = RaftConfig(proposal_timeout_ms=budget_ms, read_timeout_ms=budget_ms, lease_reads=True)
         if raft is None:
-            self._raft: Raft = RaftService(transport, settings.data_path / "raft", self._machine, config, self)
+            machine = RestorableMachine(self._machine)
+            self._raft: Raft = RaftService(transport, settings.data_path / "raft", machine, config, self)
         else:
             self._raft = raft(self._machine, config, self)
         self._members = sorted(transport.addresses)
@@ -403,6 +405,10 @@ class ReplicatedNode(Observer):
         return self._settings.text()
 
     # What the admin side asks for
+
+    def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
+        """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused."""
+        return asyncio.ensure_future(restore(self._propose, snapshot))
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Hand over to ``to``, or to the node that is furthest. Raises SettingError; fails with UnavailableError."""

@@ -107,6 +107,11 @@ class RouteInfoManager:
         self._tables = tables
         self._digester = Digester(tables)
 
+    def begin_anew(self, revision: int) -> None:
+        """Count everything held as having changed at ``revision``, brokers as begun there: nothing remembered of an earlier
+        revision, here or by anybody else, is taken for what is now."""
+        self._tables.begin_anew(revision)
+
     # -- versions
 
     @property

@@ -165,6 +165,16 @@ class Tables:
                 self.effects.append(BrokerRemoved(gone.cluster_name, gone.broker_addr, gone.broker_name, gone.epoch))
         return self.changed
 
+    def begin_anew(self, revision: int) -> None:
+        """Stamp everything with ``revision``."""
+        self.revision = self.settings_revision = self.kv_revision = revision
+        self.topic_revisions.update(dict.fromkeys(self.topic_revisions, revision))
+        for group in self.groups.values():
+            group.generation = revision
+            for broker_id, member in group.members.items():
+                anew = member._replace(epoch=revision)
+                group.members[broker_id] = self.live[member.cluster_name, member.broker_addr] = anew
+
     # -- groups and clusters
 
     def touch(self, group: BrokerGroup) -> None:

@@ -250,7 +250,66 @@ async def test_a_backup_tries_every_node_before_it_gives_up(tmp_path: Path) -> N
     assert not (tmp_path / "c").exists()
 
 
-@pytest.mark.parametrize("command", ["status", "leader", "watch", "backup"])
+async def test_a_backup_is_restored_into_a_fresh_cluster_only(tmp_path: Path) -> None:
+    file = tmp_path / "a.backup"
+    async with operated(tmp_path / "old") as cluster:
+        for number in range(40):
+            await put(cluster.nodes[0], f"k{number}", str(number) * 3000)
+        done = await run("backup", str(file), "-a", cluster.admin)
+        assert done.code == 0, done
+        refused = await run("restore", str(file), "-a", cluster.admin)
+        assert refused.code == 1
+        assert "not fresh, it holds 40 KV entries" in refused.err
+        old = dict(cluster.nodes[0].service.state.kv_table()["N"])
+    async with operated(tmp_path / "new") as cluster:
+        damaged = tmp_path / "damaged"
+        damaged.write_bytes(file.read_bytes()[:-1])
+        refused = await run("restore", str(damaged), "-a", cluster.admin)
+        assert refused.code == 1
+        assert "damaged" in refused.err
+        leader = await cluster.elected()
+        follower = next(port for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True) if node is not leader)
+        done = await run("restore", str(file), "-a", f"127.0.0.1:{follower}", "--json")
+        assert done.code == 0, done
+        revision = json.loads(done.out)["revision"]
+        for node in cluster.nodes:
+            await until(functools.partial(has_revision, node, revision), "the restored state")
+            assert node.service.state.kv_table()["N"] == old
+        told = json.loads((await run("status", "-a", cluster.admin, "--json")).out)
+        assert (told["digestsEqual"], told["revision"]) == (True, revision)
+        answer = await http(follower, "/v1/watch?from=40")
+        assert (answer.status, answer.json["oldest"]) == (410, revision - 1)
+        body = b"x" * 2_000_000
+        answer = await http(follower, "/v1/restore", "POST", body)
+        assert answer.status in (400, 409)
+
+
+async def test_kv_config_is_imported_from_either_kind_of_file(tmp_path: Path) -> None:
+    file, backup = tmp_path / "kvConfig.json", tmp_path / "a.backup"
+    file.write_text(json.dumps({"configTable": {"ORDER_TOPIC_CONFIG": {"t": "a:4;b:4"}, "N": {"k": "ä", "gone": None}}}))
+    wanted = {"ORDER_TOPIC_CONFIG": {"t": "a:4;b:4"}, "N": {"k": "ä"}}
+    async with operated(tmp_path / "cp") as cluster:
+        done = await run("kv", "import", str(file), "-n", cluster.namesrv, "--json")
+        assert done.code == 0, done
+        assert [(row["entries"], row["problem"]) for row in json.loads(done.out)] == [(2, None)] * 3
+        assert {name: dict(table) for name, table in cluster.nodes[1].service.state.kv_table().items()} == wanted
+        assert (await run("backup", str(backup), "-a", cluster.admin)).code == 0
+    async with operated(tmp_path / "ap", 2, "ap") as nodes:
+        done = await run("kv", "import", str(backup), "-n", nodes.namesrv)
+        assert done.code == 0, done
+        for node in nodes.nodes:
+            assert {name: dict(table) for name, table in node.service.state.kv_table().items()} == wanted
+        refused = await run("restore", str(backup), "-a", nodes.admin)
+        assert refused.code == 1
+        assert "namesrv kv import" in refused.err
+    file.write_text("[]")
+    assert (await run("kv", "import", str(file))).code == 1
+    assert (await run("kv", "import", str(tmp_path / "missing"))).code == 1
+    backup.write_bytes(backup.read_bytes()[:-5])
+    assert "cut off" in (await run("kv", "import", str(backup))).err
+
+
+@pytest.mark.parametrize("command", ["status", "leader", "watch", "backup", "restore"])
 async def test_every_operation_explains_itself(command: str) -> None:
     done = await run(command, "--help")
     assert done.code == 0

@@ -1,0 +1,88 @@
+"""``namesrv kv import FILE``: the KV config of another deployment, entry by entry.
+
+The file is RocketMQ's kvConfig.json, which an independent node keeps too, or a backup. Every server of the list is told every
+entry, as mqadmin tells them: where they replicate, the second and third copy change nothing. Entries that are there already
+are overwritten, others stay.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from replicated_namesrv.cli.client import BAD, FOUND, USAGE, Progress, print_json, print_table, run_with_servers
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import RefusedError, put_kv_request, read_done
+from replicated_namesrv.compat.kv_file import read_kv_file
+from replicated_namesrv.errors import NamesrvError, StorageError, UnavailableError
+from replicated_namesrv.routes.backup import FORMAT, BackupError, BackupReader
+from replicated_namesrv.routes.encoding import RouteFormatError
+from replicated_namesrv.routes.state import RouteInfoManager
+
+
+def run_import(arguments: argparse.Namespace) -> int:
+    """The whole command; its exit code. Raises StorageError."""
+    entries = entries_of(Path(arguments.namespace))
+    return run_with_servers(arguments, lambda servers, given: import_entries(servers, given, entries))
+
+
+def entries_of(file: Path) -> list[tuple[str, str, str]]:
+    """(namespace, key, value) of all entries in a kvConfig.json or a backup. Raises StorageError."""
+    try:
+        with file.open("rb") as source:
+            is_backup = FORMAT.encode() in source.read(len(FORMAT) + 64)
+    except OSError as cause:
+        raise StorageError(f"{file}: {cause.strerror}") from None
+    table = _kv_in_backup(file) if is_backup else read_kv_file(file)
+    return [
+        (namespace, key, value) for namespace, entries in table.items() for key, value in entries.items() if value is not None
+    ]
+
+
+def _kv_in_backup(file: Path) -> Mapping[str, Mapping[str, str | None]]:
+    reader, state = BackupReader(), RouteInfoManager()
+    try:
+        with file.open("rb") as source:
+            parts = [reader.feed(data) for data in iter(lambda: source.read(1 << 20), b"")]
+        reader.finish()
+        state.restore(parts)
+    except OSError as cause:
+        raise StorageError(f"{file}: {cause.strerror}") from None
+    except (BackupError, RouteFormatError) as error:
+        raise StorageError(f"{file}: {error}") from None
+    return state.kv_table()
+
+
+async def import_entries(servers: NameServers, arguments: argparse.Namespace, entries: list[tuple[str, str, str]]) -> int:
+    """Put every entry on every server; per server how many it took, and the first that it did not."""
+    done: dict[str, int] = {}
+    problems: dict[str, str] = {}
+    progress = Progress()
+    for number, (namespace, key, value) in enumerate(entries, 1):
+        progress.show(f"{number} of {len(entries)} entries")
+        for outcome in await servers.tell_all(put_kv_request(namespace, key, value)):
+            try:
+                if outcome.response is None:
+                    raise outcome.error or UnavailableError("no answer")
+                read_done(outcome.response)
+                done[outcome.address] = done.get(outcome.address, 0) + 1
+            except NamesrvError as error:
+                kind = "refused" if isinstance(error, RefusedError) else "not done" if error.definite else "unknown"
+                done.setdefault(outcome.address, 0)
+                problems.setdefault(outcome.address, f"{namespace}/{key}: {kind}: {error}")
+    progress.clear()
+    rows = [
+        {"nameServer": address, "entries": count, "of": len(entries), "problem": problems.get(address)}
+        for address, count in done.items()
+    ]
+    if arguments.json:
+        print_json(rows)
+    elif not entries:
+        print(f"{arguments.namespace} holds no entry")
+    else:
+        print_table(
+            ("name server", "taken", "of", "problem"),
+            [[row["nameServer"], row["entries"], row["of"], row["problem"] or ""] for row in rows],
+        )
+    if entries and not any(done.values()):
+        return USAGE
+    return BAD if problems else FOUND

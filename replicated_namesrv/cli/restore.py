@@ -1,0 +1,88 @@
+"""``namesrv restore FILE``: a backup becomes the state of a fresh cluster.
+
+The file is checked before anything is sent. The cluster takes it through its log, so it is on a majority's disks when this
+command says so. A cluster that holds anything refuses.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from replicated_namesrv.cli.admin import (
+    BAD,
+    GOOD,
+    UNKNOWN,
+    Admin,
+    AdminError,
+    AdminRefusedError,
+    AdminUnknownError,
+    add_admin_arguments,
+    admin_addresses,
+    admin_of,
+)
+from replicated_namesrv.cli.backup import READ_BYTES, check_file
+from replicated_namesrv.cli.client import Progress, print_json
+
+HELP = "put a backup into a fresh cluster"
+
+TIMEOUT_S = 600.0
+"""How long a cluster may take: a large backup has to go through its log."""
+
+_EXAMPLES = """\
+  namesrv restore namesrv.backup
+  namesrv restore namesrv.backup -a 10.0.0.1:9886 --token-file token
+
+A cluster with brokers, topics or KV entries refuses. Start one with empty data directories, restore, and only then let brokers
+reach it. Where brokers have registered already, bring back the KV config alone: namesrv kv import FILE.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("file", metavar="FILE", type=Path)
+    codes = "0 restored; 1 refused: the cluster is not fresh, the file is damaged; 2 usage, no answer, or outcome unknown"
+    add_admin_arguments(parser, _EXAMPLES, codes)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; its exit code."""
+    head = check_file(arguments.file)
+    admin = admin_of(arguments)
+    failure: Exception | None = None
+    for address in admin_addresses(arguments, admin):
+        try:
+            answer = send(admin, address, arguments.file)
+        except AdminError as error:
+            failure = failure or error
+            continue
+        except (AdminRefusedError, AdminUnknownError) as error:
+            print(str(error), file=sys.stderr)
+            return BAD if error.definite else UNKNOWN
+        if arguments.json:
+            print_json({"file": str(arguments.file), "backupRevision": head.revision, "revision": answer["revision"]})
+        else:
+            print(f"restored: revision {head.revision} of the backup is revision {answer['revision']} of this cluster")
+        return GOOD
+    print(str(failure), file=sys.stderr)
+    return UNKNOWN
+
+
+def send(admin: Admin, address: str, file: Path) -> dict[str, int]:
+    """Have one node restore ``file``. Raises AdminError, AdminRefusedError, AdminUnknownError."""
+    progress, size = Progress(), file.stat().st_size
+
+    def parts() -> Iterator[bytes]:
+        sent = 0
+        with file.open("rb") as source:
+            while data := source.read(READ_BYTES):
+                yield data
+                sent += len(data)
+                progress.show(f"{sent >> 20} of {size >> 20} MiB to {address}")
+
+    patient = Admin(max(admin.timeout_s, TIMEOUT_S), admin.token)
+    try:
+        answer: dict[str, int] = patient.ask(address, "/v1/restore", "POST", parts())
+        return answer
+    finally:
+        progress.clear()

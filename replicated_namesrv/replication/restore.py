@@ -1,0 +1,209 @@
+"""Restoring a backup into a fresh cluster, through the log, while the cluster runs.
+
+A backup may be larger than a command, and reading it may take longer than an election; so it comes in pieces, each a command of
+its own, which every node feeds to a second state beside the one in use. The last command puts it in place, on all nodes at the
+same point of the log. What has come so far is part of the replicated state: of snapshots and of digests.
+
+Only a fresh cluster takes a backup, one that holds no broker, no topic and no KV entry, when the first piece comes and still when
+the last has come: restoring over anything would undo what was acknowledged. Revisions go on far above those of the backup
+(``REVISIONS_SKIPPED``), so that a watcher of the cluster that was lost is told so and takes no other changes for those it missed.
+
+``RestorableMachine`` stands between Raft and ``RouteStateMachine``, which knows nothing of this but ``take_over``.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from hashlib import blake2b
+from typing import Any
+from uuid import uuid4
+
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.raft.interfaces import Restoration, UnknownCommandError
+from replicated_namesrv.replication.machine import Applied, RouteStateMachine
+from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.snapshot import SnapshotReader
+
+MARK = ord("R")
+"""First byte of these commands; RouteStateMachine's begin with its own format number."""
+VERSION = 1
+BEGIN, PIECE, FINISH, ABANDON = range(4)
+KIND_NAMES = ("restore-begin", "restore-piece", "restore-finish", "restore-abandon")
+PIECE_BYTES = 64 << 10
+REVISIONS_SKIPPED = 1_000_000_000
+REFUSED = 1
+
+Propose = Callable[[bytes], Awaitable[Applied]]
+
+
+def encode(kind: int, restore_id: str, number: int = 0, piece: bytes = b"") -> bytes:
+    """A command; ``number``: how many pieces came before."""
+    return bytes((MARK,)) + dump([VERSION, kind, restore_id, number]) + b"\n" + piece
+
+
+def decode(data: bytes) -> tuple[int, str, int, bytes]:
+    """Inverse of ``encode``. Raises UnknownCommandError."""
+    head, _, piece = data[1:].partition(b"\n")
+    try:
+        version, kind, restore_id, number = load(head)
+        if version != VERSION or kind not in range(4) or not isinstance(restore_id, str) or not isinstance(number, int):
+            raise ValueError(f"version {version}, kind {kind}")
+    except (ValueError, TypeError) as error:
+        raise UnknownCommandError(f"a command of a restore is not known to this version: {error}") from error
+    return kind, restore_id, number, piece
+
+
+async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
+    """Send the snapshot in a backup through the log. An error of ``snapshot`` abandons the restore and is raised again."""
+    restore_id, number = uuid4().hex, 0
+    result = (await propose(encode(BEGIN, restore_id))).result
+    if result.code:
+        return result
+    try:
+        async for piece in _pieces(snapshot):
+            result = (await propose(encode(PIECE, restore_id, number, piece))).result
+            if result.code:
+                return result
+            number += 1
+    except Exception:
+        await _abandon(propose, restore_id)
+        raise
+    return (await propose(encode(FINISH, restore_id, number))).result
+
+
+async def _abandon(propose: Propose, restore_id: str) -> None:
+    with contextlib.suppress(NamesrvError):  # the next restore takes its place
+        await propose(encode(ABANDON, restore_id))
+
+
+async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for part in snapshot:
+        rest += part
+        while len(rest) >= PIECE_BYTES:
+            yield rest[:PIECE_BYTES]
+            rest = rest[PIECE_BYTES:]
+    if rest:
+        yield rest
+
+
+class Incoming:
+    """A backup on its way."""
+
+    def __init__(self, restore_id: str) -> None:
+        self.restore_id = restore_id
+        self.pieces: list[bytes] = []
+        self.reader = SnapshotReader()
+        self._hash = blake2b(restore_id.encode(), digest_size=16)
+
+    def feed(self, piece: bytes) -> None:
+        """Raises RouteFormatError."""
+        self.reader.feed(piece)
+        self.pieces.append(piece)
+        self._hash.update(piece)
+
+    def digest(self) -> bytes:
+        """16 bytes that stand for what has come."""
+        return self._hash.digest()
+
+
+class RestorableMachine:
+    """Implements ``raft.interfaces.StateMachine``: the routes, and a backup on its way to take their place."""
+
+    def __init__(self, machine: RouteStateMachine) -> None:
+        self.machine = machine
+        self.incoming: Incoming | None = None
+
+    def apply(self, data: bytes) -> Applied:
+        """See ``raft.interfaces.StateMachine``. Raises UnknownCommandError."""
+        if not data or data[0] != MARK:
+            return self.machine.apply(data)
+        kind, restore_id, number, piece = decode(data)
+        refusal = self._refusal(kind, restore_id, number)
+        if refusal is not None:
+            return Applied(Result(code=REFUSED, remark=refusal))
+        incoming = self.incoming
+        if kind == BEGIN:
+            self.incoming = Incoming(restore_id)
+        elif kind == ABANDON or incoming is None:
+            self.incoming = None
+        else:
+            try:
+                if kind == PIECE:
+                    incoming.feed(piece)
+                else:
+                    self.incoming = None
+                    self.machine.take_over(incoming.reader, REVISIONS_SKIPPED)
+            except RouteFormatError as error:
+                self.incoming = None
+                return Applied(Result(code=REFUSED, remark=f"the backup cannot be read: {error}"))
+        return Applied(Result(changed=kind == FINISH))
+
+    def _refusal(self, kind: int, restore_id: str, number: int) -> str | None:
+        state, incoming = self.machine.state, self.incoming
+        if kind in (BEGIN, FINISH):
+            holds = {
+                "brokers": len(state.registrations()),
+                "topics": len(state.topic_revisions),
+                "KV entries": sum(map(len, state.kv_table().values())),
+            }
+            if any(holds.values()):
+                if kind == FINISH:
+                    self.incoming = None
+                told = ", ".join(f"{count} {name}" for name, count in holds.items() if count)
+                return f"this cluster is not fresh, it holds {told}: a backup is restored only into an empty one"
+        if kind != BEGIN and (incoming is None or incoming.restore_id != restore_id):
+            return "another restore has taken the place of this one"
+        if kind in (PIECE, FINISH) and incoming is not None and number != len(incoming.pieces):
+            return f"piece {number} of the backup came after {len(incoming.pieces)} others"
+        return None
+
+    def digest(self) -> bytes:
+        """See ``raft.interfaces.StateMachine``."""
+        return self.machine.digest() + (b"" if self.incoming is None else self.incoming.digest())
+
+    def snapshot(self) -> Iterator[bytes]:
+        """What is on its way, a chunk a piece, then the routes."""
+        incoming, routes = self.incoming, self.machine.snapshot()
+        pieces = [] if incoming is None else list(incoming.pieces)
+        head: list[Any] = [VERSION, None if incoming is None else incoming.restore_id, len(pieces)]
+
+        def chunks() -> Iterator[bytes]:
+            yield dump(head)
+            yield from pieces
+            yield from routes
+
+        return chunks()
+
+    def restore(self) -> Restoration:
+        """See ``raft.interfaces.StateMachine``."""
+        return _Restoring(self)
+
+
+class _Restoring:
+    """A state being read from a snapshot of Raft's, chunk by chunk as they were yielded."""
+
+    def __init__(self, machine: RestorableMachine) -> None:
+        self._machine = machine
+        self._routes = machine.machine.restore()
+        self._incoming: Incoming | None = None
+        self._left: int | None = None
+        """Pieces yet to come; None: the head is yet to come."""
+
+    def feed(self, chunk: bytes) -> None:
+        """See ``raft.interfaces.Restoration``."""
+        if self._left is None:
+            version, restore_id, self._left = load(chunk)
+            if version != VERSION:
+                raise RouteFormatError(f"a snapshot of version {version} is not known here, only {VERSION}")
+            self._incoming = None if restore_id is None else Incoming(restore_id)
+        elif self._left and self._incoming is not None:
+            self._left -= 1
+            self._incoming.feed(chunk)
+        else:
+            self._routes.feed(chunk)
+
+    def finish(self) -> None:
+        """See ``raft.interfaces.Restoration``."""
+        self._routes.finish()
+        self._machine.incoming = self._incoming

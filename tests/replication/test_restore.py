@@ -1,0 +1,179 @@
+"""A backup on its way through the log, and what stands in its way."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+
+import pytest
+
+from replicated_namesrv.model import DataVersion, QueueData
+from replicated_namesrv.raft.interfaces import UnknownCommandError
+from replicated_namesrv.replication.machine import Applied, RouteStateMachine, encode_plain
+from replicated_namesrv.replication.restore import (
+    ABANDON,
+    BEGIN,
+    FINISH,
+    PIECE,
+    REVISIONS_SKIPPED,
+    RestorableMachine,
+    encode,
+    restore,
+)
+from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+
+QUEUES = QueueData(6, 4, 0, 8)
+
+
+def origin() -> RouteInfoManager:
+    """A state worth keeping: brokers, topics of mixed permissions, KV, a setting."""
+    state = RouteInfoManager(RouteSettings(order_message_enable=True))
+    for number in range(3):
+        topics = {f"topic-{number}-{each}": QUEUES for each in range(300)} | {"shared": QUEUES}
+        version = DataVersion(0, 5, number)
+        state.apply(
+            RegisterBroker("C", f"b{number}", f"10.0.0.{number}:10911", 0, "", None, None, False, version, topics, {}, None), 5
+        )
+    state.apply(ChangeWritePerm("b1", False), 6)
+    state.apply(PutKVConfig("ns", "k", "v"), 7)
+    return state
+
+
+def pieces(state: RouteInfoManager, size: int = 4_000) -> list[bytes]:
+    whole = b"".join(state.snapshot())
+    return [whole[start : start + size] for start in range(0, len(whole), size)]
+
+
+def commands(state: RouteInfoManager, restore_id: str = "r") -> Iterator[bytes]:
+    yield encode(BEGIN, restore_id)
+    number = -1
+    for number, piece in enumerate(pieces(state)):
+        yield encode(PIECE, restore_id, number, piece)
+    yield encode(FINISH, restore_id, number + 1)
+
+
+def answers(state: RouteInfoManager) -> object:
+    return (
+        [(topic, state.route(topic)) for topic in sorted(state.topic_revisions)],
+        [registration._replace(epoch=0) for registration in state.registrations()],
+        {namespace: dict(table) for namespace, table in state.kv_table().items()},
+        state.cluster_info(),
+        state.settings,
+    )
+
+
+def fresh() -> RestorableMachine:
+    return RestorableMachine(RouteStateMachine())
+
+
+def test_the_state_is_that_of_the_backup_with_revisions_of_its_own() -> None:
+    before, machine = origin(), fresh()
+    results = [machine.apply(command).result for command in commands(before)]
+    assert {result.code for result in results} == {0}
+    state = machine.machine.state
+    assert answers(state) == answers(before)
+    assert state.revision == before.revision + REVISIONS_SKIPPED
+    assert set(state.topic_revisions.values()) == {state.revision}
+    assert {registration.epoch for registration in state.registrations()} == {state.revision}
+    changes = machine.machine.history.after(state.revision - 1, 1)
+    assert [change.kind for change in changes] == ["restored"]
+    assert machine.machine.history.oldest == state.revision - 1, "nobody may go on from before"
+
+
+def test_a_node_that_comes_in_the_middle_ends_up_alike() -> None:
+    whole, late = fresh(), None
+    log = list(commands(origin()))
+    for position, command in enumerate(log):
+        whole.apply(command)
+        if position == len(log) // 2:
+            late = fresh()
+            restoring = late.restore()
+            for chunk in whole.snapshot():
+                restoring.feed(chunk)
+            restoring.finish()
+        elif late is not None:
+            late.apply(command)
+        if late is not None:
+            assert late.digest() == whole.digest()
+    assert late is not None
+    assert answers(late.machine.state) == answers(origin())
+
+
+def test_what_is_on_its_way_is_part_of_the_digest() -> None:
+    machine = fresh()
+    digests = [machine.digest()]
+    for command in commands(origin()):
+        machine.apply(command)
+        digests.append(machine.digest())
+    assert all(one != other for one, other in pairwise(digests))
+    assert all(len(digest) <= 64 for digest in digests)
+
+
+def test_only_a_fresh_cluster_takes_a_backup_also_at_the_end() -> None:
+    put = encode_plain(PutKVConfig("n", "k", "v"), 1)
+    machine = fresh()
+    machine.apply(put)
+    refused = machine.apply(encode(BEGIN, "r")).result
+    assert refused.code == 1
+    assert "not fresh, it holds 1 KV entries" in (refused.remark or "")
+    machine = fresh()
+    *first, last = commands(origin())
+    for command in first:
+        machine.apply(command)
+    machine.apply(put)
+    refused = machine.apply(last).result
+    assert "not fresh" in (refused.remark or "")
+    assert machine.incoming is None
+    assert machine.machine.state.kv_get("n", "k") == "v"
+
+
+def test_pieces_out_of_turn_of_another_restore_or_damaged_change_nothing() -> None:
+    begin, first, second, *_ = commands(origin())
+    machine = fresh()
+    assert machine.apply(first).result.code == 1, "nothing has begun"
+    machine.apply(begin)
+    assert machine.apply(second).result.code == 1
+    assert machine.apply(encode(PIECE, "other", 0, b"x")).result.code == 1
+    assert machine.apply(first).result.code == 0
+    machine.apply(encode(BEGIN, "other"))
+    assert "another restore" in (machine.apply(second).result.remark or "")
+    refused = machine.apply(encode(PIECE, "other", 0, b"no snapshot\n")).result
+    assert "cannot be read" in (refused.remark or "")
+    assert machine.incoming is None
+    machine.apply(begin)
+    machine.apply(first)
+    assert "cut off" in (machine.apply(encode(FINISH, "r", 1)).result.remark or "")
+    assert machine.machine.state.revision == 0
+    machine.apply(begin)
+    machine.apply(encode(ABANDON, "r"))
+    assert machine.incoming is None
+
+
+@pytest.mark.parametrize("data", [b"R", b"R[]\n", b'R[2,0,"r",0]\n', b'R[1,9,"r",0]\n'])
+def test_a_newer_form_stops_the_node(data: bytes) -> None:
+    with pytest.raises(UnknownCommandError):
+        fresh().apply(data)
+
+
+async def test_a_backup_that_breaks_off_is_abandoned() -> None:
+    machine = fresh()
+
+    async def propose(data: bytes) -> Applied:
+        return machine.apply(data)
+
+    async def breaking() -> AsyncIterator[bytes]:
+        yield b"".join(origin().snapshot())[:100_000]
+        assert machine.incoming is not None
+        raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        await restore(propose, breaking())
+    assert machine.incoming is None
+
+    async def whole() -> AsyncIterator[bytes]:
+        for line in origin().snapshot():
+            yield line
+
+    assert (await restore(propose, whole())).changed
+    assert answers(machine.machine.state) == answers(origin())
+    assert json.loads(machine.machine.history.after(machine.machine.state.revision - 1, 1)[0].data)["kind"] == "restored"
