@@ -84,7 +84,7 @@ class Timing:
 
     steady_s: float = 2.5
     fault_s: float = 7.0
-    heal_s: float = 5.0
+    heal_s: float = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,9 @@ class WorkloadSpec:
 class Promises:
     """Limits that the checkers hold a run to."""
 
-    converge_s: float = 4.0
+    converge_s: float = 6.0
     """From the end of the last fault until all nodes answer the same."""
-    gap_s: float = 4.0
+    gap_s: float = 6.0
     """Longest time without a success, for clients that can reach a side with a majority."""
     ghost_margin_s: float = 3.0
     """Beyond its time-out a dead broker may be served so long."""

@@ -1,0 +1,153 @@
+"""What a run says when it is over: verdict.json, history.jsonl, timeline.html, and lines and tables for people."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv.chaos.checks import Judgement, judge
+from replicated_namesrv.chaos.checks.linear import kv_history, registration_history
+from replicated_namesrv.chaos.checks.story import Story
+from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, TraceError, read_trace
+from replicated_namesrv.chaos.timeline import render
+from replicated_namesrv.files import write_atomically
+from replicated_namesrv.verify import Operation, write_history
+
+VERDICT_FILE, HISTORY_FILE, TIMELINE_FILE = "verdict.json", "history.jsonl", "timeline.html"
+Verdicts = Mapping[str, Any]
+
+_COMPARED = (
+    ("nodes answered differently", "diverged_s", "s"),
+    ("largest difference (1 - Jaccard)", "divergence_max", ""),
+    ("KV reads, stale", "stale_kv_reads", ""),
+    ("route look-ups", "lookups", ""),
+    ("  refused or unanswered", "lookups_refused", ""),
+    ("  showing an overtaken registration", "stale_routes", ""),
+    ("  lacking a live broker", "lookups_missing", ""),
+    ("  listing a broker that is gone", "lookups_ghost", ""),
+    ("KV writes of unknown outcome", "writes_unknown", ""),
+    ("sends to a broker that is gone", "misrouted", ""),
+    ("longest wait for a success", "longest_gap_s", "s"),
+    ("all equal after the last fault", "convergence_s", "s"),
+    ("elections", "elections", ""),
+)
+
+
+def load_story(folder: Path) -> Story:
+    """The record of a run. Raises TraceError."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
+    except (OSError, ValueError) as cause:
+        raise TraceError(f"{folder / MANIFEST_FILE}: cannot be read ({cause}); give the folder of a run") from cause
+    return Story(read_trace(folder / TRACE_FILE), manifest)
+
+
+def conclude(folder: Path, judged_as: str | None = None) -> tuple[Judgement, dict[str, Any]]:
+    """Judge the run in ``folder`` and write all that follows from its trace. Raises TraceError, StorageError."""
+    story = load_story(folder)
+    judgement = judge(story, judged_as or story.manifest["judged_as"])
+    write_history(folder / HISTORY_FILE, history(story))
+    write_atomically(folder / TIMELINE_FILE, render(story, judgement).encode())
+    verdict = {**_naming(story.manifest), **judgement.as_json()}
+    write_atomically(folder / VERDICT_FILE, json.dumps(verdict, indent=1).encode())
+    return judgement, verdict
+
+
+def history(story: Story) -> list[Operation]:
+    """What the linearizability checker judges, by time of start."""
+    return sorted(kv_history(story) + registration_history(story), key=lambda operation: operation.start_ns)
+
+
+def _naming(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("schema", "run", "suite", "seed", "mode", "read_consistency", "cut")
+    found = {name: manifest[name] for name in names}
+    commit = manifest["versions"]["commit"]
+    return {**found, "scenario": manifest["scenario"]["name"], "nodes": len(manifest["nodes"]), "commit": commit}
+
+
+def read_verdict(folder: Path) -> dict[str, Any] | None:
+    """verdict.json of a run; None: it has none (yet)."""
+    try:
+        found: dict[str, Any] = json.loads((folder / VERDICT_FILE).read_bytes())
+        return found
+    except (OSError, ValueError):
+        return None
+
+
+def told(judgement: Judgement) -> str:
+    """The judgement for people: what is promised and did not hold, then what was not promised and did not."""
+    lines = []
+    for check in judgement.checks:
+        promised = judgement.promised(check)
+        if check.verdict == "valid":
+            continue
+        label = check.verdict.upper() if promised else f"{check.verdict} (not promised)"
+        lines.append(f"  {label}: {check.name}" + (f", {check.count} times" if check.count > 1 else ""))
+        if promised:
+            lines += [f"    {line}" for finding in check.findings for line in finding.splitlines()]
+    held = sum(check.verdict == "valid" for check in judgement.checks)
+    return "\n".join(
+        [*lines, f"{judgement.verdict}: {held} of {len(judgement.checks)} checks hold, judged as {judgement.judged_as}"]
+    )
+
+
+def comparison(scenario: str, ap: Verdicts, cp: Verdicts) -> str:
+    """AP beside CP, for people."""
+    lines = [f"{scenario:<40} {'AP':>12} {'CP':>12}"]
+    for label, name, unit in _COMPARED:
+        values = [_shown(verdict["figures"][name], unit) for verdict in (ap, cp)]
+        lines.append(f"{label:<40} {values[0]:>12} {values[1]:>12}")
+    broken = [", ".join(_broken(verdict)) or "none" for verdict in (ap, cp)]
+    lines += [f"AP does not hold: {broken[0]}", f"CP does not hold: {broken[1]}"]
+    return "\n".join(lines)
+
+
+def _broken(verdict: Verdicts) -> list[str]:
+    return [check["check"] for check in verdict["checks"] if check["verdict"] == "violated"]
+
+
+def _shown(value: Any, unit: str) -> str:
+    return "never" if value is None else f"{value:g} {unit}".strip()
+
+
+def results_page(verdicts: Iterable[Verdicts]) -> str:
+    """A Markdown table of many runs, a row for each scenario and cluster size."""
+    groups: dict[tuple[str, int], dict[str, list[Verdicts]]] = {}
+    for verdict in verdicts:
+        groups.setdefault((verdict["scenario"], verdict["nodes"]), {"ap": [], "cp": []})[verdict["mode"]].append(verdict)
+    lines = [
+        "| scenario | nodes | seeds | CP verdict | diverged, s (AP / CP) | stale KV reads | look-ups lacking a live broker "
+        "| look-ups listing a gone broker | refused | longest gap, s | equal after, s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (scenario, nodes), modes in sorted(groups.items()):
+        seeds = sorted({verdict["seed"] for found in modes.values() for verdict in found})
+        cells = [_pair(modes, name) for name in _PAGE_FIGURES]
+        outcome = ", ".join(sorted({verdict["verdict"] for verdict in modes["cp"]})) or "not run"
+        lines.append(f"| {scenario} | {nodes} | {' '.join(map(str, seeds))} | {outcome} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+_PAGE_FIGURES = (
+    "diverged_s",
+    "stale_kv_reads",
+    "lookups_missing",
+    "lookups_ghost",
+    "lookups_refused",
+    "longest_gap_s",
+    "convergence_s",
+)
+
+
+def _pair(modes: Mapping[str, Sequence[Verdicts]], name: str) -> str:
+    """Mean over the seeds, AP / CP; a run that never got there makes it "never"."""
+    shown = []
+    for mode in ("ap", "cp"):
+        values = [verdict["figures"][name] for verdict in modes[mode]]
+        if not values:
+            shown.append("-")
+        elif None in values:
+            shown.append("never")
+        else:
+            shown.append(f"{sum(values) / len(values):.3g}")
+    return " / ".join(shown)

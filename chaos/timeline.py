@@ -1,0 +1,169 @@
+"""timeline.html: a run as a picture. One file, no script from elsewhere, opens offline.
+
+Rows from above: who led; what each node answered to the observer; what was true of each broker; each client's operations. Faults
+shade all rows. Every mark says what it is when pointed at.
+"""
+
+import html
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from replicated_namesrv.chaos.checks import Judgement
+from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
+from replicated_namesrv.chaos.records import Fault
+
+WIDTH, LABEL, ROW, PAD = 1400, 130, 18, 3
+COLOURS = {
+    "ok": "#2a9d5c",
+    "fail": "#e0a020",
+    "indeterminate": "#c8322d",
+    "lead": "#3b6fb6",
+    "silent node": "#c8322d",
+    "fenced": "#e0a020",
+    "answers": "#bfe3cd",
+    "alive": "#bfe3cd",
+    "exposed": "#e9d8a6",
+    "gone": "#d9d9d9",
+    "dead": "#8a8a8a",
+}
+_STATES = {"starting": "exposed", "serving": "alive", "safe": "alive", "exposed": "exposed", "dead": "dead", "silent": "dead"}
+_OP_MIN_PX = 1.5
+
+
+class Bar(NamedTuple):
+    """A stretch of a row."""
+
+    start_ns: int
+    end_ns: int
+    colour: str
+    text: str
+
+
+def render(story: Story, judgement: Judgement) -> str:
+    """The whole page."""
+    begin, end = story.origin_ns, story.trace.records[-1].time_ns
+    rows = list(_rows(story, end))
+    height = ROW * (len(rows) + 2)
+    scale = (WIDTH - LABEL) / max(1, end - begin)
+
+    def x(time_ns: int) -> float:
+        return LABEL + (min(time_ns, end) - begin) * scale
+
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" font-size="11">']
+    parts += _fault_shades(story, x, height, end)
+    for number, (label, bars) in enumerate(rows, 1):
+        top = number * ROW
+        parts.append(f'<text x="4" y="{top + ROW - 5}">{html.escape(label)}</text>')
+        for bar in bars:
+            width = max(_OP_MIN_PX, x(bar.end_ns) - x(bar.start_ns))
+            parts.append(
+                f'<rect x="{x(bar.start_ns):.1f}" y="{top + PAD}" width="{width:.1f}" height="{ROW - 2 * PAD}" '
+                f'fill="{COLOURS[bar.colour]}"><title>{html.escape(bar.text)}</title></rect>'
+            )
+    parts += _phase_marks(story, x, height)
+    parts.append("</svg>")
+    return _page(story, judgement, "\n".join(parts))
+
+
+def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
+    if story.mode == "cp":
+        yield "leader", list(_leader_bars(story, end_ns))
+    for node in story.nodes:
+        yield node, list(_node_bars(story, node, end_ns))
+    for broker in sorted(story.lives):
+        yield broker, list(_broker_bars(story, broker, end_ns))
+    clients: dict[str, list[Op]] = {}
+    for op in story.ops:
+        if op.client in story.kinds:
+            clients.setdefault(op.client, []).append(op)
+    for client, ops in sorted(clients.items()):
+        yield client, [Bar(op.start_ns, min(op.end_ns, end_ns), op.outcome, _op_text(story, op)) for op in ops]
+
+
+def _op_text(story: Story, op: Op) -> str:
+    took = "no end" if op.end_ns == NEVER_NS else f"{(op.end_ns - op.start_ns) / 1e6:.1f} ms"
+    said = f" = {op.value}" if op.value is not None else ""
+    listed = f" -> {', '.join(f'{name} ({version})' for name, version in op.members) or 'no route'}" if op.kind == "route" else ""
+    what = f"{op.client} {op.kind} {op.key}{said}{listed if op.ok else ''}"
+    return f"{story.ms(op.start_ns)} {what} at {op.node}: {op.outcome}, {took}"
+
+
+def _leader_bars(story: Story, end_ns: int) -> Iterator[Bar]:
+    led = [one for one in story.statuses if one.role == "leader"]
+    for node in story.nodes:
+        times = sorted(one.time_ns for one in story.statuses if one.node == node)
+        for one in led:
+            if one.node == node:
+                until = next((time_ns for time_ns in times if time_ns > one.time_ns), end_ns)
+                yield Bar(one.time_ns, until, "lead", f"{story.ms(one.time_ns)} {node} leads term {one.term}")
+
+
+def _node_bars(story: Story, node: str, end_ns: int) -> Iterator[Bar]:
+    seen = [one for one in story.statuses if one.node == node]
+    for number, one in enumerate(seen):
+        until = seen[number + 1].time_ns if number + 1 < len(seen) else end_ns
+        colour = "silent node" if not one.answered else "fenced" if one.fenced or not one.ready else "answers"
+        standing = f"{one.role}, term {one.term}" if one.role else "independent"
+        text = f"{story.ms(one.time_ns)} {node}: {one.process}, {standing}, revision {one.revision}"
+        yield Bar(one.asked_ns, until, colour, text)
+
+
+def _broker_bars(story: Story, broker: str, end_ns: int) -> Iterator[Bar]:
+    lives = story.lives[broker]
+    for number, life in enumerate(lives):
+        until = lives[number + 1].start_ns if number + 1 < len(lives) else end_ns
+        yield Bar(life.start_ns, until, _STATES.get(life.state, "gone"), f"{story.ms(life.start_ns)} {broker}: {life.state}")
+
+
+def _fault_shades(story: Story, x: Any, height: int, end_ns: int) -> Iterable[str]:
+    started: dict[int, Fault] = {}
+    for record in story.trace.records:
+        if not isinstance(record, Fault):
+            continue
+        if record.edge == "start":
+            started[record.fault] = record
+            continue
+        begin = started.pop(record.fault, record)
+        yield _shade(begin, x(begin.began_ns), x(record.time_ns), height)
+    for record in started.values():
+        yield _shade(record, x(record.began_ns), x(end_ns), height)
+
+
+def _shade(fault: Fault, left: float, right: float, height: int) -> str:
+    what = f"{fault.name} ({fault.variant})" if fault.variant else fault.name
+    title = html.escape(f"{what} of {', '.join(fault.nodes)}")
+    return (
+        f'<rect x="{left:.1f}" y="0" width="{max(1.0, right - left):.1f}" height="{height}" fill="#f6c9c4" opacity="0.5">'
+        f'<title>{title}</title></rect><text x="{left + 3:.1f}" y="12" fill="#8c1d18">{title}</text>'
+    )
+
+
+def _phase_marks(story: Story, x: Any, height: int) -> Iterable[str]:
+    for name, span in story.phases.items():
+        left = x(span.start_ns)
+        yield f'<line x1="{left:.1f}" x2="{left:.1f}" y1="0" y2="{height}" stroke="#999" stroke-dasharray="3 3"/>'
+        yield f'<text x="{left + 3:.1f}" y="{height - 4}" fill="#666">{name}</text>'
+
+
+def _page(story: Story, judgement: Judgement, picture: str) -> str:
+    manifest = story.manifest
+    scenario = manifest["scenario"]
+    title = f"{scenario['name']}, {manifest['mode']}, {len(story.nodes)} nodes, seed {manifest['seed']}: {judgement.verdict}"
+    checks = "".join(
+        f'<tr class="{check.verdict}"><td>{html.escape(check.name)}</td>'
+        f"<td>{'promised' if judgement.promised(check) else ''}</td>"
+        f"<td>{check.verdict}</td><td>{check.looked_at}</td><td>{check.count or ''}</td>"
+        f"<td><pre>{html.escape(chr(10).join(check.findings))}</pre></td></tr>"
+        for check in judgement.checks
+    )
+    figures = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in judgement.figures.as_json().items())
+    key = " ".join(f'<span style="background:{colour}">&nbsp;&nbsp;&nbsp;</span> {name}' for name, colour in COLOURS.items())
+    return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>
+<style>body{{font:14px sans-serif;margin:1.5em}} td,th{{padding:2px 10px;text-align:left;vertical-align:top}} pre{{margin:0}}
+tr.violated td:nth-child(3){{color:#c8322d;font-weight:bold}} tr.unknown td:nth-child(3){{color:#b07800;font-weight:bold}}
+svg{{background:#fff;border:1px solid #ccc}}</style>
+<h1>{html.escape(title)}</h1><p>{html.escape(scenario["title"])} Judged as {judgement.judged_as}.</p>
+{picture}<p>{key}</p>
+<h2>Checks</h2><table><tr><th>check</th><th></th><th>verdict</th><th>looked at</th><th>wrong</th><th>findings</th></tr>
+{checks}</table><h2>Figures</h2><table>{figures}</table></html>
+"""

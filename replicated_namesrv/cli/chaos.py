@@ -1,0 +1,254 @@
+"""``namesrv chaos``: faults on a real cluster through Toxiproxy, and verdicts on what clients saw; see ``chaos/DESIGN.md``."""
+
+import argparse
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.provision import ProvisionError
+
+if TYPE_CHECKING:
+    from replicated_namesrv.chaos.run import RunPlan
+    from replicated_namesrv.chaos.suite import Done
+
+HELP = "break a real cluster on purpose, in either mode, and judge what its clients saw"
+
+EXIT_UNKNOWN = 2
+EXIT_OF = {"valid": 0, "violated": 1, "unknown": EXIT_UNKNOWN}
+_EXAMPLES = """\
+examples:
+  namesrv chaos list                                      the scenarios that come with the product
+  namesrv chaos run isolate-leader --mode cp --seed 7     one run, about 20 s
+  namesrv chaos run mine.toml --nodes 5                   a scenario of your own (copy one and change it)
+  namesrv chaos compare isolate-leader halves             AP beside CP under the same schedule
+  namesrv chaos suite smoke                               six scenarios in both modes, some minutes
+  namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
+  namesrv chaos check runs/latest                         judge a recorded run again
+  namesrv chaos history runs/latest                       its history for another linearizability checker
+
+A run starts real nodes and a real Toxiproxy server, uses and breaks them, and leaves manifest, trace, history, logs, a picture
+(timeline.html) and verdict.json in runs/SUITE/TIME-SEED-SCENARIO-MODE-NODES; runs/latest leads to the newest.
+
+Exit 0: everything promised held. 1: something promised did not. 2: unknown (too little happened, or it could not be run).
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = _EXAMPLES
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    listing = commands.add_parser("list", help="the scenarios, a line each")
+    one = commands.add_parser("run", help="run one scenario in one mode")
+    one.add_argument("scenario", help="a name of the list, or a .toml file")
+    one.add_argument("--mode", choices=("ap", "cp"), default="cp", help="default cp")
+    one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), default="linearizable", help="of CP nodes")
+    one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
+    compare = commands.add_parser("compare", help="run scenarios in both modes and set the figures side by side")
+    compare.add_argument("scenario", nargs="+", help="names of the list, or .toml files")
+    for command in (one, compare):
+        command.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster (default: the scenario's, else 3)")
+        command.add_argument("--seed", type=int, default=1, help="of every random choice (default 1)")
+        command.add_argument("--duration-s", type=float, metavar="S", help="how long the faults last (default: the scenario's)")
+        command.add_argument("--variant", choices=("silent", "held"), help="what a cut link does (default: even seeds silent)")
+    suite = commands.add_parser("suite", help="run many: smoke, full or soak")
+    suite.add_argument("suite", choices=("smoke", "full", "soak"))
+    suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
+    suite.add_argument("--seed", type=int, default=1000, help="soak: first seed (default 1000)")
+    suite.add_argument("--hours", type=float, default=8.0, help="soak: how long (default 8)")
+    for command in (one, compare, suite):
+        command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
+        command.add_argument("--node-command", metavar="COMMAND", help="what runs a node, in place of 'namesrv serve'")
+    check = commands.add_parser("check", help="judge a recorded run again; writes its verdict and timeline anew")
+    check.add_argument("run", type=Path, help="folder of the run")
+    check.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: as it was run)")
+    exported = commands.add_parser("history", help="print a run's history, one operation a line")
+    exported.add_argument("run", type=Path, help="folder of the run")
+    results = commands.add_parser("results", help="print a Markdown table of all runs in a folder")
+    results.add_argument("runs", type=Path, nargs="+", help="folders of suites, as in runs/full")
+    for command in (listing, one, compare, suite, check):
+        command.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; exit code as in the examples."""
+    try:
+        return _COMMANDS[arguments.command](arguments)
+    except (NamesrvError, ProvisionError) as error:
+        print(f"namesrv chaos {arguments.command}: {error}", file=sys.stderr)
+        return EXIT_UNKNOWN
+
+
+class _Progress:
+    """Lines on stderr, each with the seconds since the begin."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        print(f"{time.monotonic() - self._began:7.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.scenario import available, load
+
+    scenarios = [load(name) for name in available()]
+    if arguments.json:
+        print(json.dumps([scenario.as_json() for scenario in scenarios]))
+        return 0
+    width = max(len(scenario.name) for scenario in scenarios)
+    for scenario in scenarios:
+        marks = [mark for mark in ("smoke" if scenario.smoke else "", scenario.complaint) if mark]
+        print(f"{scenario.name:<{width}}  {scenario.title}" + (f" [{', '.join(marks)}]" if marks else ""))
+    return 0
+
+
+def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "RunPlan":
+    from replicated_namesrv.chaos.run import RunPlan
+    from replicated_namesrv.chaos.scenario import load
+
+    scenario = load(name)
+    if arguments.duration_s is not None and not 0.5 <= arguments.duration_s <= 3600:
+        raise SettingError(f"--duration-s {arguments.duration_s:g}: give 0.5 to 3600")
+    return RunPlan(
+        scenario=scenario,
+        mode=mode,
+        nodes=arguments.nodes or scenario.nodes or 3,
+        seed=arguments.seed,
+        suite=suite,
+        read_consistency=getattr(arguments, "read_consistency", "linearizable"),
+        variant=arguments.variant,
+        duration_s=arguments.duration_s,
+        judged_as=getattr(arguments, "judge_as", None),
+    )
+
+
+def _execute(plan: "RunPlan", arguments: argparse.Namespace, say: Callable[[str], None]) -> "Done":
+    """Run one plan. Raises SettingError where the library for it is not installed."""
+    import dataclasses
+
+    try:
+        from replicated_namesrv.chaos.suite import execute
+    except ImportError as missing:
+        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+    if arguments.node_command:
+        plan = dataclasses.replace(plan, node_command=shlex.split(arguments.node_command))
+    return execute(plan, arguments.out, say)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.report import told
+
+    done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, _Progress())
+    if arguments.json:
+        print(json.dumps({**done.verdict, "folder": str(done.folder)}))
+    else:
+        print(f"{told(done.judgement)}\n{done.folder}")
+    return EXIT_OF[done.judgement.verdict]
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.report import comparison
+
+    verdicts, say, pairs = [], _Progress(), []
+    for name in arguments.scenario:
+        ap, cp = (_execute(_plan(arguments, name, mode, "compare"), arguments, say) for mode in ("ap", "cp"))
+        verdicts += [ap.judgement.verdict, cp.judgement.verdict]
+        pairs.append({"scenario": name, "ap": ap.verdict, "cp": cp.verdict})
+        if not arguments.json:
+            print(comparison(f"{name}, seed {arguments.seed}", ap.verdict, cp.verdict), end="\n\n", flush=True)
+    if arguments.json:
+        print(json.dumps(pairs))
+    return _worst(verdicts)
+
+
+def _worst(verdicts: Iterable[str]) -> int:
+    found = set(verdicts)
+    return 1 if "violated" in found else EXIT_UNKNOWN if "unknown" in found else 0
+
+
+def _suite(arguments: argparse.Namespace) -> int:
+    try:
+        from replicated_namesrv.chaos import suite
+    except ImportError as missing:
+        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+    from replicated_namesrv.chaos.report import read_verdict, told
+
+    say = _Progress()
+    done: dict[str, Path] = suite.finished(arguments.out, "full") if arguments.suite == "full" else {}
+    until = time.monotonic() + arguments.hours * 3600
+    verdicts: list[dict[str, Any]] = []
+    for number, plan in enumerate(_plans(arguments), 1):
+        if arguments.suite == "soak" and time.monotonic() > until:
+            break
+        if plan.name in done:
+            say(f"run {number}, {plan.name}: done before, {done[plan.name]}")
+            verdicts.append(read_verdict(done[plan.name]) or {})
+            continue
+        say(f"run {number}, {plan.name}")
+        finished = _execute(plan, arguments, lambda text: say(f"  {text}"))
+        verdicts.append(finished.verdict)
+        if arguments.json:
+            print(json.dumps({**finished.verdict, "folder": str(finished.folder)}), flush=True)
+        else:
+            print(f"{plan.name}: {told(finished.judgement).strip()}", flush=True)
+    counts = {verdict: sum(one["verdict"] == verdict for one in verdicts) for verdict in EXIT_OF}
+    if arguments.json:
+        print(json.dumps({"summary": True, "suite": arguments.suite, "runs": len(verdicts), **counts}))
+    else:
+        print(f"{len(verdicts)} runs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    return _worst(one["verdict"] for one in verdicts)
+
+
+def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":
+    from replicated_namesrv.chaos import suite
+
+    match arguments.suite:
+        case "smoke":
+            return suite.smoke_plans()
+        case "full":
+            return suite.full_plans(arguments.nodes or (3, 5))
+    return suite.soak_plans(arguments.seed)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.report import conclude, told
+
+    judgement, verdict = conclude(arguments.run, arguments.judge_as)
+    print(json.dumps(verdict) if arguments.json else told(judgement))
+    return EXIT_OF[judgement.verdict]
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.report import history, load_story
+    from replicated_namesrv.verify.history import format_operation
+
+    for operation in history(load_story(arguments.run)):
+        print(format_operation(operation))
+    return 0
+
+
+def _results(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.report import read_verdict, results_page
+
+    folders = [folder for runs in arguments.runs for folder in sorted(runs.glob("*"))]
+    verdicts = [verdict for verdict in map(read_verdict, folders) if verdict is not None]
+    if not verdicts:
+        raise SettingError(f"no verdict.json in any folder of {', '.join(map(str, arguments.runs))}")
+    print(results_page(verdicts), end="")
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "list": _list,
+    "run": _run,
+    "compare": _compare,
+    "suite": _suite,
+    "check": _check,
+    "history": _history,
+    "results": _results,
+}
