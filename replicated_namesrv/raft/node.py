@@ -235,6 +235,19 @@ class RaftNode:
             self.observer.leader_changed(self.leader_id, self.core.term)
 
     @property
+    def leader_is_told(self) -> bool:
+        """False: a new leader is known, or lost, and the next ``tick`` acts on it."""
+        return self._told_leader == self.leader_id
+
+    def tick_reads(self) -> None:
+        """The part of ``tick`` that reads need, after events that concern nothing else."""
+        if not self.stopped:
+            self._guarded(self._tick_reads)
+
+    def _tick_reads(self) -> None:
+        self.reads.tick(self.environment.now())
+
+    @property
     def waits_for_disk(self) -> bool:
         """Whether a group of one has something that is not on disk: PySyncObj, alone, would commit it at once."""
         return not self.peers and self.defences.durable_acks and (self.log.dirty or self.log.syncing)

@@ -21,11 +21,12 @@ from typing import TypeVar
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
-from replicated_namesrv.raft.messages import Message
-from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.messages import Message, ReadAck, ReadProbe, ReadReply, ReadRequest
+from replicated_namesrv.raft.node import FOREVER, RaftNode
 from replicated_namesrv.raft.transport import PeerTransport, TransportError, TransportSettings
 
 logger = logging.getLogger(__name__)
+READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply)
 T = TypeVar("T")
 
 
@@ -85,7 +86,7 @@ class RaftService:
         self.node: RaftNode
         self.storage: FileStorage
         self.loop: asyncio.AbstractEventLoop
-        self._kicked = False
+        self._kicked = self._kicked_for_reads = False
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -157,7 +158,7 @@ class RaftService:
         """Completes when the local state holds all that was acknowledged before this call."""
         future: asyncio.Future[ReadOutcome] = self.loop.create_future()
         self.node.read_index(_setter(future))
-        self.kick()
+        self.kick_for_reads()
         return future
 
     def lease_read(self) -> "asyncio.Future[ReadOutcome]":
@@ -165,7 +166,7 @@ class RaftService:
         future: asyncio.Future[ReadOutcome] = self.loop.create_future()
         self.node.lease_read(_setter(future))
         if not future.done():
-            self.kick()
+            self.kick_for_reads()
         return future
 
     def lease_valid(self) -> bool:
@@ -208,7 +209,10 @@ class RaftService:
 
     def _on_message(self, peer: str, message: Message) -> None:
         self.node.on_message(peer, message)
-        self.kick()
+        if isinstance(message, READ_MESSAGES) and self.node.leader_is_told:
+            self.kick_for_reads()
+        else:
+            self.kick()
 
     def _on_connected(self, peer: str) -> None:
         self.node.on_connected(peer)
@@ -228,6 +232,22 @@ class RaftService:
         self._kicked = False
         self._run()
 
+    def kick_for_reads(self) -> None:
+        """As ``kick``, after what concerns nothing but reads: a busy node confirms reads in every turn of the loop."""
+        if not (self._kicked or self._kicked_for_reads) and self._running:
+            self._kicked_for_reads = True
+            self.loop.call_soon(self._run_reads)
+
+    def _run_reads(self) -> None:
+        self._kicked_for_reads = False
+        if not self._running or self._kicked:
+            return
+        self.node.tick_reads()
+        self.transport.flush()
+        wake_at = self.node.reads.next_wakeup()
+        if wake_at < FOREVER:
+            self._wake_at(wake_at)
+
     def _timed_run(self) -> None:
         self._timer = None
         self._run()
@@ -239,7 +259,9 @@ class RaftService:
         self.transport.flush()
         if self._sync_requests:
             self._start_syncs()
-        wake_at = self.node.next_wakeup()
+        self._wake_at(self.node.next_wakeup())
+
+    def _wake_at(self, wake_at: float) -> None:
         if wake_at <= self.now():
             self.kick()
         elif self._timer is None or wake_at < self._timer_at - 0.001:
