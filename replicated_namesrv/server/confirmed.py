@@ -15,7 +15,7 @@ from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
 from replicated_namesrv.server.metrics import ServerMetrics
-from replicated_namesrv.service import CloseReason, Freshness, NameService, ReadLevel
+from replicated_namesrv.service import Freshness, NameService, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
 
 
@@ -31,8 +31,13 @@ class _Batch:
         self.waiting: list[tuple[RemotingConnection, bytes, list[bytes]]] = []
         """Connection, its queries and the pieces of their answers."""
         self.hits = self.misses = 0
-        """Queries answered from prepared answers, and those among them that found no topic."""
+        """Queries with prepared answers, and those among them that found no topic."""
         self.since_ns = perf_counter_ns()
+
+    def uncount(self, metrics: ServerMetrics) -> None:
+        """Its queries were counted when they were looked up, but are not answered so."""
+        metrics.fast_path_hits -= self.hits
+        metrics.fast_path_misses -= self.misses
 
 
 class ConfirmedAnswers:
@@ -60,7 +65,7 @@ class ConfirmedAnswers:
             outcome = self._service.barrier(None, None)
         except NamesrvError:
             metrics.fast_path_hits, metrics.fast_path_misses = hits, misses
-            connection.close(CloseReason.OURS)
+            connection.give_up()
             return end
         if not isinstance(outcome, Future):
             pieces += found
@@ -74,24 +79,24 @@ class ConfirmedAnswers:
             batch.revision = None
         batch.hits += metrics.fast_path_hits - hits
         batch.misses += metrics.fast_path_misses - misses
-        metrics.fast_path_hits, metrics.fast_path_misses = hits, misses
         batch.waiting.append((connection, data if start == 0 and end == size else data[start:end], found))
         connection.defer()
         return end
 
     def _confirmed(self, batch: _Batch, outcome: Future[Freshness]) -> None:
+        metrics = self._metrics
         if outcome.cancelled() or outcome.exception() is not None:
+            batch.uncount(metrics)
             for connection, _, _ in batch.waiting:
                 connection.give_up()
                 connection.finish(None)
             return
-        level, metrics = outcome.result().level, self._metrics
+        level = outcome.result().level
         if batch.revision != self._state.revision or self._answers.is_off:
+            batch.uncount(metrics)
             for connection, data, _ in batch.waiting:
                 connection.finish(self._looked_up_again(connection, data, level, batch.since_ns))
             return
-        metrics.fast_path_hits += batch.hits
-        metrics.fast_path_misses += batch.misses
         metrics.fast_path_observed += batch.hits
         metrics.latency.observe(perf_counter_ns() - batch.since_ns, batch.hits)
         metrics.count_reads(level, batch.hits)

@@ -38,7 +38,9 @@ TURN_BUDGET_NS = 10_000_000
 LARGE_ANSWER_BYTES = 65_536
 """An answer of more is written at once, so that back-pressure counts it before the next one is made."""
 LONG_FRAME_BYTES = 65_536
-"""An incomplete frame of more is handed on where it was received. Also the room that an incomplete frame has at first."""
+"""An incomplete frame of more is handed on where it was received."""
+ROOM_MAX_BYTES = 1 << 20
+"""Bytes of one connection that are received at one go."""
 SAMPLED_HITS = 16
 """Requests of the fast path of which one read's latency is taken for all."""
 
@@ -156,8 +158,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._partial is None or not self._is_plain:
             return self._host.receive_view
         if self._filled == len(self._partial):
-            room = min(self._needed, max(4 * self._filled, LONG_FRAME_BYTES))
-            self._partial += bytes(room - self._filled)
+            room = min(max(LONG_FRAME_BYTES, 3 * self._filled), ROOM_MAX_BYTES, self._needed - self._filled)
+            self._partial += bytes(room)
         return memoryview(self._partial)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
@@ -247,9 +249,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def finish(self, answer: bytes | None) -> None:
         """The answer of a deferred request; None: there is none."""
+        host = self._host
         self.pending -= 1
-        self._host.metrics.pending_requests -= 1
+        host.metrics.pending_requests -= 1
         if self._transport is None:
+            return
+        if answer is not None and self._is_plain and self._reading and self._ended is None:  # as nearly always
+            host.metrics.bytes_out += len(answer)
+            self._transport.write(answer)
+            self.last_active_tick = host.idle.tick
+            if self._unwritable:
+                self._hold()
             return
         if answer is not None and not self._closing:
             self._send(answer)
