@@ -19,11 +19,13 @@ _EXAMPLES = """\
   namesrv simulate --seeds 0:5000 --nodes 5      a night's worth
   namesrv simulate --seeds 0:20 --off pre_vote   is this defence needed? expect violations
   namesrv simulate --seeds 0:20 --plain          PySyncObj as it comes, in the same world
+  namesrv simulate --seeds 0:50 --application routes   name servers and their brokers on top of the core
   namesrv simulate --seeds 17:18                 one run again; the same seed gives the same trace digest anywhere
 
 A seed decides everything: settings, clients, faults, delays, what a power loss leaves of a file. After every event the
-invariants of Raft are checked; at the end the nodes must be equal and the clients' histories linearizable. A failing run is
-made smaller and told, with the command that repeats it.
+invariants of Raft are checked; at the end the nodes must be equal and the clients' histories linearizable. With routes, brokers
+live and die as well: who was acknowledged and is heard stays and is shown, who is dead goes. A failing run is made smaller and
+told, with the command that repeats it.
 
 Exit 0: no violation. 1: an invariant was broken. 2: wrong usage.
 """
@@ -36,8 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3, help="nodes of the cluster (default 3)")
     parser.add_argument("--duration-s", type=float, default=30.0, metavar="S", help="virtual seconds of faults (default 30)")
     parser.add_argument("--off", metavar="DEFENCE", help="switch off one defence; a wrong name lists them")
+    parser.add_argument(
+        "--application", choices=("registers", "routes"), default="registers", help="what runs on the core (default registers)"
+    )
     parser.add_argument("--plain", action="store_true", help="plain PySyncObj instead of our core")
-    parser.add_argument("--clients", type=int, metavar="N", help="clients (default: drawn from the seed)")
+    parser.add_argument("--clients", type=int, metavar="N", help="clients, or brokers (default: drawn from the seed)")
     parser.add_argument("--faults", metavar="N,N", help="only these faults of the schedule, by number; 'none' for none")
     parser.add_argument("--processes", type=int, default=0, metavar="N", help="processes (default: one for each core)")
     parser.add_argument("--stop-after", type=int, default=0, metavar="N", help="stop at the N-th failing seed (default: never)")
@@ -78,6 +83,8 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
             Defences.without(arguments.off)
         except ValueError as error:
             raise SettingError(f"--off: {error}") from None
+    if arguments.plain and arguments.application != "registers":
+        raise SettingError("--plain and --application routes exclude each other: the leases need the hardened core")
     faults = None
     if arguments.faults is not None:
         numbers = [] if arguments.faults == "none" else arguments.faults.split(",")
@@ -86,7 +93,16 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         faults = tuple(int(number) for number in numbers)
     subject = "plain" if arguments.plain else "raft"
     return [
-        Scenario(seed, arguments.nodes, arguments.duration_s, subject, arguments.off, arguments.clients, faults)
+        Scenario(
+            seed,
+            arguments.nodes,
+            arguments.duration_s,
+            subject,
+            arguments.off,
+            arguments.clients,
+            faults,
+            arguments.application,
+        )
         for seed in range(int(first), int(last))
     ]
 

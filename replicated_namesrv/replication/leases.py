@@ -9,8 +9,9 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
 - A connection that this side closed, or that ended with its node, says nothing: its broker stays until it is silent.
 - A node that the leader cannot hear holds whatever it held when it was last heard, and if this leader never had its list,
   everything; for one broker time-out counted from when it was last heard.
-- A removal of code 104 is *late* if the broker came back after the connection that it arrived over registered last: at that
-  node over another connection, or at another node that had lost it in between.
+- A removal of code 104 is *late* if after its own connection registered last another connection of the broker came to some
+  node that had one already. A broker has one to each node, so it was restarted or has reconnected, and if it is leaving now, it
+  says so over that connection too.
 - A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
@@ -49,10 +50,10 @@ class _Broker:
     """Connection id to its place in the order in which connections came."""
     ended: int = KNOWN
     lost_ms: float = 0.0
-    was_lost: bool = False
-    """In this life, a connection of it was lost."""
+    had_connection: bool = False
+    """In this life, here."""
     reattached_ms: float | None = None
-    """When the newest connection came that followed a loss."""
+    """When the newest connection came that was not the first: a broker has one, so it lost the other or is another process."""
 
 
 class Registered(NamedTuple):
@@ -80,13 +81,14 @@ class Attachments:
         if epoch < broker.epoch:
             return
         if epoch > broker.epoch:
-            broker.epoch, broker.ended, broker.was_lost, broker.reattached_ms = epoch, KNOWN, False, None
+            broker.epoch, broker.ended, broker.had_connection, broker.reattached_ms = epoch, KNOWN, False, None
             broker.connections.clear()
         self._order += 1
         if connection_id not in broker.connections:
             broker.connections[connection_id] = self._order
-            if broker.was_lost:
+            if broker.had_connection:
                 broker.reattached_ms = now_ms
+            broker.had_connection = True
         broker.heard_ms = max(broker.heard_ms, now_ms)
         broker.ended = HELD
         self._registered.setdefault(connection_id, {})[key] = Registered(epoch, now_ms, self._order)
@@ -104,7 +106,6 @@ class Attachments:
         for key in keys:
             broker = self._brokers[key]
             del broker.connections[connection_id]
-            broker.was_lost |= is_loss
             if not broker.connections:
                 broker.ended, broker.lost_ms = (LOST if is_loss else RELEASED), now_ms
                 self.changed[key] = None
@@ -267,7 +268,7 @@ class LeaseTable:
             record.heard_ms = max(record.heard_ms, now_ms)
 
     def came_back(self, key: Key, epoch: int, node: str, registered_ms: float) -> bool:
-        """Whether this life of the broker was lost by another node than ``node`` and attached there anew since."""
+        """Whether since then another connection of this life of the broker came to a node, but for ``node``, that had one."""
         records = (other.records.get(key) for name, other in self._nodes.items() if name != node)
         return any(
             record is not None

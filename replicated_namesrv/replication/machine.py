@@ -23,13 +23,14 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.interfaces import UnknownCommandError
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.history import EXPIRED, LOST, RESTORED, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
-from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
 
 ENVELOPE_FORMAT = 1
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
@@ -73,6 +74,14 @@ class Opened(NamedTuple):
     least: int
     most: int | None
     """None: not known."""
+
+
+def is_older(one: DataVersion, other: DataVersion) -> bool:
+    """Whether a broker that had version ``other`` must have had ``one`` before. A broker that lost its disk counts from zero
+    again, and one whose clock was set back goes on counting: neither version is older than the other then."""
+    if one.state_version != other.state_version:
+        return one.state_version < other.state_version
+    return one != other and one.counter <= other.counter and one.timestamp <= other.timestamp
 
 
 def content_of(registration: RegisterBroker) -> str:
@@ -186,11 +195,9 @@ class RouteStateMachine:
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
             return Applied(Result(), Ignored.UNREGISTERED)
-        if before is not None and mark is not None and least < mark.version_revision and before.broker_id == command.broker_id:
-            ours, stored = command.data_version, before.data_version
-            if (ours.state_version, ours.counter, ours.timestamp) < (stored.state_version, stored.counter, stored.timestamp):
-                is_surely_late = most is not None and most < mark.version_revision
-                ignored = Ignored.LATE_COPY if is_surely_late else Ignored.DOUBTFUL
+        if before is not None and mark is not None:
+            ignored = _lateness(command, before, mark, Opened(least, most))
+            if ignored is not None:
                 return Applied(self.state.renewal_result(*key) or Result(), ignored)
         result = self._apply(command)
         after = self.state.registration(*key)
@@ -297,6 +304,15 @@ class RouteStateMachine:
             self.marks[key] = Mark(self.state.revision, self.serial, "")
             self.on_registered(key, registration.epoch, "")
         self.on_settings()
+
+
+def _lateness(command: RegisterBroker, held: Registration, mark: Mark, opened: Opened) -> Ignored | None:
+    """Whether the registration is a copy that a newer one has overtaken."""
+    if command.broker_id != held.broker_id or not is_older(command.data_version, held.data_version):
+        return None
+    if mark.version_revision <= opened.least:
+        return None
+    return Ignored.LATE_COPY if opened.most is not None and opened.most < mark.version_revision else Ignored.DOUBTFUL
 
 
 class Restoring:

@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     lost_ms: int
     """Since when the last connection is gone (LOST)."""
     reattached_ms: int
-    """Since when a connection is there that came after one was lost; AGE_MAX: none is."""
+    """Since when a connection is there that was not the first; AGE_MAX: none is."""
 
 
 class Report(NamedTuple):

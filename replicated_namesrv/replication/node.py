@@ -391,7 +391,7 @@ class ReplicatedNode(Observer):
             candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
             candidate.update(local)
             path = Path(self._settings.config_store_path)
-            await asyncio.to_thread(write_atomically, path, candidate.text().encode(), backup=True)
+            await asyncio.to_thread(write_atomically, path, candidate.file_text().encode(), backup=True)
             self._settings.update(local)
         return Result(changed=True)
 

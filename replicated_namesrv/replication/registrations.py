@@ -65,6 +65,8 @@ class Registrations:
         self._propose, self._read_index, self._is_leaving, self._budget_s = propose, read_index, is_leaving, budget_s
         self._opened: dict[int, int | None] = {}
         """Open connections: the cluster's revision at some time after they were opened, once it is known."""
+        self._late: dict[int, str] = {}
+        """Content of the last late copy, by connection."""
         self._carriers: dict[int, Connection] = {}
         """Connections that brokers are or were attached to."""
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
@@ -103,6 +105,7 @@ class Registrations:
         connection_id = connection.connection_id
         self._opened.pop(connection_id, None)
         self._carriers.pop(connection_id, None)
+        self._late.pop(connection_id, None)
         is_loss = reason is not CloseReason.OURS and not self._is_leaving()
         if any(pending == connection_id for pending, _ in self._pending):
             self._ended[connection_id] = is_loss
@@ -165,6 +168,10 @@ class Registrations:
                     break
                 await self.confirm()
         applied = await self._propose(encode_register(registration, self._signs.leader_time_ms, received, opened, content))
+        if applied.ignored is Ignored.LATE_COPY and connection.connection_id in self._opened:
+            if self._late.get(connection.connection_id) == content:
+                connection.close(CloseReason.OURS)  # whoever repeats it means it: over a new connection it is taken
+            self._late[connection.connection_id] = content
         return self._registered(registration, connection, applied)
 
     async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
@@ -240,10 +247,7 @@ class Registrations:
         """Code 104, answered once it is applied here."""
         received = []
         for removal in command.removals:
-            key = (removal.cluster_name, removal.broker_addr)
-            registration = self._machine.state.registration(*key)
-            epoch = NO_REGISTRATION if registration is None else registration.epoch
-            received.append((replace(removal, epoch=epoch), self._registered_over(key, connection)))
+            received.append((removal, self._registered_over((removal.cluster_name, removal.broker_addr), connection)))
         return self.keep(self._unregister(received, connection))
 
     def _registered_over(self, key: Key, connection: Connection | None) -> Registered | None:
@@ -260,6 +264,10 @@ class Registrations:
                     removal = replace(removal, epoch=registered.epoch)
                     if self._signs.attachments.came_back(key, registered):
                         continue
+                else:  # what was acknowledged before counts, wherever
+                    await self.confirm()
+                    registration = self._machine.state.registration(*key)
+                    removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
                 if await self._signs.remove(removal, registered) != LATE:
                     await self._removed_here()
         return Result()

@@ -32,6 +32,8 @@ class Application(Protocol):
     """After the last heal, every node must have caught up within this time."""
     drain_ns: int
     """So long after the clients have stopped, everything asked for must have ended."""
+    counts: dict[str, int]
+    """What happened, for the report."""
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
         """Boot ``machine``; what is raised leaves it down."""
@@ -212,6 +214,7 @@ class RegisterApplication:
         self.proposal_limit_ns, self.read_limit_ns = proposal_limit_ns, read_limit_ns
         self._ballast, self._slice_bytes = ballast, slice_bytes
         self.machines: list[Machine] = []
+        self.counts: dict[str, int] = {}
         self.must_read: Callable[[Machine], bool] = lambda machine: True
         """Whether a machine must be readable at the end."""
         self.operations: list[Operation] = []

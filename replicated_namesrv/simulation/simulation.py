@@ -36,12 +36,16 @@ class Scenario:
     """None: drawn from the seed."""
     faults: tuple[int, ...] | None = None
     """Only these faults of the schedule; None: all."""
+    application: str = "registers"
+    """What runs on the shipped core: ``registers``, or ``routes`` with brokers and leases."""
 
     def command(self) -> str:
         """The command line that repeats this run."""
         parts = [f"namesrv simulate --seeds {self.seed}:{self.seed + 1} --nodes {self.nodes} --duration-s {self.duration_s:g}"]
         if self.subject == "plain":
             parts.append("--plain")
+        if self.application != "registers":
+            parts.append(f"--application {self.application}")
         if self.off is not None:
             parts.append(f"--off {self.off}")
         if self.clients is not None:
@@ -204,6 +208,7 @@ class Simulation:
             **{f"tolerated {name}": count for name, count in self.invariants.tolerated.items()},
             **{f"fault {kind}": count for kind, count in sorted(self.nemesis.struck.items())},
             **dict(sorted(self.ledger.outcomes.items())),
+            **self._application.counts,
         }
         return Result(
             self.scenario,

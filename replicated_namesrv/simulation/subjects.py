@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
+from replicated_namesrv.simulation.brokers import Brokers
 from replicated_namesrv.simulation.machine import Machine, Process
 from replicated_namesrv.simulation.plain import build_plain
+from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, silenced
 from replicated_namesrv.simulation.simulation import Result, Scenario, Simulation
 from replicated_namesrv.simulation.world import MS, World
 
@@ -92,6 +94,31 @@ def build_raft(simulation: Simulation) -> Application:
     return application
 
 
+def build_routes(simulation: Simulation) -> Application:
+    """The shipped core, with name servers and brokers on top."""
+    off = simulation.scenario.off
+    config = draw_config(simulation.world, Defences() if off is None else Defences.without(off))
+    rng = simulation.world.random("load")
+    cluster = RouteCluster(simulation.world, simulation.names, config, {"connectionLossGraceMs": str(rng.choice((100, 500)))})
+    cluster.clock_skew_s = {name: rng.uniform(-30, 30) for name in simulation.names}
+    brokers = simulation.scenario.clients or rng.choice((2, 4, 6))
+    catch_up_ns = _CATCH_UP_ELECTION_TIMES * config.election_max_ms * MS
+    application = Brokers(simulation.world, simulation.invariants, cluster, catch_up_ns, brokers, readers=2)
+    application.machines = simulation.machines
+
+    def transfer(machine: Machine, peer: str | None) -> None:
+        def ask(process: Process) -> None:
+            assert isinstance(process, NameServer)
+            with process.loop.running():
+                process.raft.transfer_leadership(peer)
+
+        machine.enqueue(ask)
+
+    simulation.nemesis.transfer = transfer
+    simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
+    return application
+
+
 def declared_drift(world: World) -> float:
     """The drift that the drawn settings declare."""
     return draw_config(world, Defences()).clock_drift_max
@@ -101,4 +128,7 @@ def run(scenario: Scenario, *, readable: bool = False) -> Result:
     """Run one scenario."""
     if scenario.subject == "plain":
         return Simulation(scenario, build_plain, lambda world: 0.05, readable=readable).run()
+    if scenario.application == "routes":
+        with silenced():
+            return Simulation(scenario, build_routes, declared_drift, readable=readable).run()
     return Simulation(scenario, build_raft, declared_drift, readable=readable).run()

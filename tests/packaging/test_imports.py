@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "routes": set(),
     "raft": {"files"},
     "verify": set(),
-    "simulation": {"raft", "verify", "files"},
+    "simulation": {"raft", "replication", "routes", "service", "settings", "verify", "files"},
     "files": set(),
     "provision": set(),
     "settings": {"wire"},

@@ -1,0 +1,449 @@
+"""``--application routes``: the route state machine with leases on top of Raft, and brokers that live and die.
+
+Each broker registers with every node, period after period, as RocketMQ's do. Seeded, it changes its topics, restarts (with its
+content, without, at another address), swaps its id with its partner, unregisters, falls silent with its connections open, or is
+cut off from a node. Beside the invariants of Raft, which hold after every event, these do:
+
+- What was acknowledged is there: a linearizable read, on whichever node, shows a broker that was acknowledged and goes on being
+  heard by a majority, with the newest acknowledged version or a newer one.
+- A broker that a majority hears is never dropped.
+- A broker whose unregistration was answered stays away until a registration reaches a node after that.
+- Two nodes that have applied the same entries have the same digest, entry by entry.
+- At the end all nodes are equal, show every living broker with its present content, and no dead one: each was gone within
+  two time-outs after the last fault.
+"""
+
+from asyncio import Future
+from collections.abc import Callable
+from random import Random
+
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.model import DataVersion, QueueData
+from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.service import DataVersionAnswer, Freshness, ReadLevel
+from replicated_namesrv.simulation.invariants import Invariants
+from replicated_namesrv.simulation.machine import Machine, Process, RaftView
+from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, SimulatedConnection, Wire
+from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
+
+CLUSTER = "c"
+Key = tuple[str, str]
+
+
+class Life:
+    """One process of a broker: what it says, and what it was told."""
+
+    def __init__(self, brokers: "Brokers", broker: "Broker", address: str) -> None:
+        self.address, self.key = address, (CLUSTER, address)
+        self.began_ns = brokers.world.now_ns
+        rng = brokers.world.random(f"{broker.name}/{address}/{broker.lives}")
+        self.wires = {m.name: Wire(brokers.cluster, m, f"{broker.name}@{address}", rng) for m in brokers.machines}
+        self.acknowledged_ns: dict[str, int] = {}
+        """By node: when the last acknowledged registration was sent."""
+        self.acknowledged_count = -1
+        self.is_running = True
+        self.is_leaving = False
+        """It has begun to unregister."""
+        self.left_ns: int | None = None
+        """When an unregistration was first answered."""
+
+
+class Broker:
+    """A broker through all its lives."""
+
+    def __init__(self, brokers: "Brokers", number: int) -> None:
+        self._brokers, self._world = brokers, brokers.world
+        self.name = f"b{number}"
+        self.rng: Random = self._world.random(f"broker/{self.name}")
+        self.group, self.broker_id = f"g{number // 2}", number % 2
+        self.timeout_ms = self.rng.choice((2_500, 4_000))
+        self._period_ns = self.timeout_ms * MS // 5
+        self.count = 0
+        self.lives = 0
+        self._changed_ns = 0
+        self.topics = self._topics()
+        self.is_steady = True
+        """False once another process may have said something under this broker's id or address."""
+        self.life = self._begin(f"10.0.{number}.1:10911")
+
+    def _topics(self) -> dict[str, QueueData]:
+        names = {f"T{self.rng.randrange(6)}" for _ in range(4)} | {f"{self.group}.{self.count % 4}", self.group}
+        return {name: QueueData(self.rng.choice((8, 16)), 8, 6, 0) for name in sorted(names)}
+
+    def _begin(self, address: str) -> Life:
+        self.lives += 1
+        life = Life(self._brokers, self, address)
+        self._world.note(f"{self.name} starts at {address}")
+        self._world.after(int(self.rng.random() * self._period_ns) + 1, self._round, life)
+        return life
+
+    def command(self) -> RegisterBroker:
+        """Its present registration."""
+        version = DataVersion(self._changed_ns // MS, 0, self.count)
+        return RegisterBroker(
+            CLUSTER,
+            self.group,
+            self.life.address,
+            self.broker_id,
+            "",
+            None,
+            self.timeout_ms,
+            False,
+            version,
+            self.topics,
+            {},
+            None,
+        )
+
+    # What it does
+
+    def _round(self, life: Life) -> None:
+        if life is not self.life or not life.is_running:
+            return
+        for machine in self._brokers.machines:
+            self._say(life, machine)
+        self._world.after(self._period_ns, self._round, life)
+
+    def _say(self, life: Life, machine: Machine) -> None:
+        wire, command, count, sent_ns = life.wires[machine.name], self.command(), self.count, self._world.now_ns
+        kind = self.rng.random()
+        if kind < 0.15:
+            wire.call(lambda server, c: server.node.heartbeat(*life.key, c), lambda _: None)
+        if kind < 0.3:
+            version = command.data_version
+            wire.call(lambda server, c: server.node.query_data_version(*life.key, version, c), self._compared)
+
+        def answered(result: object) -> None:
+            if isinstance(result, Result) and result.code == 0 and life is self.life:
+                life.acknowledged_ns[machine.name] = sent_ns
+                life.acknowledged_count = max(life.acknowledged_count, count)
+
+        wire.call(lambda server, c: self._brokers.register(server, c, command, count), answered)
+        self._world.after(3 * SECOND, self._give_up, life, machine, sent_ns)
+
+    def _compared(self, answer: object) -> None:
+        assert answer is None or isinstance(answer, DataVersionAnswer)
+
+    def _give_up(self, life: Life, machine: Machine, sent_ns: int) -> None:
+        """As RocketMQ's brokers: an answer that does not come in 3 s closes the connection."""
+        if life.is_running and life is self.life and life.acknowledged_ns.get(machine.name, -1) < sent_ns:
+            life.wires[machine.name].hang_up()
+
+    def change(self) -> None:
+        """Another content."""
+        if self.life.is_running:
+            self.count += 1
+            self._changed_ns = self._world.now_ns
+            self.topics = self._topics()
+            for machine in self._brokers.machines:
+                self._say(self.life, machine)
+
+    def kill(self) -> None:
+        """The process ends; its connections are closed."""
+        self._world.note(f"{self.name} is killed")
+        self.life.is_running = False
+        for wire in self.life.wires.values():
+            wire.hang_up()
+
+    def fall_silent(self) -> None:
+        """It says nothing any more, and nobody sees its connections end."""
+        self._world.note(f"{self.name} falls silent")
+        self.life.is_running = False
+        for wire in self.life.wires.values():
+            wire.forget()
+
+    def leave(self) -> None:
+        """Code 104 to every node in turn, then the process ends."""
+        self._world.note(f"{self.name} unregisters")
+        life, left = self.life, list(self._brokers.machines)
+        life.is_running, life.is_leaving = False, True
+        removal = BrokerRemoval(CLUSTER, life.address, self.group, self.broker_id, None)
+
+        def next_one() -> None:
+            if not left:
+                for wire in life.wires.values():
+                    wire.hang_up()
+                return
+            machine = left.pop(0)
+            state = {"over": False}
+
+            def over(result: object) -> None:
+                if isinstance(result, Result) and life.left_ns is None:
+                    life.left_ns = self._world.now_ns
+                if not state["over"]:
+                    state["over"] = True
+                    next_one()
+
+            command = UnregisterBrokers((removal,))
+            life.wires[machine.name].call(lambda server, c: server.node.propose(command, c), over)
+            self._world.after(SECOND, over, None)
+
+        next_one()
+
+    def restart(self) -> None:
+        """A new process: the same, one that lost its disk, or one at another address."""
+        if self.life.is_running:
+            self.kill()
+        address, kind = self.life.address, self.rng.random()
+        self.is_steady = False
+        if kind < 0.3:
+            self.count, self._changed_ns = 0, self._world.now_ns
+        elif kind < 0.6:
+            host, _, port = address.partition(":")
+            address = f"{host.rpartition('.')[0]}.{self.lives + 1}:{port}"
+        self.life = self._begin(address)
+
+    def switch(self, other: "Broker") -> None:
+        """Master and slave change places."""
+        self._world.note(f"{self.name} and {other.name} switch ids")
+        self.is_steady = other.is_steady = False
+        self.broker_id, other.broker_id = other.broker_id, self.broker_id
+        self.change()
+        other.change()
+
+    # What must be true of it
+
+    def is_heard(self) -> bool:
+        """Whether it must be shown: alive, and lately acknowledged by a majority."""
+        life, machines = self.life, self._brokers.machines
+        since_ns = self._world.now_ns - self.timeout_ms * MS // 2
+        lately = sum(1 for at_ns in life.acknowledged_ns.values() if at_ns >= max(since_ns, life.began_ns))
+        return life.is_running and self.is_steady and 2 * lately > len(machines)
+
+
+class Brokers:
+    """``simulation.application.Application``."""
+
+    def __init__(
+        self, world: World, invariants: Invariants, cluster: RouteCluster, catch_up_ns: int, brokers: int, readers: int
+    ) -> None:
+        self.world, self.invariants, self.cluster, self.catch_up_ns = world, invariants, cluster, catch_up_ns
+        self.machines: list[Machine] = []
+        self._rng = world.random("brokers")
+        self._count, self._readers = brokers, readers
+        self.brokers: list[Broker] = []
+        self._is_over = False
+        self._quiet_until_ns = 0
+        self._digests: dict[int, bytes] = {}
+        self._newest = 0
+        self._shown: set[Key] = set()
+        self._arrived_ns: dict[Key, int] = {}
+        """When a registration of this address last reached a node."""
+        self._memos: dict[tuple[int, Key], tuple[int, int]] = {}
+        self.drain_ns = 15 * SECOND
+        self.counts = {"registrations": 0, "renewals": 0, "reads": 0, "reads of a heard broker": 0, "brokers dropped": 0}
+        cluster.on_failure = lambda text: invariants.violated("exception", text)
+        cluster.on_applied = self._applied
+
+    # Application
+
+    def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
+        return self.cluster.start_process(machine)
+
+    def start_clients(self) -> None:
+        self.brokers = [Broker(self, number) for number in range(self._count)]
+        self.world.after(SECOND, self._act)
+        for _ in range(self._readers):
+            self.world.after(SECOND, self._read)
+
+    def stop_clients(self) -> None:
+        """Whoever lives goes on as it is; the others stay dead."""
+        self._is_over = True
+
+    def quiet(self, duration_ns: int) -> None:
+        self._quiet_until_ns = self.world.now_ns + duration_ns
+
+    def provoke(self, machine: Machine, duration_ns: int) -> None:
+        """Read on ``machine``, change brokers elsewhere."""
+        for broker in self.brokers:
+            broker.change()
+        for number in range(20):
+            self.world.after(duration_ns * number // 20 + 1, self._read_on, machine, self._rng.choice(self.brokers))
+
+    def read_finally(self) -> None:
+        """The state of every node is looked at in ``check``."""
+
+    # Load
+
+    def _act(self) -> None:
+        if self._is_over:
+            return
+        self.world.after(int(exponential(self._rng) * 700 * MS) + 1, self._act)
+        broker, choice = self._rng.choice(self.brokers), self._rng.random()
+        if self.world.now_ns < self._quiet_until_ns:
+            return
+        if not broker.life.is_running:
+            if choice < 0.4:
+                broker.restart()
+        elif choice < 0.5:
+            broker.change()
+        elif choice < 0.58:
+            broker.restart()
+        elif choice < 0.64:
+            number = self.brokers.index(broker)
+            other = self.brokers[number ^ 1] if number ^ 1 < len(self.brokers) else broker
+            if other is not broker and other.life.is_running:
+                broker.switch(other)
+        elif choice < 0.74:
+            broker.leave()
+        elif choice < 0.8:
+            broker.kill()
+        elif choice < 0.86:
+            broker.fall_silent()
+        else:
+            wire = broker.life.wires[self._rng.choice(self.machines).name]
+            wire.is_cut = True
+            self.world.after(int(exponential(self._rng) * 3 * SECOND) + 1, self._mend, wire)
+
+    @staticmethod
+    def _mend(wire: Wire) -> None:
+        wire.is_cut = False
+
+    def register(self, server: NameServer, connection: SimulatedConnection, command: RegisterBroker, count: int) -> object:
+        """Code 103 at a node, with a memo like the server's."""
+        key = (command.cluster_name, command.broker_addr)
+        self._arrived_ns[key] = self.world.now_ns
+        self.counts["registrations"] += 1
+        slot = (id(server), key)
+        generation = server.node.state.group_generation(command.broker_name)
+        if self._memos.get(slot) == (count, generation):
+            renewed = server.node.renew_unchanged(*key, connection)
+            if isinstance(renewed, Future):
+                self.counts["renewals"] += 1
+                return _or_else(renewed, lambda: server.node.register(command, connection))
+        outcome = server.node.register(command, connection)
+        if isinstance(outcome, Future):
+            outcome.add_done_callback(lambda future: self._remember(server, slot, command, count, generation, future))
+        return outcome
+
+    def _remember(
+        self,
+        server: NameServer,
+        slot: tuple[int, Key],
+        command: RegisterBroker,
+        count: int,
+        generation: int,
+        future: "Future[Result]",
+    ) -> None:
+        if future.cancelled() or future.exception() is not None:
+            return
+        result, state = future.result(), server.node.state
+        same_generation = state.group_generation(command.broker_name) == generation
+        if not result.changed and result.epoch is not None and same_generation and state.unchanged_result(command) is not None:
+            self._memos[slot] = (count, generation)
+
+    # Reads
+
+    def _read(self) -> None:
+        self.world.after(int(exponential(self._rng) * 60 * MS) + 1, self._read)
+        self._read_on(self._rng.choice(self.machines), self._rng.choice(self.brokers))
+
+    def _read_on(self, machine: Machine, broker: Broker) -> None:
+        server = self.cluster.servers.get(machine.name)
+        if server is not None and server.is_alive:
+            machine.enqueue(lambda process: self._ask(server, broker))
+
+    def _ask(self, server: NameServer, broker: Broker) -> None:
+        if not server.is_alive or not server.serving:
+            return
+        life, was_heard, count, began_ns = broker.life, broker.is_heard(), broker.life.acknowledged_count, self.world.now_ns
+        had_left = life.left_ns is not None
+        with server.loop.running():
+            try:
+                barrier = server.node.barrier(ReadLevel.LINEARIZABLE, None)
+            except NamesrvError:
+                return
+            if not isinstance(barrier, Future):
+                return
+
+        def read(future: "Future[Freshness]") -> None:
+            if future.cancelled() or future.exception() is not None or life is not broker.life:
+                return
+            self.counts["reads"] += 1
+            held = server.node.state.registration(*life.key)
+            where = f"a linearizable read on {server.machine.name}, begun at {began_ns / SECOND:.3f} s,"
+            if was_heard and broker.is_heard():
+                self.counts["reads of a heard broker"] += 1
+                if held is None:
+                    self.invariants.violated("acknowledged means there", f"{where} does not show {broker.name} ({life.address})")
+                elif held.data_version.counter < count:
+                    shown = held.data_version.counter
+                    text = f"{where} shows {broker.name} in version {shown}; {count} was acknowledged"
+                    self.invariants.violated("acknowledged means there", text)
+            if had_left and held is not None and self._arrived_ns.get(life.key, 0) <= (life.left_ns or 0):
+                text = f"{where} shows {broker.name} ({life.address}), whose unregistration was answered"
+                self.invariants.violated("gone means gone", text)
+
+        barrier.add_done_callback(read)
+
+    # Invariants
+
+    def _applied(self, server: NameServer, index: int, state: RouteStateMachine) -> None:
+        digest = state.digest()
+        if self._digests.setdefault(index, digest) != digest:
+            self.invariants.violated("equal states", f"{server.machine.name} has another state than others after entry {index}")
+        if index <= self._newest:
+            return
+        self._newest = index
+        shown = {(r.cluster_name, r.broker_addr) for r in state.state.registrations()}
+        dropped, self._shown = self._shown - shown, shown
+        if dropped:
+            self.counts["brokers dropped"] += len(dropped)
+            for broker in self.brokers:
+                if broker.life.key in dropped and broker.is_heard():
+                    text = f"entry {index} drops {broker.name} ({broker.life.address}), which a majority hears"
+                    self.invariants.violated("the living stay", text)
+
+    def check(self) -> None:
+        """All nodes are equal and show what there is."""
+        states = {machine.name: self.cluster.servers[machine.name].node.state for machine in self.machines}
+        digests = {name: state.digest().hex() for name, state in states.items()}
+        if len(set(digests.values())) > 1:
+            self.invariants.violated("all nodes equal", f"digests differ at the end: {digests}")
+        for name, state in states.items():
+            for broker in self.brokers:
+                self._check_broker(name, broker, state.registration(*broker.life.key))
+            living = {broker.life.key for broker in self.brokers if broker.life.is_running}
+            for registration in state.registrations():
+                if (registration.cluster_name, registration.broker_addr) not in living:
+                    text = f"{name} still shows {registration.broker_addr}, which is dead"
+                    self.invariants.violated("the dead go", text)
+
+    def _check_broker(self, name: str, broker: Broker, held: object) -> None:
+        if not broker.life.is_running:
+            return
+        command = broker.command()
+        shown = self.cluster.servers[name].node.state
+        if held is None:
+            self.invariants.violated("acknowledged means there", f"at the end {name} does not show {broker.name}")
+        elif shown.unchanged_result(command) is None:
+            text = f"at the end {name} shows {broker.name} otherwise than it registered: {held}"
+            self.invariants.violated("acknowledged means there", text)
+
+
+def _or_else(renewed: "Future[Result | None]", register: Callable[[], object]) -> "Future[object]":
+    """The renewal's result, or what registering gives."""
+    done: Future[object] = renewed.get_loop().create_future()
+
+    def settle(future: "Future[object]") -> None:
+        if future.cancelled():
+            done.cancel()
+        elif (error := future.exception()) is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(future.result())
+
+    def ended(future: "Future[Result | None]") -> None:
+        if future.cancelled() or future.exception() is not None or future.result() is not None:
+            settle(future)  # type: ignore[arg-type]  # a result is an object
+            return
+        outcome = register()
+        if isinstance(outcome, Future):
+            outcome.add_done_callback(settle)
+        else:
+            done.set_result(outcome)
+
+    renewed.add_done_callback(ended)
+    return done

@@ -1,0 +1,108 @@
+"""An asyncio event loop in virtual time: the code that ships runs unchanged in the simulated world.
+
+It runs when its machine has a turn and knows no IO. Callbacks run in the order in which they were scheduled, timers in that of
+their times, so a run is as repeatable as the world.
+"""
+
+import asyncio
+import heapq
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_TURNS_MAX = 10_000
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """``now``: seconds of the machine's clock."""
+
+    def __init__(self, now: Callable[[], float], failed: Callable[[BaseException | str], None]) -> None:
+        self._now, self._failed = now, failed
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._sequence = 0
+
+    # Driving
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Within, this is the running loop."""
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            yield
+        finally:
+            events._set_running_loop(before)
+
+    def run(self) -> bool:
+        """Run what is ready, and what follows from it; False if there was nothing. Call it within ``running``."""
+        for turn in range(_TURNS_MAX):
+            now = self._now()
+            while self._timers and self._timers[0][0] <= now:
+                self._ready.append(heapq.heappop(self._timers)[2])
+            if not self._ready:
+                return turn > 0
+            for _ in range(len(self._ready)):
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        raise RuntimeError("callbacks follow one another without end")
+
+    def next_time(self) -> float:
+        """When ``run`` has something to do at the latest."""
+        if self._ready:
+            return 0.0
+        while self._timers and self._timers[0][2].cancelled():
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else float("inf")
+
+    # What asyncio asks of a loop
+
+    def time(self) -> float:
+        return self._now()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon(self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Generator[Any, None, T] | Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> "asyncio.Task[T]":
+        return asyncio.Task(coro, loop=self, name=name or "simulated", context=context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._failed(context.get("exception") or context.get("message", "an asyncio callback failed"))

@@ -1,0 +1,382 @@
+"""Name servers of CP mode on simulated machines: ``ReplicatedNode`` as it ships, with the connections of its brokers.
+
+Only sockets are missing. A connection belongs to one life of one machine's process; what is said over it arrives there in order,
+later, or never.
+"""
+
+import logging
+from asyncio import Future
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
+from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.transport import TransportSettings
+from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.service import CloseReason
+from replicated_namesrv.settings import load_settings
+from replicated_namesrv.simulation.loop import VirtualLoop
+from replicated_namesrv.simulation.machine import Life, Machine
+from replicated_namesrv.simulation.world import MS, World
+
+WALL_S = 1_700_000_000.0
+_TURNS_MAX = 1_000
+
+
+class SimulatedRaft:
+    """``replication.node.Raft`` on a simulated machine."""
+
+    node: RaftNode
+
+    def __init__(
+        self,
+        machine: Machine,
+        members: Sequence[str],
+        loop: VirtualLoop,
+        state: RouteStateMachine,
+        config: RaftConfig,
+        observer: Observer,
+    ) -> None:
+        self._machine, self._members, self._loop = machine, members, loop
+        self._state, self._config, self._observer = state, config, observer
+
+    async def start(self) -> None:
+        life = self._machine.life
+        assert life is not None
+        self.node = RaftNode(
+            self._machine.name, self._members, "simulated", life, self._machine.disk, self._state, self._config, self._observer
+        )
+
+    async def stop(self) -> None:
+        self.node.stop()
+
+    def propose(self, command: bytes) -> "Future[Outcome]":
+        future: Future[Outcome] = self._loop.create_future()
+        self.node.propose(command, _setter(future))
+        return future
+
+    def read_index(self) -> "Future[ReadOutcome]":
+        future: Future[ReadOutcome] = self._loop.create_future()
+        self.node.read_index(_setter(future))
+        return future
+
+    def lease_valid(self) -> bool:
+        return self.node.lease_valid()
+
+    def transfer_leadership(self, peer: str | None = None) -> "Future[bool]":
+        future: Future[bool] = self._loop.create_future()
+        self.node.transfer_leadership(peer, _setter(future))
+        return future
+
+    def tell(self, peer: str, data: bytes) -> None:
+        self.node.tell(peer, data)
+
+    def status(self) -> dict[str, object]:
+        return self.node.status()
+
+
+def _setter(future: "Future[Any]") -> Callable[[Any], None]:
+    def done(outcome: object) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    return done
+
+
+class _Observers(Observer):
+    """The node hears everything, the invariants what concerns them."""
+
+    def __init__(self, node: Observer, invariants: Observer, applied: Callable[[int], None]) -> None:
+        self._node, self._invariants, self._applied = node, invariants, applied
+
+    def role_changed(self, role: str, term: int) -> None:
+        self._invariants.role_changed(role, term)
+        self._node.role_changed(role, term)
+
+    def leader_changed(self, leader: str | None, term: int) -> None:
+        self._node.leader_changed(leader, term)
+
+    def applied(self, index: int, term: int, payload: bytes) -> None:
+        self._node.applied(index, term, payload)
+        self._applied(index)
+
+    def truncated(self, index: int, commit_index: int) -> None:
+        self._invariants.truncated(index, commit_index)
+
+    def restored(self, index: int) -> None:
+        self._invariants.restored(index)
+        self._node.restored(index)
+
+    def received(self, peer: str, data: bytes) -> None:
+        self._node.received(peer, data)
+
+    def failed(self, error: BaseException) -> None:
+        self._node.failed(error)
+
+
+class SimulatedConnection:
+    """``service.Connection`` between a broker and one life of a machine. ``ended`` tells the broker's side, later."""
+
+    def __init__(self, server: "NameServer", peer: str, ended: Callable[[], None]) -> None:
+        self.server, self.peer, self._ended = server, peer, ended
+        server.last_connection += 1
+        self.connection_id = server.last_connection
+        self.opened_revision = 0
+        self.is_open = False
+
+    def open(self) -> None:
+        """Accept it; call in the server's turn."""
+        self.is_open = True
+        self.opened_revision = self.server.node.state.revision
+        self.server.connections[self.connection_id] = self
+        self.server.node.connection_opened(self)
+
+    def close(self, reason: CloseReason) -> None:
+        """See ``service.Connection``; ``connection_lost`` follows in a later turn, as over a socket."""
+        if self.is_open:
+            self.is_open = False
+            self.server.loop.call_soon(self._lost, reason)
+            self._ended()
+
+    def _lost(self, reason: CloseReason) -> None:
+        del self.server.connections[self.connection_id]
+        self.server.node.connection_lost(self, reason)
+
+
+class NameServer:
+    """One process: a ``simulation.machine.Process`` around a ``ReplicatedNode``."""
+
+    def __init__(self, cluster: "RouteCluster", machine: Machine) -> None:
+        assert machine.life is not None
+        self.machine, self.life = machine, machine.life
+        self.connections: dict[int, SimulatedConnection] = {}
+        self.last_connection = 0
+        self.serving = False
+        """Whether connections are accepted."""
+        world = machine.world
+        self.loop = VirtualLoop(  # type: ignore[abstract]  # what belongs to IO is missing
+            machine.local_now, lambda error: cluster.failed(self, error)
+        )
+        rng = world.random(f"{machine.name}/{machine.boots}/service")
+        settings = load_settings(None, {**cluster.flags, "nodeId": machine.name}, {})
+        peers = dict.fromkeys(cluster.names, ("127.0.0.1", 1))
+        transport = TransportSettings(machine.name, "simulated", peers, ("127.0.0.1", 1), None)
+
+        def raft(state: RouteStateMachine, config: RaftConfig, observer: Observer) -> SimulatedRaft:
+            used = replace(cluster.config, proposal_timeout_ms=config.proposal_timeout_ms, read_timeout_ms=config.read_timeout_ms)
+            observers = _Observers(observer, machine.observer, lambda index: cluster.applied(self, index, state))
+            self.raft = SimulatedRaft(machine, cluster.names, self.loop, state, used, observers)
+            return self.raft
+
+        skew_s = cluster.clock_skew_s.get(machine.name, 0.0)
+        with self.loop.running():
+            self.node = ReplicatedNode(
+                settings, transport, raft, machine.local_now, lambda: WALL_S + skew_s + machine.local_now(), Random(rng.random())
+            )
+            self.node.on_serving(self._serve)
+            self._starting = self.loop.create_task(self.node.start())
+            self._starting.add_done_callback(self._started)
+            self.loop.run()
+            if self._starting.done():
+                self._starting.result()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether this process still runs."""
+        return not self.life.over
+
+    def _started(self, task: "Future[None]") -> None:
+        if task.exception() is None:
+            self.serving = True
+
+    def _serve(self, serving: bool) -> None:
+        self.serving = serving
+        if not serving:
+            for connection in list(self.connections.values()):
+                connection.close(CloseReason.OURS)
+
+    # Process
+
+    def on_connected(self, peer: str) -> None:
+        with self.loop.running():
+            self.raft.node.on_connected(peer)
+
+    def on_disconnected(self, peer: str) -> None:
+        with self.loop.running():
+            self.raft.node.on_disconnected(peer)
+
+    def on_message(self, peer: str, message: Message) -> None:
+        with self.loop.running():
+            self.raft.node.on_message(peer, message)
+
+    def on_synced(self, token: int) -> None:
+        with self.loop.running():
+            self.raft.node.on_synced(token)
+
+    def on_sync_failed(self, token: int, error: BaseException) -> None:
+        with self.loop.running():
+            self.raft.node.on_sync_failed(token, error)
+
+    def tick(self) -> None:
+        """What the loop and the core do until nothing is left to do."""
+        with self.loop.running():
+            for _ in range(_TURNS_MAX):
+                self.raft.node.tick()
+                if not self.loop.run():
+                    return
+        raise RuntimeError("the process does not come to rest")
+
+    def next_wakeup(self) -> float:
+        return min(self.raft.node.next_wakeup(), self.loop.next_time())
+
+    def stop(self) -> None:
+        self.raft.node.stop()
+
+
+class RouteCluster:
+    """The name servers of a world."""
+
+    def __init__(self, world: World, names: Sequence[str], config: RaftConfig, flags: dict[str, str]) -> None:
+        """``flags``: settings of all nodes, by outside name."""
+        self.world, self.names, self.config = world, list(names), config
+        peers = ",".join(f"{name}=127.0.0.1:{number + 1}" for number, name in enumerate(names))
+        self.flags = {"mode": "cp", "peers": peers, "dataDir": str(Path("simulated")), **flags}
+        self.servers: dict[str, NameServer] = {}
+        self.clock_skew_s: dict[str, float] = {}
+        self.on_failure: Callable[[str], None] = lambda text: None
+        self.on_applied: Callable[[NameServer, int, RouteStateMachine], None] = lambda server, index, state: None
+        self._graveyard: list[NameServer] = []
+        """Processes that ended: their tasks are kept from running on in the garbage collector."""
+
+    def start_process(self, machine: Machine) -> tuple[NameServer, RaftNode]:
+        """Boot ``machine``."""
+        before = self.servers.get(machine.name)
+        if before is not None:
+            self._graveyard.append(before)
+        server = self.servers[machine.name] = NameServer(self, machine)
+        return server, server.raft.node
+
+    def failed(self, server: NameServer, error: BaseException | str) -> None:
+        """Something in a process raised that nobody caught."""
+        if server.is_alive:
+            self.on_failure(f"{server.machine.name}: {error!r}")
+
+    def applied(self, server: NameServer, index: int, state: RouteStateMachine) -> None:
+        """An entry was applied."""
+        self.on_applied(server, index, state)
+
+
+class Wire:
+    """What one broker says to one machine and hears from it, over one connection at a time."""
+
+    def __init__(self, cluster: RouteCluster, machine: Machine, peer: str, rng: Random) -> None:
+        self._cluster, self.machine, self._peer, self._rng = cluster, machine, peer, rng
+        self._world = cluster.world
+        self.connection: SimulatedConnection | None = None
+        self.is_cut = False
+        """Nothing arrives, in neither direction."""
+        self._arrives_ns = 0
+        self._life: Life | None = None
+
+    def call(self, ask: Callable[[NameServer, SimulatedConnection], object], done: Callable[[object], None]) -> None:
+        """Have ``ask`` called at the machine; ``done`` gets its result, or None if the connection ended instead. A call that
+        arrives nowhere ends never."""
+        if self.is_cut:
+            return
+        if self.connection is None or not self._is_up():
+            self._dial(lambda: self.call(ask, done), lambda: done(None))
+            return
+        connection = self.connection
+
+        def arrive(_: object) -> None:
+            if connection.is_open and not self.is_cut:
+                self._answer(ask(connection.server, connection), connection, done)
+
+        self._deliver(connection, arrive)
+
+    def _is_up(self) -> bool:
+        connection = self.connection
+        return connection is not None and connection.is_open and connection.server.is_alive
+
+    def _deliver(self, connection: SimulatedConnection, arrive: Callable[[object], None]) -> None:
+        """In order, over this connection."""
+        self._arrives_ns = max(self._arrives_ns + 1, self._world.now_ns + self._delay_ns())
+
+        def hand_over() -> None:
+            if connection.server.is_alive:
+                self.machine.enqueue(lambda process: self._within(connection.server, arrive))
+
+        self._world.after(self._arrives_ns - self._world.now_ns, hand_over)
+
+    @staticmethod
+    def _within(server: NameServer, arrive: Callable[[object], None]) -> None:
+        with server.loop.running():
+            arrive(None)
+
+    def _answer(self, outcome: object, connection: SimulatedConnection, done: Callable[[object], None]) -> None:
+        if not isinstance(outcome, Future):
+            self._reply(outcome, done)
+            return
+
+        def completed(future: "Future[Any]") -> None:
+            if future.cancelled():
+                return
+            if future.exception() is not None:
+                connection.close(CloseReason.OURS)
+                self._reply(None, done)
+            else:
+                self._reply(future.result(), done)
+
+        outcome.add_done_callback(completed)
+
+    def _reply(self, result: object, done: Callable[[object], None]) -> None:
+        if not self.is_cut:
+            self._world.after(self._delay_ns(), done, result)
+
+    def _dial(self, then: Callable[[], None], refused: Callable[[], None]) -> None:
+        server = self._cluster.servers.get(self.machine.name)
+        if server is None or not server.is_alive or not server.serving:
+            self._world.after(self._delay_ns(), refused)
+            return
+        connection = SimulatedConnection(server, self._peer, lambda: None)
+        self.connection = connection
+
+        def accept(_: object) -> None:
+            if server.serving:
+                connection.open()
+                self._world.after(self._delay_ns(), then)
+            else:
+                self._world.after(self._delay_ns(), refused)
+
+        self._deliver(connection, accept)
+
+    def hang_up(self) -> None:
+        """Close the connection from the broker's side; the server sees it unless the wire is cut."""
+        connection, self.connection = self.connection, None
+        if connection is not None and not self.is_cut:
+            self._deliver(connection, lambda _: connection.close(CloseReason.PEER))
+
+    def forget(self) -> None:
+        """Let go of the connection without a word: the server goes on believing in it."""
+        self.connection = None
+
+    def _delay_ns(self) -> int:
+        return int((0.1 + 2.9 * self._rng.random()) * MS)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """No log lines: the world has its own account of what happens."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

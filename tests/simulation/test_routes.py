@@ -1,0 +1,63 @@
+"""Name servers, leases and brokers in the simulated world: some seeds always, many when there is time.
+
+Repeat a failing seed with ``namesrv simulate --application routes --seeds N:N+1``; the failure prints the command.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from replicated_namesrv.simulation.campaign import cores, run_all
+from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.subjects import run
+from tests.simulation.test_simulate import fresh_seed, judge
+
+FIXED_SEEDS = 12
+FRESH_SEEDS = 6
+
+
+def scenario(seed: int, nodes: int = 3, duration_s: float = 30.0) -> Scenario:
+    return Scenario(seed, nodes, duration_s, application="routes")
+
+
+def judge_load(results: list[Result]) -> None:
+    """No violation, and the world was not too kind to find any."""
+    judge(results)
+    for what, least in (("reads of a heard broker", 100), ("brokers dropped", 5), ("renewals", 500), ("elections", 10)):
+        assert sum(result.counts[what] for result in results) >= least, f"too few {what}"
+
+
+def test_a_seed() -> None:
+    judge([run(scenario(1, duration_s=3.0))])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fixed_seeds() -> None:
+    judge_load(list(run_all([scenario(seed, 5 if seed % 6 == 5 else 3) for seed in range(FIXED_SEEDS)], cores())))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fresh_seeds() -> None:
+    first = fresh_seed()
+    print(f"fresh seeds: namesrv simulate --application routes --seeds {first}:{first + FRESH_SEEDS}")
+    judge(list(run_all([scenario(first + number) for number in range(FRESH_SEEDS)], cores())))
+
+
+@pytest.mark.slow
+def test_equal_seeds_give_equal_traces_whatever_the_hash_seed() -> None:
+    code = (
+        "from replicated_namesrv.simulation.simulation import Scenario; from replicated_namesrv.simulation.subjects import run; "
+        "print(run(Scenario(3, duration_s=4.0, application='routes')).digest)"
+    )
+    digests = set()
+    for hash_seed in ("0", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=300
+        )
+        digests.add(ran.stdout.strip())
+    assert len(digests) == 1
