@@ -68,10 +68,11 @@ class ChaosBroker:
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
         self._follows: ChaosBroker | None = None
-        table = BrokerTopics(TopicTable(()), TopicTable(()))
+        # A registration of a single topic counts as the change of one: name servers refuse it from a broker that is new.
+        system = TopicTable(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC"))
         self.agent = BrokerAgent(
             identity,
-            table,
+            BrokerTopics(system, TopicTable(())),
             list(name_servers.values()),
             options=options,
             rng=rng,

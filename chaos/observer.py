@@ -45,6 +45,11 @@ class Observer:
             self._edge_due[name] = True
             edge.set()
 
+    def agree(self) -> bool:
+        """Whether, by the latest looks, all nodes answer the same registrations."""
+        states = [self._last.get((node, "brokers"), (0, None))[1] for node in self._cluster.nodes]
+        return states[0] is not None and all(state == states[0] for state in states)
+
     async def _look(self, node: str, *, edge: bool) -> None:
         await asyncio.gather(
             self._look_at_status(node, edge), self._look_at(node, "brokers", edge), self._look_at(node, "kv", edge)

@@ -32,6 +32,7 @@ from replicated_namesrv.files import write_atomically
 from replicated_namesrv.provision import TOXIPROXY_VERSION
 
 OBSERVE_INTERVAL_MS = 250
+HEAL_MIN_S, AGREED_S = 3.0, 1.5
 NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
 """Nodes look for silent brokers often, so that short time-outs mean what they say."""
 
@@ -156,7 +157,7 @@ class _Stage:
         self._phase("heal")
         workload.complain()
         await workload.calm()
-        await asyncio.sleep(timing.heal_s)
+        await self._settle(timing.heal_s)
         self._phase("final")
         workload.complain()
         await workload.end()
@@ -164,6 +165,16 @@ class _Stage:
         self._observer.at_edge()
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
         self._phase("end")
+
+    async def _settle(self, longest_s: float) -> None:
+        """Until all nodes have answered the same for AGREED_S, but at least HEAL_MIN_S and at most ``longest_s``."""
+        loop = asyncio.get_running_loop()
+        began = agreed_from = loop.time()
+        while (now := loop.time()) < began + longest_s:
+            agreed_from = agreed_from if self._observer.agree() else now
+            if now - began >= HEAL_MIN_S and now - agreed_from >= AGREED_S:
+                return
+            await asyncio.sleep(0.05)
 
     def _phase(self, name: str) -> None:
         self._recorder.write(Phase(self._recorder.now_ns(), name))

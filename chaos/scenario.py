@@ -84,7 +84,8 @@ class Timing:
 
     steady_s: float = 2.5
     fault_s: float = 7.0
-    heal_s: float = 6.0
+    heal_s: float = 8.0
+    """At most: it ends when the nodes have agreed for a while, but not before three seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ shade all rows. Every mark says what it is when pointed at.
 
 import html
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from replicated_namesrv.chaos.checks import Judgement
@@ -17,7 +18,11 @@ COLOURS = {
     "ok": "#2a9d5c",
     "fail": "#e0a020",
     "indeterminate": "#c8322d",
-    "lead": "#3b6fb6",
+    "leader n1": "#3b6fb6",
+    "leader n2": "#7b4fa3",
+    "leader n3": "#1f9c9c",
+    "leader n4": "#a3704f",
+    "leader n5": "#4d4d8f",
     "silent node": "#c8322d",
     "fenced": "#e0a020",
     "answers": "#bfe3cd",
@@ -89,13 +94,13 @@ def _op_text(story: Story, op: Op) -> str:
 
 
 def _leader_bars(story: Story, end_ns: int) -> Iterator[Bar]:
-    led = [one for one in story.statuses if one.role == "leader"]
-    for node in story.nodes:
-        times = sorted(one.time_ns for one in story.statuses if one.node == node)
-        for one in led:
-            if one.node == node:
-                until = next((time_ns for time_ns in times if time_ns > one.time_ns), end_ns)
-                yield Bar(one.time_ns, until, "lead", f"{story.ms(one.time_ns)} {node} leads term {one.term}")
+    for number, node in enumerate(story.nodes):
+        seen = [one for one in story.statuses if one.node == node]
+        for one, after in pairwise([*seen, None]):
+            if one is not None and one.role == "leader":
+                until_ns = end_ns if after is None else after.time_ns
+                colour = f"leader n{number % 5 + 1}"
+                yield Bar(one.time_ns, until_ns, colour, f"{story.ms(one.time_ns)} {node} leads term {one.term}")
 
 
 def _node_bars(story: Story, node: str, end_ns: int) -> Iterator[Bar]:
@@ -162,7 +167,7 @@ def _page(story: Story, judgement: Judgement, picture: str) -> str:
 <style>body{{font:14px sans-serif;margin:1.5em}} td,th{{padding:2px 10px;text-align:left;vertical-align:top}} pre{{margin:0}}
 tr.violated td:nth-child(3){{color:#c8322d;font-weight:bold}} tr.unknown td:nth-child(3){{color:#b07800;font-weight:bold}}
 svg{{background:#fff;border:1px solid #ccc}}</style>
-<h1>{html.escape(title)}</h1><p>{html.escape(scenario["title"])} Judged as {judgement.judged_as}.</p>
+<h1>{html.escape(title)}</h1><p>{html.escape(scenario["title"])}. Judged as {judgement.judged_as}.</p>
 {picture}<p>{key}</p>
 <h2>Checks</h2><table><tr><th>check</th><th></th><th>verdict</th><th>looked at</th><th>wrong</th><th>findings</th></tr>
 {checks}</table><h2>Figures</h2><table>{figures}</table></html>

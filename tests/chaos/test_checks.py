@@ -1,0 +1,282 @@
+"""Each checker says valid of a good history and finds what is wrong with a bad one."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.chaos.checks import CHECKS, judge
+from replicated_namesrv.chaos.checks.figures import figures
+from replicated_namesrv.chaos.checks.final import (
+    check_final_kv,
+    check_final_registrations,
+    check_ghosts,
+    check_live_kept,
+    check_resurrection,
+)
+from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
+from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
+from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
+from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
+from replicated_namesrv.chaos.records import Invoke
+from replicated_namesrv.verify import Verdict
+from tests.chaos.traces import MS, NODES, Script, random_kv
+
+Check = Callable[[Story], CheckResult]
+BOTH = [("g1/0", 1), ("g2/0", 2)]
+
+
+def registered() -> Script:
+    """Two brokers that live and were acknowledged."""
+    script = Script()
+    for name, version in BOTH:
+        script.truth(900, name, "starting", version=version).truth(950, name, "serving", version=version)
+        script.op(910, 950, name, "register", name, str(version))
+    return script
+
+
+def everywhere(script: Script, at: float, members: list[tuple[str, int]]) -> Script:
+    """Every node answers the same."""
+    for number, node in enumerate(NODES):
+        script.saw(at + number, node, members)
+    return script
+
+
+CASES: dict[str, tuple[Check, Script, Script]] = {
+    "a get sees what was put": (
+        check_kv,
+        Script().op(1000, 1010, "c1", "put", "k", "a").op(1020, 1030, "c2", "get", "k", "a"),
+        Script().op(1000, 1010, "c1", "put", "k", "a").op(1020, 1030, "c2", "get", "k", None),
+    ),
+    "an unknown put may show, and then stays": (
+        check_kv,
+        Script().op(1000, None, "c1", "put", "k", "a").op(1020, 1030, "c2", "get", "k", "a"),
+        Script()
+        .op(1000, None, "c1", "put", "k", "a")
+        .op(1020, 1030, "c2", "get", "k", "a")
+        .op(1040, 1050, "c2", "get", "k", None),
+    ),
+    "a failed put never shows": (
+        check_kv,
+        Script().op(1000, 1010, "c1", "put", "k", "a", outcome="fail").op(1020, 1030, "c2", "get", "k", None),
+        Script().op(1000, 1010, "c1", "put", "k", "a", outcome="fail").op(1020, 1030, "c2", "get", "k", "a"),
+    ),
+    "a registration shows once acknowledged": (
+        check_registration,
+        registered().op(1000, 1010, "c1", "route", "t", members=BOTH),
+        registered().op(1000, 1010, "c1", "route", "t", members=BOTH[:1]),
+    ),
+    "a dead broker goes when it goes, and not before it dies": (
+        check_registration,
+        registered().truth(1000, "g2/0", "silent", version=2).op(1500, 1510, "c1", "route", "t", members=BOTH[:1]),
+        registered().truth(2000, "g2/0", "silent", version=2).op(1500, 1510, "c1", "route", "t", members=BOTH[:1]),
+    ),
+    "an exposed broker is judged no more": (
+        check_registration,
+        registered().truth(1000, "g2/0", "exposed", version=2).op(1500, 1510, "c1", "route", "t", members=BOTH[:1]),
+        registered().truth(1000, "g2/0", "exposed", version=2).op(1500, 1510, "c1", "route", "t", members=BOTH[1:]),
+    ),
+    "a last request of unknown outcome may arrive late": (
+        check_registration,
+        registered()
+        .op(960, 1700, "g2/0", "register-copy", "g2/0", "2", outcome="indeterminate")
+        .truth(1000, "g2/0", "stopping", version=2)
+        .op(1000, 1010, "g2/0", "unregister", "g2/0", "2")
+        .truth(1011, "g2/0", "stopped", version=2)
+        .op(1500, 1510, "c1", "route", "t", members=BOTH),
+        registered()
+        .truth(1000, "g2/0", "stopping", version=2)
+        .op(1000, 1010, "g2/0", "unregister", "g2/0", "2")
+        .truth(1011, "g2/0", "stopped", version=2)
+        .op(1500, 1510, "c1", "route", "t", members=BOTH),
+    ),
+    "an acknowledged write is there at the end": (
+        check_final_kv,
+        Script()
+        .op(1000, 1010, "c1", "put", "k", "a")
+        .op(1020, 1030, "c1", "put", "k", "b")
+        .op(12100, 12110, "probe", "get", "k", "b"),
+        Script()
+        .op(1000, 1010, "c1", "put", "k", "a")
+        .op(1020, 1030, "c1", "put", "k", "b")
+        .op(12100, 12110, "probe", "get", "k", "a"),
+    ),
+    "an acknowledged write is not gone at the end": (
+        check_final_kv,
+        Script().op(1000, 1010, "c1", "put", "k", "a").op(1005, None, "c2", "delete", "k").op(12100, 12110, "probe", "get", "k"),
+        Script().op(1000, 1010, "c1", "put", "k", "a").op(12100, 12110, "probe", "get", "k"),
+    ),
+    "a living broker is listed at the end": (
+        check_final_registrations,
+        registered().op(12100, 12110, "probe", "route", "t", members=BOTH),
+        registered().op(12100, 12110, "probe", "route", "t", members=BOTH[:1]),
+    ),
+    "and not as it was before": (
+        check_final_registrations,
+        registered()
+        .op(2000, 2010, "g1/0", "register", "g1/0", "7")
+        .op(12100, 12110, "probe", "route", "t", members=[("g1/0", 7), BOTH[1]]),
+        registered().op(2000, 2010, "g1/0", "register", "g1/0", "7").op(12100, 12110, "probe", "route", "t", members=BOTH),
+    ),
+    "what was deleted does not come back": (
+        check_resurrection,
+        Script().op(1000, 1010, "c1", "put", "k", "a").op(1020, 1030, "c1", "delete", "k").op(1025, 1040, "c2", "get", "k", "a"),
+        Script().op(1000, 1010, "c1", "put", "k", "a").op(1020, 1030, "c1", "delete", "k").op(1035, 1040, "c2", "get", "k", "a"),
+    ),
+    "nor a broker that left": (
+        check_resurrection,
+        registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH[:1]),
+        registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH),
+    ),
+    "a dead broker is listed no longer than promised": (
+        check_ghosts,
+        registered().truth(1000, "g2/0", "silent", version=2).op(5900, 5910, "c1", "route", "t", members=BOTH),
+        registered().truth(1000, "g2/0", "silent", version=2).op(6100, 6110, "c1", "route", "t", members=BOTH),
+    ),
+    "a change of links starts that time anew": (
+        check_ghosts,
+        registered().truth(1000, "g2/0", "dead", version=2).fault(3000, 5000).op(9000, 9010, "c1", "route", "t", members=BOTH),
+        registered().truth(1000, "g2/0", "dead", version=2).fault(3000, 5000).op(10200, 10210, "c1", "route", "t", members=BOTH),
+    ),
+    "a living broker is not dropped": (
+        check_live_kept,
+        registered().truth(1000, "g2/0", "silent", version=2).dropped(3000, "g2/0"),
+        registered().dropped(3000, "g2/0"),
+    ),
+    "that a node tells of a removal late is no removal": (
+        check_live_kept,
+        registered()
+        .truth(1000, "g2/0", "dead", version=2)
+        .dropped(1500, "g2/0")
+        .truth(2000, "g2/0", "serving", life=2)
+        .dropped(2500, "g2/0", "n3"),
+        registered().truth(1000, "g2/0", "dead", version=2).truth(2000, "g2/0", "serving", life=2).dropped(2500, "g2/0", "n3"),
+    ),
+    "a client reads its own writes": (
+        check_sessions,
+        Script()
+        .op(1000, 1010, "c2", "put", "k", "a")
+        .op(1020, 1030, "c1", "put", "k", "b")
+        .op(1040, 1050, "c1", "get", "k", "b"),
+        Script()
+        .op(1000, 1010, "c2", "put", "k", "a")
+        .op(1020, 1030, "c1", "put", "k", "b")
+        .op(1040, 1050, "c1", "get", "k", "a"),
+    ),
+    "and finds them": (
+        check_sessions,
+        Script().op(1020, 1030, "c1", "put", "k", "b").op(1035, 1036, "c2", "delete", "k").op(1040, 1050, "c1", "get", "k"),
+        Script().op(1020, 1030, "c1", "put", "k", "b").op(1040, 1050, "c1", "get", "k"),
+    ),
+    "a client's routes never go back": (
+        check_sessions,
+        Script()
+        .op(1000, 1010, "c1", "route", "t", members=[("g1/0", 3)])
+        .op(1020, 1030, "c2", "route", "t", members=[("g1/0", 2)]),
+        Script()
+        .op(1000, 1010, "c1", "route", "t", members=[("g1/0", 3)])
+        .op(1020, 1030, "c1", "route", "t", members=[("g1/0", 2)]),
+    ),
+    "revisions never go back": (
+        check_revisions,
+        Script().saw(1000, "n1", [], 5).saw(1000.5, "n2", [], 4),
+        Script().saw(1000, "n1", [], 5).saw(1010, "n2", [], 4),
+    ),
+    "equal indexes have equal digests": (
+        check_same_state,
+        Script().stands(1000, "n1", 7, "aa").stands(1010, "n2", 7, "aa").stands(1020, "n2", 8, "bb"),
+        Script().stands(1000, "n1", 7, "aa").stands(1010, "n2", 7, "bb"),
+    ),
+    "equal revisions have equal registrations": (
+        check_same_state,
+        Script().saw(1000, "n1", BOTH, 5).saw(1010, "n2", BOTH, 5).saw(1020, "n2", BOTH[:1], 6),
+        Script().saw(1000, "n1", BOTH, 5).saw(1010, "n2", BOTH[:1], 5),
+    ),
+    "nodes agree soon after the last fault": (
+        check_convergence,
+        everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH).saw(8100, "n1", BOTH[:1]), 9000, BOTH),
+        everywhere(Script().fault(3000, 8000), 1000, BOTH).saw(8100, "n1", BOTH[:1]),
+    ),
+    "a node that answers nothing agrees with nobody": (
+        check_convergence,
+        everywhere(Script().fault(3000, 8000), 1000, BOTH).saw(8100, "n1", None).saw(9000, "n1", BOTH),
+        everywhere(Script().fault(3000, 8000), 1000, BOTH).saw(8100, "n1", None),
+    ),
+    "whoever reaches a majority is served": (
+        check_availability,
+        Script().busy("c1", 1000, 12000),
+        Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000),
+    ),
+    "who reaches none is not missed": (
+        check_availability,
+        Script().fault(3000, 9500, ["c1>n1", "c1>n2", "c1>n3"]).busy("c1", 1000, 3000).busy("c1", 9500, 12000),
+        Script().fault(3000, 9500, ["c1>n1", "c1>n2"]).busy("c1", 1000, 3000).busy("c1", 9500, 12000),
+    ),
+    "nor is anybody while there is no majority": (
+        check_availability,
+        Script().fault(3000, 9500, sides=[["n1"], ["n2"], ["n3"]]).busy("c1", 1000, 3000).busy("c1", 9500, 12000),
+        Script().fault(3000, 9500, sides=[["n1", "n2"], ["n3"]]).busy("c1", 1000, 3000).busy("c1", 9500, 12000),
+    ),
+}
+
+
+def with_signs_of_life(script: Script) -> Story:
+    """Records every half second, so that the harness does not look stalled."""
+    for at in range(0, 13_000, 500):
+        script.records.append(Invoke(at * MS, 1_000_000 + at, "other", "get", "other", None, None, None, None, None))
+    return script.story
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_good_history_is_valid_and_a_bad_one_is_not(name: str) -> None:
+    check, good, bad = CASES[name]
+    assert check(with_signs_of_life(good)).verdict is Verdict.VALID, check(with_signs_of_life(good)).findings
+    found = check(with_signs_of_life(bad))
+    assert found.verdict is Verdict.VIOLATED
+    assert found.findings
+
+
+def test_every_checker_has_a_good_and_a_bad_history() -> None:
+    assert {check for check, _, _ in CASES.values()} == set(CHECKS) - {check_enough}
+
+
+def test_too_little_is_unknown_and_not_passed() -> None:
+    assert check_enough(Script().busy("c1", 1000, 2000).story).verdict is Verdict.UNKNOWN
+    assert check_enough(Script().busy("c1", 1000, 12500, every=50).story).verdict is Verdict.VALID
+    assert judge(Script().story, "cp").verdict is Verdict.UNKNOWN
+
+
+def test_a_run_cut_short_is_unknown() -> None:
+    story = Script().busy("c1", 1000, 12500, every=50).story
+    story.trace.records.pop()
+    assert check_enough(story).verdict is Verdict.UNKNOWN
+
+
+def test_times_are_not_judged_where_the_harness_stood_still() -> None:
+    """Nothing at all is recorded for seconds: that says nothing about the cluster."""
+    bad = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
+    assert check_availability(bad.story).verdict is Verdict.UNKNOWN
+
+
+def test_ap_is_judged_by_what_it_promises() -> None:
+    """Different views at one revision are no violation of AP's, and one of CP's."""
+    script = Script("ap").saw(1000, "n1", BOTH, 5).saw(1010, "n2", BOTH[:1], 5)
+    checks = {check.name: check for check in judge(script.story, "ap").checks}
+    broken = checks["one state for one revision"]
+    assert broken.verdict is Verdict.VIOLATED
+    assert broken.promise is Promise.CP
+    assert judge(script.story, "cp").verdict is Verdict.VIOLATED
+    assert judge(script.story, "ap").verdict is not Verdict.VIOLATED
+
+
+@pytest.mark.parametrize("case", range(30))
+def test_random_histories_of_a_true_register_pass_every_check_and_mutated_ones_do_not(case: int, rng: random.Random) -> None:
+    script = random_kv(rng, 60)
+    for check in (check_kv, check_resurrection, check_sessions):
+        assert check(script.story).verdict is Verdict.VALID, check(script.story).findings
+    put = "value-nobody-else-writes"
+    script.op(5000, 5010, "c1", "put", "k", put).op(5020, 5030, "c1", "put", "k", "newer")
+    script.op(5040, 5050, "c1", "get", "k", put)
+    for check in (check_kv, check_sessions):
+        assert check(script.story).verdict is Verdict.VIOLATED
+    assert figures(script.story).stale_kv_reads == 1

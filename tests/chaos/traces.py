@@ -1,0 +1,139 @@
+"""Traces written by hand or made up at random, for the checkers: times are milliseconds after the begin."""
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from replicated_namesrv.chaos.checks.story import Story
+from replicated_namesrv.chaos.records import (
+    Complete,
+    End,
+    Expiry,
+    Fault,
+    Header,
+    Invoke,
+    Member,
+    Observe,
+    Phase,
+    Record,
+    Status,
+    Trace,
+    Truth,
+)
+from replicated_namesrv.chaos.scenario import Scenario
+
+NODES = ("n1", "n2", "n3")
+PHASES = {"settle": 0, "steady": 1_000, "fault": 3_000, "heal": 8_000, "final": 12_000, "end": 13_000}
+BROKERS = {"g1/0": ["t"], "g2/0": ["t"]}
+MS = 1_000_000
+
+
+class Script:
+    """A run told line by line; ``story`` is what the checkers get of it."""
+
+    def __init__(self, mode: str = "cp") -> None:
+        self.mode = mode
+        self.records: list[Record] = [Phase(at * MS, phase) for phase, at in PHASES.items()]
+        self._op = 0
+
+    def op(
+        self,
+        begin: float,
+        end: float | None,
+        client: str,
+        kind: str,
+        key: str,
+        value: str | None = None,
+        *,
+        outcome: str | None = None,
+        node: str = "n1",
+        members: Sequence[tuple[str, int]] | None = None,
+    ) -> "Script":
+        """One operation; ``end`` None: its client never learned. For reads ``value`` or ``members`` is the answer."""
+        self._op += 1
+        read = kind in ("get", "route")
+        topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
+        self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, None, None, topics))
+        if end is not None:
+            answer = None if members is None else [Member(name, str(version)) for name, version in members]
+            self.records.append(Complete(_ns(end), self._op, outcome or "ok", node, value if read else None, answer, None))
+        return self
+
+    def truth(self, at: float, broker: str, state: str, *, life: int = 1, version: int = 1, timeout_ms: int = 1_000) -> "Script":
+        self.records.append(Truth(_ns(at), broker, life, state, True, str(version), BROKERS[broker], timeout_ms))
+        return self
+
+    def saw(self, at: float, node: str, members: Sequence[tuple[str, int]] | None, revision: int | None = None) -> "Script":
+        """An observation of registrations; None: no answer."""
+        listed = None if members is None else [Member(name, str(version)) for name, version in members]
+        self.records.append(Observe(_ns(at), _ns(at) - MS, node, "brokers", members is not None, listed, revision, "change"))
+        return self
+
+    def stands(self, at: float, node: str, index: int, digest: str) -> "Script":
+        self.records.append(
+            Status(
+                _ns(at), _ns(at), node, "running", True, True, "follower", 1, "n1", index, index, digest, index, False, "change"
+            )
+        )
+        return self
+
+    def fault(self, begin: float, end: float, links: Iterable[str] = (), sides: Sequence[Sequence[str]] = (NODES,)) -> "Script":
+        shown = [list(side) for side in sides]
+        self.records.append(Fault(_ns(begin), 1, "start", _ns(begin), "isolate", "silent", ["n1"], list(links), shown))
+        self.records.append(Fault(_ns(end), 1, "end", _ns(end), "isolate", "silent", ["n1"], list(links), [list(NODES)]))
+        return self
+
+    def dropped(self, at: float, broker: str, node: str = "n1", revision: int = 5) -> "Script":
+        self.records.append(Expiry(_ns(at), node, broker, "expired", revision))
+        return self
+
+    def busy(self, client: str, begin: float, end: float, every: float = 100.0) -> "Script":
+        """A client that looks up a topic without brokers, over and over, and gets its answer at once."""
+        at = begin
+        while at < end:
+            self.op(at, at + 1, client, "route", "idle", members=[])
+            at += every
+        return self
+
+    @property
+    def story(self) -> Story:
+        records = sorted(self.records, key=lambda record: record.time_ns)
+        whole = [Header(0, 1, "by hand", 0), *records, End(20_000 * MS, len(records) + 1)]
+        return Story(Trace(whole, 0, []), manifest(self.mode))
+
+
+def _ns(at_ms: float) -> int:
+    return int(at_ms * MS)
+
+
+def manifest(mode: str) -> dict[str, Any]:
+    """What the checkers read of a manifest."""
+    kinds = {"c1": "failover", "c2": "failover", "probe": "probe"}
+    return {
+        "mode": mode,
+        "judged_as": mode,
+        "nodes": [{"node": node} for node in NODES],
+        "clients": [{"client": client, "kind": kind, "node": None} for client, kind in kinds.items()],
+        "brokers": [{"broker": broker, "topics": topics, "timeout_ms": 1_000} for broker, topics in BROKERS.items()],
+        "scenario": Scenario("by hand", "by hand").as_json(),
+    }
+
+
+def random_kv(rng: random.Random, operations: int) -> Script:
+    """Clients, one operation at a time each, on a register that really is one: every operation takes effect between its ends."""
+    script, effects = Script(), []
+    free = {f"c{number}": 1_000.0 for number in (1, 2, 3)}
+    for number in range(operations):
+        client = rng.choice(sorted(free))
+        begin = free[client] + rng.uniform(0, 20)
+        end = free[client] = begin + rng.uniform(1, 60)
+        kind = rng.choice(("put", "put", "get", "get", "delete"))
+        effects.append((rng.uniform(begin, end), begin, end, client, kind, f"v{number}"))
+    held: str | None = None
+    answered = []
+    for _, begin, end, client, kind, value in sorted(effects):
+        held = value if kind == "put" else None if kind == "delete" else held
+        answered.append((begin, end, client, kind, held))
+    for begin, end, client, kind, value_or_answer in sorted(answered):
+        script.op(begin, end, client, kind, "k", value_or_answer)
+    return script
