@@ -40,6 +40,8 @@ class NodePlan:
     data_dir: Path
     arguments: tuple[str, ...] = ()
     """Further arguments of ``namesrv serve``."""
+    peer: tuple[str, int] | None = None
+    """Where it listens for other nodes, None for an independent one."""
 
     @property
     def log_file(self) -> Path:

@@ -40,7 +40,8 @@ _EXAMPLES = """\
 Node i (from 0) listens on PORT+i for RocketMQ, on PORT+10+i for HTTP and on PORT+20+i for its peers.
 
 examples:
-  namesrv cluster                                   three nodes on 127.0.0.1:9876 to 9878
+  namesrv cluster                                   three nodes that agree, on 127.0.0.1:9876 to 9878
+  namesrv cluster --mode ap                         three that know nothing of each other, as RocketMQ's own
   namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
   namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
   namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0 or 1
@@ -51,8 +52,10 @@ A broker uses the cluster with the namesrvAddr line that is printed, in its brok
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXAMPLES
-    parser.add_argument("--nodes", type=int, default=3, metavar="N", help=f"how many, 1 to {NODES_MAX} (default 3)")
-    parser.add_argument("--mode", choices=("ap", "cp"), default="ap", help="ap: independent nodes; cp: nodes that agree")
+    parser.add_argument(
+        "--nodes", type=int, default=3, metavar="N", help=f"1, 3 or 5; with --mode ap 1 to {NODES_MAX} (default 3)"
+    )
+    parser.add_argument("--mode", choices=("cp", "ap"), default="cp", help="cp: nodes that agree (default); ap: independent ones")
     parser.add_argument("--listen", default="127.0.0.1:9876", metavar="HOST:PORT", help="first node's RocketMQ address")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of logs and data, one folder a node inside it")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node; repeatable")
@@ -63,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     try:
         host, port = parse_address("--listen", arguments.listen)
-        data_dir = Path(arguments.data_dir).expanduser().absolute() if arguments.data_dir else default_data_dir()
+        own = Path(arguments.data_dir).expanduser().absolute() if arguments.data_dir else None
+        data_dir = own or default_data_dir(arguments.mode, arguments.nodes)
         plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
         check_ports(plans)
         return asyncio.run(Cluster(plans, arguments.mode, data_dir, as_json=arguments.json).run(once=arguments.once))
@@ -73,17 +77,18 @@ def run(arguments: argparse.Namespace) -> int:
         raise
 
 
-def default_data_dir() -> Path:
-    """``cluster`` in the user's state folder (XDG base directory specification)."""
+def default_data_dir(mode: str, nodes: int) -> Path:
+    """A folder in the user's state folder (XDG base directory specification). A replicated cluster of another size is another
+    cluster, so it has another folder."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state_home) if state_home.startswith("/") else Path.home() / ".local" / "state"
-    return base / "replicated-namesrv" / "cluster"
+    return base / "replicated-namesrv" / ("cluster" if mode == "ap" else f"cluster-{mode}-{nodes}")
 
 
 def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, settings: Sequence[str]) -> list[NodePlan]:
     """Names, addresses and folders of all nodes. Raises SettingError."""
     if mode == "cp" and nodes not in (1, 3, 5):
-        raise SettingError(f"--nodes {nodes} --mode cp: give 1, 3 or 5; an even number survives no more failures than one less")
+        raise SettingError(_unfit(nodes))
     if not 1 <= nodes <= NODES_MAX:
         raise SettingError(f"--nodes {nodes}: give 1 to {NODES_MAX}")
     if not 1 <= port <= 65535 - PEER_PORT_OFFSET - nodes:
@@ -101,9 +106,19 @@ def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, sett
             admin=(host, port + ADMIN_PORT_OFFSET + i),
             data_dir=data_dir / f"n{i + 1}",
             arguments=tuple(shared),
+            peer=("127.0.0.1", port + PEER_PORT_OFFSET + i) if mode == "cp" else None,
         )
         for i in range(nodes)
     ]
+
+
+def _unfit(nodes: int) -> str:
+    if nodes % 2 == 0 and nodes > 0:
+        return (
+            f"--nodes {nodes}: an even number of nodes survives no more failures than {nodes - 1} and needs a larger majority "
+            "for every write; give 1, 3 or 5 (or --mode ap, where nodes do not vote)"
+        )
+    return f"--nodes {nodes}: nodes that agree are 1, 3 or 5: each more makes every write wait for more disks"
 
 
 def _address_list(host: str, port: int, nodes: int) -> str:
@@ -114,7 +129,10 @@ def check_ports(plans: Iterable[NodePlan]) -> None:
     """Bind every address once. Raises ChildError that names each one in use and what can be done."""
     taken = []
     for plan in plans:
-        for purpose, (host, port) in (("RocketMQ", plan.listen), ("admin", plan.admin)):
+        for purpose, address in (("RocketMQ", plan.listen), ("admin", plan.admin), ("peer", plan.peer)):
+            if address is None:
+                continue
+            host, port = address
             try:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
                 with socket.socket(family, socket.SOCK_STREAM) as attempt:

@@ -18,8 +18,8 @@ from tests.support.ports import free_port
 
 @pytest.fixture
 def base_port() -> int:
-    """A port such that those of three nodes and their admin sides are free."""
-    return free_port(1, 2, 10, 11, 12)
+    """A port such that those of three nodes, their admin sides and peers are free."""
+    return free_port(1, 2, 10, 11, 12, 20, 21, 22)
 
 
 def arguments(base_port: int, data_dir: Path, *more: str) -> tuple[str, ...]:
@@ -60,19 +60,36 @@ def test_once_is_a_health_check(base_port: int, tmp_path: Path) -> None:
 def test_once_fails_if_a_node_does_not_come_up(base_port: int, tmp_path: Path) -> None:
     (tmp_path / "n1").mkdir(parents=True)
     (tmp_path / "n1" / "kvConfig.json").write_text("{")
-    done = run_command(*arguments(base_port, tmp_path, "--once", "--nodes", "1"))
+    done = run_command(*arguments(base_port, tmp_path, "--once", "--mode", "ap", "--nodes", "1"))
     assert done.returncode == 1
     assert "node n1 ended at its start (exit code 255)" in done.stderr
     assert "kvConfig.json" in done.stderr  # the end of the node's log
-    done = run_command(*arguments(base_port, tmp_path, "--once", "--nodes", "1", "--json"))
+    done = run_command(*arguments(base_port, tmp_path, "--once", "--mode", "ap", "--nodes", "1", "--json"))
     assert done.returncode == 1
     failed = json.loads(done.stdout)
     assert failed["event"] == "failed"
     assert "node n1 ended at its start" in failed["error"]
 
 
+@pytest.mark.slow
+async def test_nodes_agree_unless_they_are_told_otherwise(base_port: int, tmp_path: Path) -> None:
+    with running_command(*arguments(base_port, tmp_path, "--json"), stderr=tmp_path / "err") as cluster:
+        document = json.loads(cluster.wait_line("namesrvAddr"))
+        assert (document["mode"], len(document["nodes"])) == ("cp", 3)
+        status = (await http(base_port + 11, "/v1/status")).json
+        assert (status["mode"], status["replication"]["quorum"]) == ("cp", 2)
+        done = run_command("status", environment={"NAMESRV_ADMIN": f"127.0.0.1:{base_port + 10}"})
+        assert done.returncode == 1, "one node of three was asked"
+        addresses = ";".join(f"127.0.0.1:{base_port + 10 + number}" for number in range(3))
+        assert run_command("status", "-a", addresses).returncode == 0
+        cluster.process.send_signal(signal.SIGINT)
+        assert cluster.process.wait(DEADLINE_S) == 0
+
+
 async def test_killed_node_is_reported_and_restarted_and_ctrl_c_stops_all(base_port: int, tmp_path: Path) -> None:
-    with running_command(*arguments(base_port, tmp_path, "--json", "--nodes", "2"), stderr=tmp_path / "err") as cluster:
+    with running_command(
+        *arguments(base_port, tmp_path, "--json", "--mode", "ap", "--nodes", "2"), stderr=tmp_path / "err"
+    ) as cluster:
         document = json.loads(cluster.wait_line("namesrvAddr"))
         assert document["mode"] == "ap"
         assert document["namesrvAddr"] == f"127.0.0.1:{base_port};127.0.0.1:{base_port + 1}"
@@ -94,7 +111,9 @@ async def test_killed_node_is_reported_and_restarted_and_ctrl_c_stops_all(base_p
 
 
 def test_nodes_do_not_outlive_a_killed_parent(base_port: int, tmp_path: Path) -> None:
-    with running_command(*arguments(base_port, tmp_path, "--json", "--nodes", "2"), stderr=tmp_path / "err") as cluster:
+    with running_command(
+        *arguments(base_port, tmp_path, "--json", "--mode", "ap", "--nodes", "2"), stderr=tmp_path / "err"
+    ) as cluster:
         pids = [node["pid"] for node in json.loads(cluster.wait_line("namesrvAddr"))["nodes"]]
         assert all(map(is_alive, pids))
         cluster.process.kill()
@@ -114,12 +133,17 @@ def test_ctrl_c_during_the_start_leaves_nothing(base_port: int, tmp_path: Path, 
 
 
 def test_ports_in_use_are_all_named_with_the_remedy(base_port: int, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", base_port + 1)), socket.create_server(("127.0.0.1", base_port + 12)):
+    with (
+        socket.create_server(("127.0.0.1", base_port + 1)),
+        socket.create_server(("127.0.0.1", base_port + 12)),
+        socket.create_server(("127.0.0.1", base_port + 20)),
+    ):
         done = run_command(*arguments(base_port, tmp_path, "--once"))
         as_json = run_command(*arguments(base_port, tmp_path, "--once", "--json"))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"127.0.0.1:{base_port + 1} (RocketMQ address of n2)" in done.stderr
     assert f"127.0.0.1:{base_port + 12} (admin address of n3)" in done.stderr
+    assert f"127.0.0.1:{base_port + 20} (peer address of n1)" in done.stderr
     assert "--listen HOST:PORT" in done.stderr
     assert as_json.returncode == 1
     assert json.loads(as_json.stdout) == {"event": "failed", "error": done.stderr.partition("namesrv cluster: ")[2].rstrip("\n")}
@@ -132,7 +156,10 @@ def test_ports_in_use_are_all_named_with_the_remedy(base_port: int, tmp_path: Pa
         (11, "ap", 9876, "1 to 10"),
         (3, "ap", 0, "port from 1"),
         (3, "ap", 65_530, "port"),
-        (4, "cp", 9876, "even"),
+        (4, "cp", 9876, "an even number of nodes survives no more failures than 3"),
+        (2, "cp", 9876, "survives no more failures than 1 "),
+        (0, "cp", 9876, "1, 3 or 5"),
+        (7, "cp", 9876, "1, 3 or 5"),
     ],
 )
 def test_impossible_clusters_are_refused(nodes: int, mode: str, port: int, told: str, tmp_path: Path) -> None:
@@ -149,8 +176,8 @@ def test_ports_are_consecutive_from_their_bases(tmp_path: Path) -> None:
 def test_default_data_dir_follows_the_base_directory_specification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/u")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert default_data_dir() == Path("/home/u/.local/state/replicated-namesrv/cluster")
+    assert default_data_dir("cp", 3) == Path("/home/u/.local/state/replicated-namesrv/cluster-cp-3")
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    assert default_data_dir() == Path("/state/replicated-namesrv/cluster")
+    assert default_data_dir("ap", 3) == Path("/state/replicated-namesrv/cluster")
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/invalid")
-    assert default_data_dir() == Path("/home/u/.local/state/replicated-namesrv/cluster")
+    assert default_data_dir("cp", 5) == Path("/home/u/.local/state/replicated-namesrv/cluster-cp-5")

@@ -1,5 +1,6 @@
 """What is shipped: built as a user's tools build it, looked into, installed into an empty environment and run there."""
 
+import json
 import os
 import subprocess
 import sys
@@ -91,5 +92,6 @@ def test_wheel_runs_in_an_empty_environment(distributions: Path, tmp_path: Path)
         str(home / "bin" / "python"), "-I", "-c", "import importlib.metadata as m; print(m.version('replicated-namesrv'))"
     )
     assert answer.strip() == __version__
-    listen = f"127.0.0.1:{free_port(1, 2, 10, 11, 12)}"
-    run(namesrv, "cluster", "--nodes", "3", "--listen", listen, "--data-dir", str(tmp_path / "data"), "--once")
+    listen = f"127.0.0.1:{free_port(1, 2, 10, 11, 12, 20, 21, 22)}"
+    told = json.loads(run(namesrv, "cluster", "--listen", listen, "--data-dir", str(tmp_path / "data"), "--once", "--json"))
+    assert (told["mode"], len(told["nodes"])) == ("cp", 3)
