@@ -1,0 +1,119 @@
+"""Plans of faults: exactly the links that their name says, whoever leads; sides and exposure follow from the links."""
+
+import random
+
+import pytest
+
+from replicated_namesrv.chaos.faults import Topology, expand, exposed, plan, sides
+from replicated_namesrv.chaos.links import Effect, Impairment, Link, Strength, wanted
+from replicated_namesrv.chaos.scenario import FaultSpec, Kind, WorkloadSpec
+from replicated_namesrv.chaos.workload import Cast
+from replicated_namesrv.errors import SettingError
+
+NODES = ("n1", "n2", "n3")
+
+
+def topology(nodes: tuple[str, ...] = NODES) -> Topology:
+    return Cast(WorkloadSpec(), nodes).topology()
+
+
+def cut(spec: FaultSpec, leader: str | None = "n2", nodes: tuple[str, ...] = NODES, seed: int = 1) -> set[str]:
+    return {str(link) for link in plan(spec, topology(nodes), leader, Effect.SILENT, random.Random(seed)).links}
+
+
+def test_isolating_peers_cuts_both_directions_and_nobody_else() -> None:
+    assert cut(FaultSpec(Kind.ISOLATE, "leader", scope="peers")) == {"n2>n1", "n2>n3", "n1>n2", "n3>n2"}
+
+
+def test_isolating_a_site_keeps_its_own_brokers_and_clients() -> None:
+    there = topology()
+    found = cut(FaultSpec(Kind.ISOLATE, "leader", scope="sites"))
+    at_home = {name for name, node in there.homes.items() if node == "n2"}
+    assert not {f"{name}>n2" for name in at_home} & found
+    assert {f"{name}>n1" for name in at_home if Link(name, "n1") in there.links} <= found
+    assert not [link for link in found if link.startswith("probe")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "links"),
+    [
+        (FaultSpec(Kind.ONE_WAY, "leader", direction="out"), {"n2>n1", "n2>n3"}),
+        (FaultSpec(Kind.ONE_WAY, "leader", direction="in"), {"n1>n2", "n3>n2"}),
+        (FaultSpec(Kind.ACKS), {"n1>n2", "n3>n2"}),
+        (FaultSpec(Kind.ONE_WAY, "n3"), {"n3>n1", "n3>n2"}),
+    ],
+)
+def test_one_way_faults_cut_one_way(spec: FaultSpec, links: set[str]) -> None:
+    assert cut(spec) == links
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_halves_leave_a_majority_and_a_bridge_leaves_one_node_with_all(seed: int) -> None:
+    nodes = ("n1", "n2", "n3", "n4", "n5")
+    halves = {Link(*link.split(">")) for link in cut(FaultSpec(Kind.HALVES, scope="peers"), None, nodes, seed)}
+    assert [len(side) for side in sides(nodes, halves, ())] == [3, 2]
+    bridge = {Link(*link.split(">")) for link in cut(FaultSpec(Kind.BRIDGE, scope="peers"), None, nodes, seed)}
+    assert [len(side) for side in sides(nodes, bridge, ())] == [5]
+    assert len(bridge) == 8
+
+
+def test_brokers_are_cut_from_one_all_but_one_or_all_nodes() -> None:
+    brokers = topology().brokers
+    one = cut(FaultSpec(Kind.CUT_BROKERS, "n1", nodes="one"))
+    assert one == {f"{broker}>n1" for broker in brokers}
+    rest = cut(FaultSpec(Kind.CUT_BROKERS, "n1", nodes="all-but-one"))
+    assert rest == {f"{broker}>{node}" for broker in brokers for node in ("n2", "n3")}
+    assert len(cut(FaultSpec(Kind.CUT_BROKERS, nodes="all", brokers="one"))) == 3
+
+
+def test_where_nobody_leads_the_seed_draws_the_leader() -> None:
+    drawn = {plan(FaultSpec(Kind.KILL), topology(), None, Effect.HELD, random.Random(seed)).nodes for seed in range(20)}
+    assert drawn == {("n1",), ("n2",), ("n3",)}
+
+
+def test_a_follower_never_leads_and_a_node_that_is_not_there_is_refused() -> None:
+    for seed in range(20):
+        assert plan(FaultSpec(Kind.KILL, "follower"), topology(), "n2", Effect.HELD, random.Random(seed)).nodes != ("n2",)
+    with pytest.raises(SettingError, match="fault target 'n9'"):
+        cut(FaultSpec(Kind.KILL, "n9"))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_random_faults_repeat_with_their_seed_and_end_in_time(seed: int) -> None:
+    first, second = (expand([FaultSpec(Kind.RANDOM)], 8.0, random.Random(seed)) for _ in range(2))
+    assert first == second
+    assert 2 <= len(first) <= 4
+    assert all(spec.for_s is not None and spec.at_s + spec.for_s <= 8.0 for spec in first)
+
+
+def test_sides_are_who_can_talk_both_ways() -> None:
+    assert sides(NODES, (), ()) == [["n1", "n2", "n3"]]
+    assert sides(NODES, {Link("n1", "n2")}, ()) == [["n1", "n2", "n3"]]
+    assert sides(NODES, {Link("n1", "n2"), Link("n3", "n1")}, ()) == [["n2", "n3"], ["n1"]]
+    assert sides(NODES, (), ("n2",)) == [["n1", "n3"], ["n2"]]
+
+
+def test_a_broker_is_exposed_only_without_a_link_to_the_majority() -> None:
+    there = topology()
+    to = {node: {Link("g1/0", node)} for node in NODES}
+    assert not exposed(there, to["n1"] | to["n2"], ())
+    assert exposed(there, to["n1"] | to["n2"] | to["n3"], ()) == {"g1/0"}
+    assert exposed(there, to["n1"] | to["n2"], ("n3",)) == {"g1/0"}
+    assert not exposed(there, to["n1"] | to["n2"], ("n1", "n2")), "without a majority nobody can be dropped"
+    alone = {Link("n3", "n1"), Link("n3", "n2"), Link("n1", "n3"), Link("n2", "n3")}
+    assert exposed(there, to["n1"] | to["n2"] | alone, ()) == {"g1/0"}
+    assert exposed(there, to["n2"] | {Link("n1", "n2")}, ()) == {"g1/0"}, (
+        "a side held together by n3: n2 may lead and not hear n1"
+    )
+
+
+def test_what_bears_on_a_link_adds_up_and_the_cut_wins() -> None:
+    slow, held, off = (Impairment(effect) for effect in (Effect.SLOW, Effect.HELD, Effect.REFUSED))
+    toxics, enabled = wanted([held, slow], one_way=True)
+    assert set(toxics) == {"latency_upstream", "bandwidth_upstream"}
+    assert enabled
+    assert toxics["bandwidth_upstream"].attributes == {"rate": 0}
+    trickle = Impairment(Effect.TRICKLE, Strength(rate_kb_s=5))
+    assert wanted([held, trickle], one_way=True)[0]["bandwidth_upstream"].attributes == {"rate": 0}
+    assert wanted([off, slow], one_way=False)[1] is False
+    assert wanted([], one_way=True) == ({}, True)

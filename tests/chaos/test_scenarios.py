@@ -1,0 +1,70 @@
+"""Scenario files: those that come with the product, and what a mistake in one's own is told."""
+
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.chaos.scenario import Kind, available, load
+from replicated_namesrv.chaos.suite import full_plans, smoke_plans
+from replicated_namesrv.errors import SettingError
+
+COMPLAINTS = {
+    *("apache/rocketmq 4807", "apache/rocketmq 841", "apache/rocketmq 11043", "apache/rocketmq 5322", "apache/rocketmq 1464"),
+    *("alibaba/nacos 12160", "etcd-io/etcd 15247", "etcd-io/etcd 20418"),
+}
+
+
+def test_all_scenarios_load_and_are_explained() -> None:
+    scenarios = [load(name) for name in available()]
+    assert len(scenarios) >= 20
+    assert all(scenario.title and scenario.about.strip() for scenario in scenarios)
+
+
+def test_every_complaint_has_a_scenario_named_after_it() -> None:
+    found = {scenario.complaint: name for name in available() if (scenario := load(name)).complaint}
+    assert set(found) == COMPLAINTS
+    for complaint, name in found.items():
+        project, number = complaint.split("/")[1].split()
+        assert name.startswith(f"{project}-{number}-")
+
+
+def test_every_kind_of_fault_is_used() -> None:
+    assert {fault.kind for name in available() for fault in load(name).fault} == set(Kind)
+
+
+def test_the_suites_are_as_large_as_they_say() -> None:
+    smoke = smoke_plans()
+    assert len(smoke) == 12
+    assert {plan.mode for plan in smoke} == {"ap", "cp"}
+    assert {plan.cut for plan in smoke} == {"silent", "held"}
+    assert len(full_plans([3])) == len(available()) * 2 * 3
+    assert len(full_plans([5])) == len(available()) * 2
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('title = "x"\nfualt = 1', "fualt is unknown; did you mean fault"),
+        ("", "title is missing"),
+        ("title = 7", "title = 7: str is expected"),
+        ('title = "x"\n[timing]\nsteady = 2', "timing.steady is unknown; did you mean steady_s"),
+        ('title = "x"\n[timing]\nfault_s = 0', r"timing.fault_s = 0.0: 0.5 to 3600 is expected"),
+        ('title = "x"\n[workload]\ngroups = "four"', "workload.groups = 'four': a number is expected"),
+        ('title = "x"\n[[fault]]\nkind = "isolated"', "fault 1: kind = 'isolated': one of isolate"),
+        ('title = "x"\n[[fault]]\nkind = "isolate"\nscope = "world"', "fault 1: scope = 'world': one of peers, sites"),
+        ('title = "x"\n[[fault]]\nkind = "isolate"\nat_s = 6\nfor_s = 5', "must lie within the 7 s of timing.fault_s"),
+        ('title = "x"\n[[fault]]\nkind = "kill"\nflap_s = 1', "for links only"),
+        ('title = "x"\nsettings = ["fenceAfterMs"]', "'fenceAfterMs' is not key=value"),
+        ("title = ", "not TOML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_remedy(tmp_path: Path, content: str, expected: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(content)
+    with pytest.raises(SettingError, match=expected):
+        load(str(path))
+
+
+def test_a_name_that_is_none_is_told_the_nearest() -> None:
+    with pytest.raises(SettingError, match="did you mean isolate-leader"):
+        load("isolate-leadr")
