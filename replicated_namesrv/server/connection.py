@@ -170,6 +170,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._is_plain and self._partial is not None:
             self._filled += count
             self._hold()
+            if self._filled >= ROOM_MAX_BYTES and self._filled < self._needed:
+                self._let_others_read()
             self._proceed()
         elif self._is_plain:
             data = host.receive_view[:count].tobytes()
@@ -337,6 +339,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._partial += data
         self._filled = len(self._partial)
         self._hold()
+
+    def _let_others_read(self) -> None:
+        """Receive no more of a long frame in this turn: the loop would go on as long as anything is there."""
+        if self._reading and self._transport is not None and not self._closing:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._reading and self._transport is not None and not self._closing:
+            self._transport.resume_reading()
 
     def _drop_partial(self) -> None:
         if self._partial is not None:
