@@ -113,6 +113,11 @@ class Reads:
         if self._batches and self._batches[0].deadline <= now:
             self._batches = self._expire(self._batches, now)
 
+    @property
+    def waits_for_acks(self) -> bool:
+        """Whether a confirmation is under way: until it has its acks there is nothing to do."""
+        return self._round is not None
+
     def next_wakeup(self) -> float:
         """When to send again, or to give up."""
         times = [batches[0].deadline for batches in (self._batches,) if batches]

@@ -209,10 +209,10 @@ class RaftService:
 
     def _on_message(self, peer: str, message: Message) -> None:
         self.node.on_message(peer, message)
-        if isinstance(message, READ_MESSAGES) and self.node.leader_is_told:
-            self.kick_for_reads()
-        else:
+        if not isinstance(message, READ_MESSAGES) or not self.node.leader_is_told:
             self.kick()
+        elif not isinstance(message, ReadAck) or not self.node.reads.waits_for_acks:
+            self.kick_for_reads()
 
     def _on_connected(self, peer: str) -> None:
         self.node.on_connected(peer)

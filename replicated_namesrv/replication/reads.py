@@ -1,8 +1,9 @@
 """Reads: when this node may answer, how fresh that is, and when it has to serve nobody.
 
-A linearizable read waits for a read index that was asked for after the read came. All reads of one turn of the loop ask for it
-together; one that comes after the question was sent waits for the next. Any node can do this. A read by lease is answered at
-once by a leader whose lease holds, elsewhere it is linearizable. A stale read is answered at once and told its age.
+A linearizable read waits for a read index that was asked for after the read came. All that come in one go ask for it together,
+which is what makes it cheap; one that comes after the question was sent waits for the next. Any node can do this. A read by
+lease is answered at once by a leader whose lease holds, elsewhere it is linearizable. A stale read is answered at once and told
+its age.
 
 Two clocks, because a process may be stopped and a machine may sleep:
 
@@ -30,6 +31,8 @@ from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 
 log = logging.getLogger(__name__)
 
+COLLECTING_MAX_MS = 1.0
+"""While reads come in every turn of the loop, how long the first of them waits for others before the index is asked for."""
 PROBE_INTERVAL_MS = 100.0
 """A majority is asked at least this often, whether or not anybody reads."""
 STEP_MAX_MS = 250.0
@@ -75,6 +78,8 @@ class Reads:
         self.fenced = False
         self._collecting: Future[Freshness] | None = None
         """For reads whose index was not asked for yet."""
+        self._collecting_since_ms = 0.0
+        self._others_came = False
         self._waiting: set[Future[Freshness]] = set()
         self._is_live = False
         self._fresh_ms = 0.0
@@ -98,6 +103,10 @@ class Reads:
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
         """See NameService. Raises UnavailableError, StaleReadError."""
+        shared = self._collecting
+        if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
+            self._others_came = True
+            return shared
         wanted = level or self._default
         if wanted is LEASE and self._group.lease_valid():
             return Freshness(LEASE, self._group.term, self._group.leader or "", 0)
@@ -107,18 +116,24 @@ class Reads:
             if level is None and self.serves_stale:
                 return self._stale(max_staleness_ms)
             raise UnavailableError(NO_MAJORITY)
-        shared = self._collecting
         if shared is None:
             loop = asyncio.get_running_loop()
             shared = self._collecting = loop.create_future()
             self._waiting.add(shared)
+            self._collecting_since_ms = self._now_ms()
             loop.call_soon(self._ask)
+        else:
+            self._others_came = True
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
             return self._judged(shared, level, max_staleness_ms)
         return shared
 
     def _ask(self) -> None:
-        """Ask for one index on behalf of all that came so far."""
+        """Ask for one index on behalf of all that came so far, once a turn of the loop brought no more."""
+        if self._others_came and self._now_ms() - self._collecting_since_ms < COLLECTING_MAX_MS:
+            self._others_came = False
+            asyncio.get_running_loop().call_soon(self._ask)
+            return
         shared, self._collecting = self._collecting, None
         if shared is not None and not shared.done():
             self._group.read_index().add_done_callback(partial(self._answered, shared, self._now_ms()))

@@ -26,8 +26,8 @@ class _Batch:
 
     def __init__(self, barrier: Future[Freshness], revision: int) -> None:
         self.barrier = barrier
-        self.revision: int | None = revision
-        """Of the state that all answers were looked up in; None: not of one."""
+        self.revision = revision
+        """Of the state in which the first answer was looked up. It never falls: if it is the same in the end it was always."""
         self.waiting: list[tuple[RemotingConnection, bytes, list[bytes]]] = []
         """Connection, its queries and the pieces of their answers."""
         self.hits = self.misses = 0
@@ -44,7 +44,7 @@ class ConfirmedAnswers:
     """``RouteAnswers`` behind the barrier of a service."""
 
     def __init__(self, service: NameService, dispatcher: RequestDispatcher, metrics: ServerMetrics) -> None:
-        self._service = service
+        self._barrier = service.barrier
         self._state = service.state
         self._dispatcher = dispatcher
         self._answers: RouteAnswers = dispatcher.answers
@@ -62,21 +62,19 @@ class ConfirmedAnswers:
         while previous != end < size:
             previous, end = end, self._answers.answer(None, data, end, found)
         try:
-            outcome = self._service.barrier(None, None)
+            outcome = self._barrier(None, None)
         except NamesrvError:
             metrics.fast_path_hits, metrics.fast_path_misses = hits, misses
             connection.give_up()
             return end
-        if not isinstance(outcome, Future):
-            pieces += found
-            metrics.count_reads(outcome.level, metrics.fast_path_hits - hits)
-            return end
-        batch, revision = self._batch, self._state.revision
+        batch = self._batch
         if batch is None or batch.barrier is not outcome:
-            batch = self._batch = _Batch(outcome, revision)
+            if not isinstance(outcome, Future):
+                pieces += found
+                metrics.count_reads(outcome.level, metrics.fast_path_hits - hits)
+                return end
+            batch = self._batch = _Batch(outcome, self._state.revision)
             outcome.add_done_callback(partial(self._confirmed, batch))
-        elif batch.revision != revision:
-            batch.revision = None
         batch.hits += metrics.fast_path_hits - hits
         batch.misses += metrics.fast_path_misses - misses
         batch.waiting.append((connection, data if start == 0 and end == size else data[start:end], found))
