@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suite = commands.add_parser("suite", help="run many: smoke, full or soak")
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
-    suite.add_argument("--seed", type=int, default=1000, help="soak: first seed (default 1000)")
+    suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
     suite.add_argument("--hours", type=float, default=8.0, help="soak: how long (default 8)")
     for command in (one, compare, suite):
         command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
@@ -211,8 +211,9 @@ def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":
         case "smoke":
             return suite.smoke_plans()
         case "full":
-            return suite.full_plans(arguments.nodes or (3, 5))
-    return suite.soak_plans(arguments.seed)
+            plans = suite.full_plans(arguments.nodes or (3, 5))
+            return [plan for plan in plans if arguments.seed in (None, plan.seed)]
+    return suite.soak_plans(1000 if arguments.seed is None else arguments.seed)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,92 @@
+"""Real runs: the smoke suite in both modes, and the proof that its checkers bite.
+
+What is asserted never depends on how fast this machine is: a run whose machine stood still is unknown in what it says of time.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.chaos.run import RunPlan
+from replicated_namesrv.chaos.scenario import load
+from replicated_namesrv.chaos.suite import execute, smoke_plans
+from replicated_namesrv.verify import Verdict, check_history, read_history
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+SAFETY = {
+    *("linearizable KV", "linearizable registration", "acknowledged KV writes at the end", "no resurrection"),
+    *("acknowledged registrations at the end", "session guarantees", "revisions never go back", "one state for one revision"),
+}
+
+
+@pytest.mark.parametrize("plan", smoke_plans(), ids=lambda plan: plan.name)
+def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
+    """What a mode promises holds; and what CP promises is found broken in AP, whatever the fault."""
+    done = execute(plan, tmp_path, print)
+    found = {check.name: check.verdict for check in done.judgement.checks}
+    broken = [check for check in done.judgement.checks if check.verdict is Verdict.VIOLATED and done.judgement.promised(check)]
+    assert not broken, f"{broken}\nsee {done.folder}"
+    if plan.mode == "cp":
+        assert {name for name, verdict in found.items() if verdict is Verdict.VALID} >= SAFETY
+    else:
+        assert found["linearizable KV"] is Verdict.VIOLATED
+    assert (done.folder / "timeline.html").stat().st_size > 10_000
+    assert (tmp_path / "latest").resolve() == done.folder
+    assert check_history(read_history(done.folder / "history.jsonl")).verdict is found_by_history(found)
+
+
+def found_by_history(found: dict[str, Verdict]) -> Verdict:
+    """The exported history holds what the two linearizability checks judged."""
+    both = {found["linearizable KV"], found["linearizable registration"]}
+    return Verdict.VIOLATED if Verdict.VIOLATED in both else Verdict.VALID
+
+
+def test_stale_reads_are_caught(tmp_path: Path) -> None:
+    plan = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, read_consistency="stale", duration_s=3.0)
+    done = execute(plan, tmp_path, print)
+    assert done.judgement.verdict is Verdict.VIOLATED, f"nothing was found, see {done.folder}"
+
+
+def test_a_leader_that_does_not_ask_its_majority_is_caught(tmp_path: Path) -> None:
+    """Two defences, since either alone keeps an isolated leader from answering for long: it asks a majority before it
+    answers, and it steps down when it hears none."""
+    without = (sys.executable, "-m", "tests.support.node_without_defence", "read_index,check_quorum")
+    plan = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, duration_s=3.0, node_command=without)
+    done = execute(plan, tmp_path, print)
+    assert done.judgement.verdict is Verdict.VIOLATED, f"nothing was found, see {done.folder}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_a_run_that_is_broken_off(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "replicated_namesrv", "chaos", "run", "isolate-leader", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as harness:
+        assert harness.stderr is not None
+        assert any("phase fault" in line for line in harness.stderr)
+        assert len(processes_of(tmp_path)) >= 4, "three nodes and the harness name the folder"
+        os.kill(harness.pid, number)
+    wait_until(lambda: not processes_of(tmp_path), "the end of every process of the run", 60)
+    checked = subprocess.run(
+        [sys.executable, "-m", "replicated_namesrv", "chaos", "check", str(tmp_path / "latest")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 2, checked.stdout + checked.stderr
+    assert "the trace ends before the run did" in checked.stdout
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines that name a folder (Linux)."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in command:
+                found.append(command)
+    return found
