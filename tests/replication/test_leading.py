@@ -1,0 +1,307 @@
+"""The leader's word on renewals, removals and copies, event by event: the test decides what is committed and when."""
+
+from asyncio import Future
+from collections.abc import Iterator
+
+import pytest
+
+from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.replication.admission import GRANT_MS, Admission, Asker, Decided
+from replicated_namesrv.replication.leading import Leading, encode_removal
+from replicated_namesrv.replication.machine import (
+    Applied,
+    Mark,
+    Opened,
+    RouteStateMachine,
+    content_of,
+    encode_lead,
+    encode_register,
+)
+from replicated_namesrv.replication.messages import (
+    AGE_MAX,
+    DIFFERS,
+    GRANTED,
+    HELD,
+    LATE,
+    LOOK_AGAIN,
+    REMOVE,
+    REMOVED,
+    REMOVING,
+    Answer,
+    Decision,
+    Entry,
+    Inquiry,
+    Message,
+    Report,
+)
+from replicated_namesrv.routes.commands import BrokerRemoval
+from replicated_namesrv.routes.state import RouteSettings
+from replicated_namesrv.simulation.loop import VirtualLoop
+from replicated_namesrv.simulation.route_cluster import silenced
+from tests.replication.virtual import KEY, TIMEOUT_MS, registration
+
+MEMBERS = ("n1", "n2", "n3")
+TERM = 5
+
+
+class Group:
+    """n1 leads; nothing is decided or confirmed before the test says so."""
+
+    led_term: int | None = TERM
+    term = TERM
+    leader = "n1"
+    initial_settings = RouteSettings()
+
+    def __init__(self, loop: VirtualLoop, machine: RouteStateMachine) -> None:
+        self._loop, self.machine = loop, machine
+        self.proposed: list[tuple[bytes, Future[Applied | None]]] = []
+        self.reads: list[Future[ReadOutcome]] = []
+
+    def tell(self, peer: str, data: bytes) -> None:
+        raise AssertionError("the leader answers through what it was given")
+
+    def read_index(self) -> "Future[ReadOutcome]":
+        self.reads.append(self._loop.create_future())
+        return self.reads[-1]
+
+    def decide(self, data: bytes) -> "Future[Applied | None]":
+        self.proposed.append((data, self._loop.create_future()))
+        return self.proposed[-1][1]
+
+
+class Scene:
+    """One leader of TERM, to whom the broker is known as registered in an earlier term."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self.now_ms = 0.0
+        self.sent: list[tuple[str, Message]] = []
+        self.machine = RouteStateMachine()
+        self.machine.apply(encode_lead(RouteSettings(), 0, TERM - 1))
+        self.register(1)
+        self.group = Group(loop, self.machine)
+        self.leading = Leading(TERM, "n1", MEMBERS, self.machine, self.group, self._send, 500, lambda: self.now_ms, lambda: 7)
+        self._sequences = dict.fromkeys(MEMBERS, 0)
+
+    def _send(self, peer: str, message: Message) -> None:
+        self.sent.append((peer, message))
+
+    @property
+    def epoch(self) -> int:
+        held = self.machine.state.registration(*KEY)
+        assert held is not None
+        return held.epoch
+
+    def register(self, counter: int) -> None:
+        command = registration(counter)
+        now = self.machine.state.revision
+        self.machine.apply(encode_register(command, 0, now, Opened(now, now), content_of(command)))
+
+    def commit(self) -> Applied:
+        """What was proposed first and is undecided is applied."""
+        data, future = self.group.proposed.pop(0)
+        applied = self.machine.apply(data)
+        for effect in self.machine.effects:
+            self.leading.removed(KEY, effect.epoch)  # type: ignore[union-attr]
+        self.machine.effects.clear()
+        future.set_result(applied)
+        self._loop.run()
+        return applied
+
+    def lose(self) -> None:
+        """The outcome of what was proposed first stays unknown."""
+        self.group.proposed.pop(0)[1].set_result(None)
+        self._loop.run()
+
+    def confirm(self, outcome: ReadOutcome | None = None) -> None:
+        self.group.reads.pop(0).set_result(outcome or ReadReady(1, TERM))
+        self._loop.run()
+
+    def led(self) -> None:
+        """LEAD is applied, and all nodes have told their lists."""
+        self.commit()
+        self.leading.led()
+        for member in MEMBERS:
+            self.report(member, full=True)
+        self.sent.clear()
+
+    def report(self, node: str, *entries: Entry, full: bool = False) -> None:
+        self._sequences[node] += 1
+        self.leading.on_report(node, Report(1, self._sequences[node], TERM, full, entries))
+
+    def entry(self, renews: bool, age_ms: int = 0, reattached_ms: int = AGE_MAX) -> Entry:
+        return Entry(KEY, HELD, renews, self.epoch, 0, age_ms, 0, reattached_ms)
+
+    def remove(self, node: str, registered_ms: int = 0, number: int = 1) -> None:
+        content = encode_removal(BrokerRemoval(*KEY, "a", 0, self.epoch))
+        self.leading.on_inquiry(node, Inquiry(1, number, TERM, REMOVE, 0, registered_ms, KEY, content))
+
+    def refusals(self) -> list[tuple[tuple[int, int], ...]]:
+        """Of the renewals answered so far."""
+        answers = [message.refusals for _, message in self.sent if isinstance(message, Answer)]
+        self.sent.clear()
+        return answers
+
+    def decisions(self) -> list[tuple[str, int]]:
+        found = [(peer, message.verdict) for peer, message in self.sent if isinstance(message, Decision)]
+        self.sent.clear()
+        return found
+
+    def let_it_expire(self) -> None:
+        """Everybody hears nothing of the broker for its time-out."""
+        for _ in range(2 * TIMEOUT_MS // 250):
+            self.now_ms += 250
+            for member in MEMBERS:
+                self.report(member)
+            self.leading.tick()
+        self.sent.clear()
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    now = [0.0]
+    loop = VirtualLoop(lambda: now[0], _raise)  # type: ignore[abstract]  # what belongs to IO is missing
+    with silenced(), loop.running():
+        yield Scene(loop)
+
+
+def _raise(error: BaseException | str) -> None:
+    raise AssertionError(error)
+
+
+def test_no_renewal_is_judged_before_this_leaders_first_command_is_applied(scene: Scene) -> None:
+    scene.report("n2", scene.entry(True), full=True)
+    scene.leading.tick()
+    assert (scene.group.reads, scene.refusals()) == ([], [])
+    scene.commit()
+    scene.leading.led()
+    assert scene.refusals() == [], "and not before a read index that was asked for later"
+    scene.confirm()
+    assert scene.refusals() == [()]
+
+
+def test_a_read_index_that_fails_accepts_nothing(scene: Scene) -> None:
+    scene.led()
+    scene.report("n2", scene.entry(True))
+    scene.confirm(Rejected("no majority"))
+    assert scene.refusals() == []
+
+
+def test_a_renewal_that_came_after_the_read_index_was_asked_for_waits_for_the_next(scene: Scene) -> None:
+    scene.led()
+    scene.report("n2", scene.entry(True))
+    scene.report("n3", scene.entry(True))
+    scene.confirm()
+    assert len(scene.refusals()) == 1
+    scene.confirm()
+    assert len(scene.refusals()) == 1
+
+
+def test_while_a_removal_is_proposed_no_renewal_is_accepted(scene: Scene) -> None:
+    scene.led()
+    scene.let_it_expire()
+    assert len(scene.group.proposed) == 1
+    scene.report("n2", renewal := scene.entry(True))
+    scene.confirm()
+    assert scene.refusals() == [((0, REMOVING),)]
+    scene.lose()
+    assert len(scene.group.proposed) == 1, "what is unknown is proposed again until it is known"
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    assert scene.refusals() == [((0, REMOVING),)]
+    scene.commit()
+    scene.report("n2", renewal)
+    scene.confirm()
+    assert scene.refusals() == [((0, DIFFERS),)], "it has to register"
+
+
+def test_a_registration_that_overtakes_the_expiry_is_renewed_again_afterwards(scene: Scene) -> None:
+    scene.led()
+    scene.let_it_expire()
+    scene.register(2)
+    scene.commit()
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    assert scene.refusals() == [()]
+
+
+def test_a_renewal_found_to_change_nothing_in_another_state_is_refused(scene: Scene) -> None:
+    scene.led()
+    generation = scene.machine.state.group_generation("a")
+    scene.report("n2", scene.entry(True)._replace(generation=generation))
+    scene.confirm()
+    assert scene.refusals() == [()]
+    scene.register(2)
+    scene.report("n2", scene.entry(True)._replace(generation=generation))
+    scene.confirm()
+    assert scene.refusals() == [((0, DIFFERS),)]
+
+
+def test_an_unregistration_is_the_leaders_own_proposal_and_keeps_renewals_out(scene: Scene) -> None:
+    scene.remove("n2")
+    assert len(scene.group.proposed) == 1, "it waits for LEAD and for the lists"
+    scene.led()
+    scene.leading.tick()
+    scene.remove("n2")
+    assert len(scene.group.proposed) == 1, "asked twice, proposed once"
+    scene.report("n3", scene.entry(True))
+    scene.confirm()
+    assert scene.refusals() == [((0, REMOVING),)]
+    scene.commit()
+    assert scene.decisions() == [("n2", REMOVED)]
+    assert scene.machine.state.registration(*KEY) is None
+
+
+@pytest.mark.parametrize(
+    ("reattached_ms", "registered_ms", "verdict"), [(500, 2_000, LATE), (2_000, 500, REMOVED), (AGE_MAX, 2_000, REMOVED)]
+)
+def test_an_unregistration_is_late_if_the_broker_came_back_to_a_node(
+    scene: Scene, reattached_ms: int, registered_ms: int, verdict: int
+) -> None:
+    scene.led()
+    scene.report("n3", scene.entry(False, reattached_ms=reattached_ms))
+    scene.remove("n2", registered_ms)
+    if verdict == REMOVED:
+        scene.commit()
+    assert ("n2", verdict) in scene.decisions()
+    assert (scene.machine.state.registration(*KEY) is None) == (verdict == REMOVED)
+
+
+def test_a_deposed_leader_decides_nothing(scene: Scene) -> None:
+    scene.led()
+    scene.report("n2", scene.entry(True))
+    scene.group.led_term = None
+    scene.confirm()
+    scene.remove("n2")
+    assert (scene.sent, scene.group.proposed) == ([], [])
+
+
+# Copies
+
+FIRST, SECOND, THIRD = (Asker(node, 1, 1) for node in MEMBERS)
+
+
+def test_one_copy_is_let_through_and_the_others_look_again() -> None:
+    admission = Admission({})
+    assert admission.ask(FIRST, KEY, "x", 0, 0) == GRANTED
+    assert admission.ask(SECOND, KEY, "x", 0, 1) is None
+    assert admission.ask(FIRST, KEY, "x", 0, 2) == GRANTED, "the answer was lost"
+    assert admission.ask(THIRD, KEY, "y", 0, 3) == GRANTED, "something else"
+    assert admission.applied(KEY, "x") == [Decided(SECOND, LOOK_AGAIN)]
+    assert admission.applied(KEY, "x") == []
+
+
+def test_who_looked_before_the_commit_looks_again_and_who_looked_after_it_is_let_through() -> None:
+    admission = Admission({KEY: Mark(1, 10, "x")})
+    assert admission.ask(FIRST, KEY, "x", 9, 0) == LOOK_AGAIN
+    assert admission.ask(FIRST, KEY, "x", 10, 0) == GRANTED
+
+
+def test_the_next_is_let_through_if_the_first_does_not_come() -> None:
+    admission = Admission({})
+    admission.ask(FIRST, KEY, "x", 0, 0)
+    admission.ask(SECOND, KEY, "x", 0, 1)
+    assert admission.overdue(GRANT_MS - 1) == []
+    assert admission.overdue(GRANT_MS) == [Decided(SECOND, GRANTED)]
+    assert admission.overdue(2 * GRANT_MS) == []
+    assert admission.ask(THIRD, KEY, "x", 0, 2 * GRANT_MS) == GRANTED, "forgotten"

@@ -1,0 +1,385 @@
+"""The rules of replication/DESIGN.md, one test each, on whole nodes in virtual time."""
+
+import pytest
+
+from replicated_namesrv.model import DataVersion
+from replicated_namesrv.routes.commands import UpdateSettings
+from replicated_namesrv.simulation.route_cluster import WALL_S
+from replicated_namesrv.simulation.world import SECOND
+from tests.replication.virtual import KEY, TIMEOUT_MS, registration, virtual_cluster
+
+TIMEOUT_S = TIMEOUT_MS / 1000
+PERIOD_S = 1.0
+V1 = DataVersion(1, 0, 1)
+
+
+def test_copies_of_one_registration_are_one_change() -> None:
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for counter in range(1, 6):
+            before = cluster.serial(), cluster.node("n1").state.revision
+            said = [
+                cluster.say(wire, lambda server, c, counter=counter: server.node.register(registration(counter), c))  # type: ignore[misc]
+                for wire in wires
+            ]
+            cluster.until(lambda: all(each.ended for each in said), "answers")  # noqa: B023 - waited for in the loop
+            assert [each.result.code for each in said] == [0, 0, 0]
+            assert (cluster.serial(), cluster.node("n1").state.revision) == (before[0] + 1, before[1] + 1)
+
+
+def test_a_copy_that_comes_after_the_commit_is_a_renewal_even_to_a_node_that_lags() -> None:
+    with virtual_cluster() as cluster:
+        leader, (near, far) = cluster.leader(), cluster.followers()
+        cluster.register(cluster.wire(near), registration())
+        serial = cluster.serial()
+        mend = cluster.isolate(far)
+        cluster.register(cluster.wire(leader), registration(2))
+        late = cluster.say(cluster.wire(far), lambda server, c: server.node.register(registration(2), c))
+        cluster.run(0.5)
+        assert not late.ended
+        mend()
+        cluster.until(lambda: late.ended, "an answer")
+        assert late.result.code == 0
+        assert cluster.serial() - serial <= 2, "the change, and perhaps the LEAD of another leader"
+
+
+@pytest.mark.parametrize("through", ["leader", "follower"])
+def test_whatever_changes_nothing_writes_nothing_to_the_log(through: str) -> None:
+    with virtual_cluster() as cluster:
+        name = cluster.leader() if through == "leader" else cluster.followers()[0]
+        wire = cluster.wire(name)
+        cluster.register(wire, registration())
+        cluster.run(1)
+        node = cluster.node(cluster.leader())
+        last, serial, digest = node._raft.node.last_index, cluster.serial(), node._machine.digest()
+        for _ in range(12):
+            assert cluster.register(wire, registration()).code == 0
+            cluster.run(TIMEOUT_S / 6)
+            answer = cluster.query(wire, V1)
+            assert (answer.changed, answer.stored) == (False, V1)
+            cluster.heartbeat(wire)
+            cluster.run(TIMEOUT_S / 6)
+        assert cluster.is_shown()
+        assert (node._raft.node.last_index, cluster.serial(), node._machine.digest()) == (last, serial, digest)
+
+
+def test_322_alone_keeps_a_broker() -> None:
+    with virtual_cluster() as cluster:
+        wire = cluster.wire(cluster.followers()[0])
+        cluster.register(wire, registration())
+        for _ in range(10):
+            cluster.run(TIMEOUT_S / 3)
+            assert not cluster.query(wire, V1).changed
+        assert cluster.is_shown()
+
+
+def test_322_reads_what_was_acknowledged_elsewhere() -> None:
+    with virtual_cluster() as cluster:
+        near, far = cluster.followers()
+        wires = cluster.wire(near), cluster.wire(far)
+        for counter in range(1, 6):
+            cluster.register(wires[0], registration(counter))
+            assert cluster.query(wires[1], V1).stored.counter == counter
+
+
+def test_through_a_single_node_a_closed_connection_ends_the_broker() -> None:
+    for name in ("leader", "follower"):
+        with virtual_cluster() as cluster:
+            wire = cluster.wire(cluster.leader() if name == "leader" else cluster.followers()[0])
+            cluster.register(wire, registration(timeout_ms=120_000))
+            cluster.run(PERIOD_S)
+            wire.hang_up()
+            assert cluster.until(cluster.is_gone, "gone") < 4
+
+
+def test_a_broker_lost_by_one_node_and_heard_by_another_stays() -> None:
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            cluster.register(wire, registration())
+        for wire in wires[:2]:
+            wire.hang_up()
+        for _ in range(8):
+            cluster.run(PERIOD_S)
+            cluster.register(wires[2], registration())
+            assert cluster.is_shown()
+        wires[2].hang_up()
+        assert cluster.until(cluster.is_gone, "gone") < 4
+
+
+def test_a_silent_broker_goes_and_its_connections_are_closed_on_all_nodes() -> None:
+    with virtual_cluster() as cluster:
+        for name in cluster.machines:
+            cluster.register(cluster.wire(name), registration())
+        cluster.run(0.9 * TIMEOUT_S)
+        assert cluster.is_shown()
+        assert [len(server.connections) for server in cluster.servers.servers.values()] == [1, 1, 1]
+        assert cluster.until(cluster.is_gone, "gone") < 0.1 * TIMEOUT_S + 2
+        cluster.run(0.1)
+        assert [len(server.connections) for server in cluster.servers.servers.values()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("how", ["transfer", "crash"])
+def test_a_dead_broker_goes_within_two_time_outs_however_often_leaders_change(how: str) -> None:
+    with virtual_cluster() as cluster:
+        names = list(cluster.machines)
+        for name in names:
+            cluster.register(cluster.wire(name), registration())
+        silent_since, changes = cluster.world.now_ns, 0
+        while not cluster.is_gone():
+            assert cluster.world.now_ns - silent_since < (2 * TIMEOUT_S + 2) * SECOND, f"still there after {changes} leaders"
+            leader = cluster.leader()
+            if how == "transfer":
+                cluster.transfer(names[(names.index(leader) + 1) % 3])
+            else:
+                cluster.machines[leader].crash(power_loss=False)
+                cluster.run(0.2)
+                cluster.machines[leader].start()
+            changes += 1
+            cluster.run(0.6)
+        assert changes >= 3
+        assert cluster.world.now_ns - silent_since > TIMEOUT_S * SECOND * 0.9
+
+
+def test_a_living_broker_outlives_all_leaders() -> None:
+    with virtual_cluster() as cluster:
+        names = list(cluster.machines)
+        wires = [cluster.wire(name) for name in names]
+        for round_number in range(12):
+            for wire in wires:
+                assert cluster.register(wire, registration()).code == 0
+            assert cluster.is_shown()
+            cluster.transfer(names[(names.index(cluster.leader()) + 1) % 3])
+            cluster.run(PERIOD_S / 2)
+            if round_number > 0:
+                assert cluster.is_shown()
+
+
+def test_time_in_which_nodes_did_not_run_is_not_silence() -> None:
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            cluster.register(wire, registration())
+        for machine in cluster.machines.values():
+            machine.pause()
+        cluster.run(5 * TIMEOUT_S)
+        for machine in cluster.machines.values():
+            machine.resume()
+        cluster.run(TIMEOUT_S / 4)
+        assert cluster.is_shown(), "nobody could hear it"
+        assert cluster.until(cluster.is_gone, "gone") < TIMEOUT_S + 3
+
+
+def test_a_full_restart_grants_one_time_out_and_no_more() -> None:
+    with virtual_cluster() as cluster:
+        cluster.register(cluster.wire("n1"), registration())
+        for machine in cluster.machines.values():
+            machine.crash(power_loss=True)
+        cluster.run(2)
+        for machine in cluster.machines.values():
+            machine.start()
+        cluster.leader()
+        cluster.run(TIMEOUT_S * 0.75)
+        assert cluster.is_shown()
+        assert cluster.until(cluster.is_gone, "gone") < TIMEOUT_S
+
+
+@pytest.mark.parametrize("how", ["crash", "fence"])
+def test_a_nodes_crash_or_fence_is_no_loss(how: str) -> None:
+    with virtual_cluster() as cluster:
+        name = cluster.followers()[0]
+        cluster.register(cluster.wire(name), registration())
+        cluster.run(0.5)
+        if how == "crash":
+            cluster.machines[name].crash(power_loss=False)
+        else:
+            cluster.isolate(name)
+        cluster.run(0.75 * TIMEOUT_S)
+        others = [other for other in cluster.machines if other != name]
+        assert all(cluster.is_shown(other) for other in others)
+        cluster.until(lambda: not any(cluster.is_shown(other) for other in others), "gone", TIMEOUT_S + 2)
+
+
+def test_an_isolated_node_fences_and_its_broker_goes_on_elsewhere() -> None:
+    with virtual_cluster() as cluster:
+        far, near = cluster.followers()
+        wires = cluster.wire(far), cluster.wire(near)
+        for wire in wires:
+            cluster.register(wire, registration())
+        cluster.isolate(far)
+        for _ in range(int(3 * TIMEOUT_S)):
+            cluster.run(1)
+            assert cluster.register(wires[1], registration()).code == 0
+        assert cluster.is_shown()
+        assert not cluster.servers.servers[far].serving
+        assert cluster.servers.servers[far].connections == {}
+
+
+def test_an_older_version_over_an_older_connection_changes_nothing() -> None:
+    with virtual_cluster() as cluster:
+        old, new = cluster.wire("n1"), cluster.wire("n2")
+        cluster.register(old, registration(1))
+        cluster.run(0.1)
+        cluster.register(new, registration(2))
+        assert cluster.register(old, registration(1)).code == 0
+        cluster.run(0.2)
+        assert cluster.counters() == {2}
+        assert cluster.register(cluster.wire("n3"), registration(1)).code == 0
+        cluster.run(0.2)
+        assert cluster.counters() == {1}, "over a newer connection it is taken"
+
+
+def test_who_repeats_an_older_version_means_it() -> None:
+    with virtual_cluster() as cluster:
+        old, new = cluster.wire("n1"), cluster.wire("n2")
+        cluster.register(old, registration(1))
+        cluster.run(0.1)
+        cluster.register(new, registration(2))
+        for _ in range(3):
+            cluster.register(old, registration(1))
+        cluster.run(0.2)
+        assert cluster.counters() == {1}
+
+
+def test_a_node_that_lags_does_not_take_a_new_connection_for_an_old_one() -> None:
+    with virtual_cluster() as cluster:
+        near, far = cluster.followers()
+        cluster.register(cluster.wire(near), registration(1))
+        mend = cluster.isolate(far)
+        cluster.register(cluster.wire(near), registration(2))
+        wire = cluster.wire(far)
+        said = cluster.say(wire, lambda server, c: server.node.register(registration(1), c))
+        cluster.run(0.3)
+        mend()
+        cluster.until(lambda: said.ended, "an end")
+        if said.result is None:  # it could not tell: the connection was closed, and the broker comes again
+            assert cluster.register(wire, registration(1)).code == 0
+        cluster.run(0.3)
+        assert cluster.counters() == {1}, "what was answered counts"
+
+
+def test_an_unregistration_is_answered_once_everybody_may_know() -> None:
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            cluster.register(wire, registration())
+        assert cluster.unregister(wires[1]).code == 0
+        assert not cluster.is_shown("n2")
+        for wire in wires:
+            assert cluster.query(wire, V1).stored is None
+
+
+def test_a_registration_received_before_the_unregistration_does_not_bring_the_broker_back() -> None:
+    with virtual_cluster() as cluster:
+        near, far = cluster.followers()
+        wire = cluster.wire(near)
+        cluster.register(wire, registration())
+        cluster.register(cluster.wire(far), registration())
+        mend = cluster.isolate(far)
+        late = cluster.say(cluster.wire(far), lambda server, c: server.node.register(registration(), c))
+        cluster.run(0.1)
+        assert cluster.unregister(wire).code == 0
+        mend()
+        cluster.until(lambda: late.ended, "an end")
+        cluster.run(1)
+        assert cluster.is_gone()
+        assert cluster.register(wire, registration()).code == 0
+        cluster.run(0.2)
+        assert cluster.is_shown(), "received afterwards"
+
+
+@pytest.mark.parametrize("where", ["same node", "another node"])
+def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) -> None:
+    """The same process again, same content: the same registration with new connections."""
+    with virtual_cluster() as cluster:
+        names = list(cluster.machines)
+        before = [cluster.wire(name) for name in names]
+        for wire in before:
+            cluster.register(wire, registration())
+        after = [cluster.wire(name) for name in names]
+        for wire in after[:1] if where == "same node" else after[1:]:
+            assert cluster.register(wire, registration()).code == 0
+        cluster.run(0.5)
+        assert cluster.unregister(before[0]).code == 0
+        cluster.run(0.5)
+        assert cluster.is_shown()
+        own = after[0 if where == "same node" else 1]
+        cluster.register(own, registration())
+        assert cluster.unregister(own).code == 0, "but its own counts"
+        cluster.run(0.2)
+        assert cluster.is_gone()
+
+
+def test_a_late_unregistration_of_an_earlier_life_does_nothing() -> None:
+    with virtual_cluster() as cluster:
+        old, other = cluster.wire("n1"), cluster.wire("n2")
+        cluster.register(old, registration())
+        cluster.register(other, registration())
+        cluster.unregister(other)
+        cluster.register(cluster.wire("n2"), registration())
+        assert cluster.unregister(old).code == 0
+        cluster.run(0.5)
+        assert cluster.is_shown()
+
+
+def test_one_unregistration_suffices_though_others_registered_later() -> None:
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            cluster.register(wire, registration())
+            cluster.run(0.5)
+        assert cluster.unregister(wires[0]).code == 0
+        cluster.run(0.2)
+        assert cluster.is_gone()
+
+
+def test_a_removal_under_way_at_a_change_of_leader_is_decided_once() -> None:
+    with virtual_cluster() as cluster:
+        leader, (near, far) = cluster.leader(), cluster.followers()
+        wire = cluster.wire(near)
+        cluster.register(wire, registration())
+        mend = cluster.isolate(leader)
+        assert cluster.unregister(wire).code == 0, "answered by the next leader"
+        assert not cluster.is_shown(near)
+        assert not cluster.is_shown(far) or cluster.until(lambda: not cluster.is_shown(far), "applied") < 1
+        mend()
+        cluster.until(cluster.is_gone, "gone everywhere")
+
+
+def test_settings_hold_on_all_nodes_and_through_a_restart() -> None:
+    with virtual_cluster() as cluster:
+        name = cluster.followers()[0]
+        assert cluster.propose(cluster.wire(name), UpdateSettings({"order_message_enable": True})).code == 0
+        cluster.run(0.3)
+        assert all(node.state.settings.order_message_enable for node in cluster.nodes)
+        cluster.machines[name].crash(power_loss=True)
+        cluster.run(1)
+        cluster.machines[name].start()
+        cluster.until(lambda: cluster.servers.servers[name].serving, "serving")
+        assert cluster.node(name).state.settings.order_message_enable
+
+
+def test_the_time_in_the_state_is_the_leaders_and_never_goes_back() -> None:
+    with virtual_cluster() as cluster:
+        skews = {"n1": 3_600.0, "n2": -3_600.0, "n3": 0.0}
+        cluster.servers.clock_skew_s.update(skews)
+        seen = []
+        for number, leader in enumerate(("n1", "n2", "n3")):
+            for machine in cluster.machines.values():  # clocks are read at the start
+                machine.crash(power_loss=False)
+                machine.start()
+            if cluster.leader() != leader:
+                cluster.run(1)
+                cluster.transfer(leader)
+            cluster.run(1)
+            address = f"a:{number}"
+            command = registration(address=address, broker_id=number, timeout_ms=600_000)
+            assert cluster.register(cluster.wire(cluster.followers()[0]), command).code == 0
+            cluster.run(0.2)
+            since = {node.state.registration(KEY[0], address).since_ms for node in cluster.nodes}  # type: ignore[union-attr]
+            assert len(since) == 1
+            seen.append(since.pop() / 1000 - WALL_S)
+            if leader == "n1":
+                assert seen[0] - cluster.machines[leader].local_now() == pytest.approx(3_600, abs=1)
+        assert seen == sorted(seen)
+        assert seen[-1] - seen[0] < 60, "later leaders go on from there, whatever their clocks say"
