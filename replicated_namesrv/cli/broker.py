@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import math
 import random
 import signal
 import sys
@@ -120,8 +121,8 @@ def _check(arguments: argparse.Namespace) -> None:
                 refuse(f"{flag} {value}: a 4.9 broker has none; use --version 5.3")
     if arguments.topics < 0:
         refuse(f"--topics {arguments.topics} is negative")
-    if arguments.duration_s is not None and arguments.duration_s <= 0:
-        refuse(f"--duration-s {arguments.duration_s} is not positive")
+    if arguments.duration_s is not None and not 0 < arguments.duration_s < math.inf:
+        refuse(f"--duration-s {arguments.duration_s} is not a number of seconds above 0")
     last = arguments.port + _PORT_STEP * (arguments.brokers * arguments.replicas - 1) + 1
     if last > 65_535:
         refuse(

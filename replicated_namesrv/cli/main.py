@@ -93,6 +93,10 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
 
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Errors of ``errors`` and Ctrl-C end here."""
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that could be neither sent nor shown
+            print(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8", file=sys.stderr)
+            return EXIT_USAGE
     try:
         parser, module = parser_of(name)
         code: int = module.run(parser.parse_args(arguments))  # type: ignore[attr-defined]

@@ -302,7 +302,9 @@ def test_nobody_answers(namesrv: Namesrv, command: tuple[str, ...]) -> None:
         (("broker", "--version", "4.9", "--zone", "z"), "--zone z"),
         (("broker", "--topics", "-1"), "--topics -1 is negative"),
         (("broker", "--brokers", "20000"), "ports"),
-        (("broker", "--duration-s", "0"), "not positive"),
+        (("broker", "--duration-s", "0"), "above 0"),
+        (("broker", "--duration-s", "nan"), "above 0"),
+        (("route", "\udcff"), "not UTF-8"),
     ],
 )
 def test_wrong_usage_is_said_and_not_done(namesrv: Namesrv, arguments: tuple[str, ...], text: str) -> None:
