@@ -120,7 +120,6 @@ async def test_slave_becomes_master_during_an_election(cluster: ReplicatedProces
         await client.close()
 
 
-@pytest.mark.xfail(reason="a connection forgets what it registered once that registration has ended")
 async def test_stale_unregistration(cluster: ReplicatedProcesses, links: list[dict[str, Relay]]) -> None:
     """A broker says goodbye to every node, is started again, and one of the goodbyes arrives only then."""
     first, second = RemotingClient(), RemotingClient()
@@ -151,7 +150,6 @@ async def test_stale_unregistration(cluster: ReplicatedProcesses, links: list[di
         await second.close()
 
 
-@pytest.mark.xfail(reason="an unregistration through a node that lags is fenced with what that node knows")
 async def test_unregistration_through_another_node(cluster: ReplicatedProcesses) -> None:
     """Registered here, unregistered there over a connection that registered nothing: after the answer nobody is seen."""
     client = RemotingClient()
