@@ -1,8 +1,10 @@
 """``namesrv serve`` and ``mqnamesrv`` as start scripts use them: real processes, exit codes, lines, signals."""
 
 import asyncio
+import json
 import os
 import re
+import resource
 import signal
 import socket
 import time
@@ -10,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.wire.codes import RequestCode
 from tests.support.nodes import DEADLINE_S, ask_cluster_info, clean_environment, command, http, run_command, running_command
+from tests.support.waiting import wait_until
 
 DATA = Path(__file__).parent.parent / "data" / "cli"
 BOOT = "The Name Server boot success. serializeType=JSON, address "
@@ -165,6 +170,38 @@ def test_damaged_kv_file_stops_the_start(tmp_path: Path) -> None:
     assert "kvConfig.json" in done.stderr.splitlines()[-1]
 
 
+def test_full_disk_refuses_the_change_and_nothing_else(tmp_path: Path) -> None:
+    """A bound on the size of files stands for the disk: an ordinary user can set and lift it."""
+
+    async def ask(port: int, code: int, fields: dict[str, str]) -> RemotingCommand:
+        client = RemotingClient()
+        try:
+            return await client.request(f"127.0.0.1:{port}", RemotingCommand(code, fields))
+        finally:
+            await client.close()
+
+    def put(value: str) -> RemotingCommand:
+        return asyncio.run(ask(port, RequestCode.PUT_KV_CONFIG, {"namespace": "N", "key": "k", "value": value}))
+
+    arguments = ("--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path / "data"))
+    with running_command("serve", *arguments, stderr=tmp_path / "stderr") as server:
+        port = int(server.wait_line(BOOT).rpartition(":")[2])
+        assert put("first").code == 0
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (65_536, hard))
+        refused = put("x" * 100_000)
+        assert (refused.code, "the old content is unchanged" in str(refused.remark)) == (1, True)
+        wait_until(
+            lambda: "could not be written down" in (tmp_path / "stderr").read_text(), "the refusal to be logged", DEADLINE_S
+        )
+        kept = asyncio.run(ask(port, RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "k"}))
+        assert (kept.ext_fields or {})["value"] == "first"
+        assert asyncio.run(ask_cluster_info(port)) == 0
+        assert json.loads((tmp_path / "data" / "kvConfig.json").read_text()) == {"configTable": {"N": {"k": "first"}}}
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        assert put("x" * 100_000).code == 0
+
+
 @pytest.mark.parametrize("setting", ["dataDir", "kvConfigPath"])
 def test_folder_that_was_asked_for_and_cannot_be_written_stops_the_start(setting: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -180,7 +217,7 @@ def test_default_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -
     environment, errors = {"HOME": str(tmp_path / "home")}, tmp_path / "stderr"
     with running_command("serve", "--listen", "127.0.0.1:0", "--admin", "off", environment=environment, stderr=errors) as server:
         server.wait_line("boot success")
-    assert "--data-dir" in errors.read_text()
+        wait_until(lambda: "--data-dir" in errors.read_text(), "the warning", DEADLINE_S)
 
 
 async def test_logs_are_human_on_a_terminal(tmp_path: Path) -> None:
