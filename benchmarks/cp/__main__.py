@@ -4,7 +4,10 @@ import argparse
 import importlib
 import sys
 
-PARTS = {"reads": "route queries by consistency level: CPU a request of the node asked and of the others, latency"}
+PARTS = {
+    "reads": "route queries by consistency level: CPU a request of the node asked and of the others, latency",
+    "registrations": "brokers: latency of a change, cost of renewals, all brokers returning at once, restart",
+}
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import subprocess
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ class Group:
     def __init__(self, name: str, plans: Sequence[NodePlan], processes: Sequence["subprocess.Popen[bytes]"]) -> None:
         self.name = name
         self._plans = plans
+        self.processes = list(processes)
         self.servers = [Server(name, host_port(p.listen), child.pid) for p, child in zip(plans, processes, strict=True)]
 
     def status(self, number: int) -> dict[str, Any]:
@@ -37,6 +39,16 @@ class Group:
     def is_ready(self, number: int) -> bool:
         """Whether one node serves."""
         return bool(self.status(number)["ready"])
+
+    def restart(self, number: int) -> float:
+        """Stop a node and start it again; seconds from the start until it serves."""
+        self.processes[number].terminate()
+        self.processes[number].wait()
+        began = time.monotonic()
+        self.processes[number] = start(self._plans[number])
+        self.servers[number].pid = self.processes[number].pid
+        wait_for(partial(self.is_ready, number), f"{self.name} {number} serves again", 120)
+        return time.monotonic() - began
 
     def roles(self) -> list[str]:
         """Role of each node in the group."""
@@ -52,6 +64,12 @@ class Group:
         return [server.cpu_s() for server in self.servers]
 
 
+def start(plan: NodePlan) -> "subprocess.Popen[bytes]":
+    """The process of a node."""
+    with plan.log_file.open("ab") as log:
+        return subprocess.Popen(plan.command(), stdout=log, stderr=log)
+
+
 @contextlib.contextmanager
 def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
     """Nodes of ``mode`` that serve: one (ap) or three (cp); they end with the block. ``settings``: NAME=VALUE."""
@@ -61,9 +79,9 @@ def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
         try:
             for plan in plans:
                 plan.data_dir.mkdir(parents=True)
-                with plan.log_file.open("wb") as log:
-                    processes.append(subprocess.Popen(plan.command(), stdout=log, stderr=log))
+                processes.append(start(plan))
             nodes = Group(name, plans, processes)
+            processes = nodes.processes
             for number in range(len(plans)):
                 wait_for(partial(nodes.is_ready, number), f"{name} {number} serves")
             yield nodes

@@ -1,0 +1,199 @@
+"""Brokers and a replicated cluster: what a change, a period of renewals and the return of all brokers at once cost.
+
+``changed``: one broker at a time announces something new to one node; its answer means that a majority has it on disk.
+``renewing``: brokers with 100 topics each register with every node every 30 s and say nothing new.
+``mass``: brokers with 10,000 topics each register with every node of a cold cluster; then a node is restarted from its snapshot.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cp.clusters import Group, group
+from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion, register_request
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from tests.interop.lab import wait_for
+
+SCENARIOS = ("changed", "renewing", "mass")
+RENEWING_S = 60.0
+PERIOD_S = 30.0
+MASS_TIMEOUT_MS = 120_000
+TARGETS = {
+    "changed p50 ms": 4.0,
+    "changed p99 ms": 15.0,
+    "renewing log entries": 0.0,
+    "renewing CPU % of a node": 5.0,
+    "mass taken in s": 60.0,
+    "mass RSS MB of a node": 1_200.0,
+    "mass restart s": 15.0,
+}
+"""The most that each figure may be."""
+
+
+class Broker:
+    """One broker's registrations."""
+
+    def __init__(self, number: int, topics: int) -> None:
+        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:10911"
+        self._identity = BrokerIdentity("c", f"b{number}", 0, address, address)
+        self._table = {
+            f"T{topic}": {
+                "order": False,
+                "perm": 6,
+                "readQueueNums": 8,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": f"T{topic}",
+                "topicSysFlag": 0,
+                "writeQueueNums": 8,
+            }
+            for topic in range(topics)
+        }
+        self._counter = 0
+
+    def request(self) -> RemotingCommand:
+        """What it says at present."""
+        version = {"counter": self._counter, "stateVersion": 0, "timestamp": 1_700_000_000_000 + self._counter}
+        wrapper = {"dataVersion": version, "topicConfigTable": self._table}
+        body = json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper}, separators=(",", ":")).encode()
+        return register_request(
+            self._identity,
+            BrokerVersion.V5_3,
+            body,
+            compressed=False,
+            oneway=False,
+            enable_acting_master=False,
+            heartbeat_timeout_ms=None,
+            zone_name=None,
+        )
+
+    def change(self) -> RemotingCommand:
+        """What it says after a change of one topic."""
+        self._counter += 1
+        self._table[f"T{self._counter % len(self._table)}"]["readQueueNums"] = 8 + self._counter % 8
+        return self.request()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the part."""
+    parser.add_argument("--only", default=",".join(SCENARIOS), help=f"some of {','.join(SCENARIOS)} (default all)")
+    parser.add_argument("--changes", type=int, default=1_000, help="changes to measure at each node (default 1000)")
+    parser.add_argument("--brokers", type=int, default=1_000, help="brokers that renew (default 1000)")
+    parser.add_argument("--mass-brokers", type=int, default=300, help="brokers that return at once (default 300)")
+    parser.add_argument("--json", metavar="FILE", help="write every figure there as well")
+
+
+async def say(client: RemotingClient, address: str, request: RemotingCommand, timeout_ms: int = 10_000) -> float:
+    """Milliseconds until the answer."""
+    began = time.perf_counter()
+    answer = await client.request(address, request, timeout_ms)
+    if answer.code != 0:
+        raise SystemExit(f"{address} answered {answer.code}: {answer.remark}")
+    return (time.perf_counter() - began) * 1_000
+
+
+async def changed(nodes: Group, count: int) -> dict[str, float]:
+    """Latency of changes through the leader and through a follower; the slower one is reported as the figure."""
+    client, found = RemotingClient(), {}
+    for role in ("leader", "follower"):
+        server, broker = nodes.with_role(role, role), Broker(1 if role == "leader" else 2, 10)
+        for _ in range(50):
+            await say(client, server.address, broker.change())
+        took = sorted([await say(client, server.address, broker.change()) for _ in range(count)])
+        found[f"changed p50 ms, {role}"] = statistics.median(took)
+        found[f"changed p99 ms, {role}"] = took[int(0.99 * len(took))]
+    await client.close()
+    for quantile in ("p50", "p99"):
+        found[f"changed {quantile} ms"] = max(found[f"changed {quantile} ms, {role}"] for role in ("leader", "follower"))
+    return found
+
+
+async def renewing(nodes: Group, brokers: int) -> dict[str, float]:
+    """CPU of the nodes and growth of the log while all brokers renew."""
+    addresses = [server.address for server in nodes.servers]
+    clients = [RemotingClient() for _ in range(brokers)]
+    requests = [Broker(number, 100).request() for number in range(brokers)]
+
+    async def everywhere(number: int) -> None:
+        await asyncio.gather(*(say(clients[number], address, requests[number]) for address in addresses))
+
+    for _ in range(2):  # the second time nothing is new
+        for number in range(brokers):
+            await everywhere(number)
+
+    async def live(number: int, until: float) -> None:
+        await asyncio.sleep(random.Random(number).random() * PERIOD_S)
+        while time.monotonic() < until:
+            await everywhere(number)
+            await asyncio.sleep(PERIOD_S)
+
+    index, cpu_s, began = log_index(nodes), nodes.cpu_s(), time.monotonic()
+    await asyncio.gather(*(live(number, began + RENEWING_S) for number in range(brokers)))
+    elapsed = time.monotonic() - began
+    spent = [after - before for before, after in zip(cpu_s, nodes.cpu_s(), strict=True)]
+    found = {
+        "renewing log entries": float(log_index(nodes) - index),
+        "renewing CPU % of a node": 100 * max(spent) / elapsed,
+        "renewing CPU % of the least busy node": 100 * min(spent) / elapsed,
+    }
+    for client in clients:
+        await client.close()
+    return found
+
+
+async def mass(nodes: Group, brokers: int) -> dict[str, float]:
+    """Everybody registers everywhere at once, from nothing; then a node restarts."""
+    requests = [Broker(number, 10_000).request() for number in range(brokers)]
+    clients = [RemotingClient() for _ in range(brokers)]
+    began = time.monotonic()
+
+    async def register(number: int, address: str) -> None:
+        await say(clients[number], address, requests[number], MASS_TIMEOUT_MS)
+
+    await asyncio.gather(*(register(number, server.address) for number in range(brokers) for server in nodes.servers))
+    taken_s = time.monotonic() - began
+    rss_mb = max(server.rss_mb() for server in nodes.servers)
+    number = nodes.roles().index("follower")
+    restart_s = await asyncio.to_thread(nodes.restart, number)
+    found = {
+        "mass taken in s": taken_s,
+        "mass RSS MB of a node": max(rss_mb, *(server.rss_mb() for server in nodes.servers)),
+        "mass restart s": restart_s,
+        "mass log entries": float(log_index(nodes)),
+        "mass CPU s of all nodes": sum(nodes.cpu_s()),
+    }
+    for client in clients:
+        await client.abort()
+    return found
+
+
+def log_index(nodes: Group) -> int:
+    """Entries in the log so far."""
+    return max(int(nodes.status(number)["replication"]["lastIndex"]) for number in range(len(nodes.servers)))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure and print; 1 where a target was missed."""
+    measures: dict[str, Callable[[Group], Any]] = {
+        "changed": partial(changed, count=arguments.changes),
+        "renewing": partial(renewing, brokers=arguments.brokers),
+        "mass": partial(mass, brokers=arguments.mass_brokers),
+    }
+    figures: dict[str, float] = {}
+    for name in arguments.only.split(","):
+        with group("cp", "cp") as nodes:
+            wait_for(lambda nodes=nodes: nodes.roles().count("leader") == 1, "a leader")  # type: ignore[misc]
+            found = asyncio.run(measures[name](nodes))
+        for figure, value in found.items():
+            target = f" (at most {TARGETS[figure]:g})" if figure in TARGETS else ""
+            print(f"  {figure:<42}{value:>10.2f}{target}", flush=True)
+        figures |= found
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(figures, indent=1) + "\n")
+    return int(any(value > TARGETS.get(figure, value) for figure, value in figures.items()))
