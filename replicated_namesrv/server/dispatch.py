@@ -62,12 +62,12 @@ class RequestDispatcher:
         self.answers = RouteAnswers(service.state, settings, metrics)
         self._queries = Queries(settings, service, self.answers, metrics, now_s, self._other)
         self.answers.is_ready = self._queries.is_ready
-        self._registrations = Registrations(settings, service, metrics)
+        self.registrations = Registrations(settings, service, metrics)
         changes = Changes(settings, service)
         self._handlers: dict[int, Handler] = {
             **self._queries.handlers(),
             **changes.handlers(),
-            RequestCode.REGISTER_BROKER.value: self._registrations.register,
+            RequestCode.REGISTER_BROKER.value: self.registrations.register,
         }
 
     def started(self) -> None:
@@ -185,11 +185,11 @@ class RequestDispatcher:
 
     def connection_lost(self, connection: RemotingConnection) -> None:
         """Give up what waits for a connection that is gone."""
-        self._registrations.queue.drop(connection)
+        self.registrations.queue.drop(connection)
 
     async def stop(self) -> None:
         """Give up what is unfinished."""
-        self._registrations.queue.stop()
+        self.registrations.queue.stop()
         if self._other is not None:
             await self._other.close()
 
