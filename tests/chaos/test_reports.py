@@ -1,0 +1,132 @@
+"""What a run leaves and what the commands say of it, from a trace written by hand."""
+
+import json
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, TraceWriter
+from replicated_namesrv.chaos.report import comparison, conclude, results_page
+from replicated_namesrv.chaos.scenario import load
+from replicated_namesrv.chaos.suite import finished
+from replicated_namesrv.cli.main import main
+from tests.chaos.traces import NODES, Script
+
+NAMING = {"schema": 1, "run": "by hand", "suite": "full", "seed": 1, "cut": "held", "read_consistency": None}
+
+
+def run_folder(folder: Path, script: Script) -> Path:
+    """A folder as a run leaves it."""
+    folder.mkdir(parents=True)
+    writer = TraceWriter(folder / TRACE_FILE)
+    for record in script.story.trace.records:
+        writer.write(record)
+    writer.close()
+    manifest = {**script.story.manifest, **NAMING, "versions": {"commit": None}}
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    return folder
+
+
+def good() -> Script:
+    script = Script().busy("c1", 1000, 12500, every=50).fault(3000, 8000).stands(1000, "n1", 1, "aa")
+    for node in NODES:
+        script.saw(9000, node, [], 1)
+    return script
+
+
+def bad() -> Script:
+    return good().op(1000, 1010, "w", "put", "k", "<b>").op(1020, 1030, "probe", "get", "k", None)
+
+
+def test_conclude_writes_verdict_history_and_a_picture_that_needs_nothing_else(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run", bad())
+    judgement, verdict = conclude(folder)
+    assert judgement.verdict == "violated"
+    assert json.loads((folder / "verdict.json").read_text()) == verdict
+    assert len((folder / "history.jsonl").read_text().splitlines()) == judgement.figures.operations
+    page = (folder / "timeline.html").read_text()
+    assert not re.findall(r"(?:src|href)=|@import|<script", page)
+    assert "isolate (silent) of n1" in page
+    assert "&lt;b&gt;" in page, "values are shown as they are and never taken for HTML"
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize(("script", "status"), [(bad(), 1), (Script(), 2)])
+def test_check_exits_by_the_verdict(tmp_path: Path, script: Script, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path / "run", script)
+    assert main(["chaos", "check", str(folder)]) == status
+    assert "judged as cp" in capsys.readouterr().out
+    assert main(["chaos", "check", str(folder), "--json", "--judge-as", "ap"]) in (0, 2)
+    assert json.loads(capsys.readouterr().out)["judged_as"] == "ap"
+
+
+def test_history_prints_one_operation_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", "history", str(run_folder(tmp_path / "run", bad()))]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {tuple(line) for line in lines} == {("client", "op", "key", "value", "start_ns", "end_ns", "outcome")}
+    assert [line["start_ns"] for line in lines] == sorted(line["start_ns"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "isolat-leader"], "did you mean isolate-leader"),
+        (["run", "none.toml"], "none.toml: cannot be read"),
+        (["run", "no-fault", "--duration-s", "0"], "--duration-s 0: give 0.5 to 3600"),
+        (["check", "nowhere"], "nowhere/manifest.json: cannot be read"),
+        (["results", "nowhere"], "no verdict.json in any folder of nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert expected in said
+    assert said.count("\n") == 1
+
+
+def test_list_shows_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chaos", "list"]) == 0
+    text = capsys.readouterr().out
+    assert main(["chaos", "list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(text.splitlines()) == len(rows) >= 20
+    assert all(row["name"] in text for row in rows)
+
+
+def test_comparison_sets_the_modes_side_by_side(tmp_path: Path) -> None:
+    verdicts: list[dict[str, Any]] = [conclude(run_folder(tmp_path / str(n), bad()), "ap")[1] for n in range(2)]
+    text = comparison("x", *verdicts)
+    assert "AP" in text.splitlines()[0]
+    assert re.search(r"KV reads, stale +1 +1\n", text)
+    assert "CP does not hold: linearizable KV" in text
+
+
+def test_results_page_has_a_row_for_each_scenario_and_size(tmp_path: Path) -> None:
+    verdict = conclude(run_folder(tmp_path / "1", bad()))[1]
+    other = {**verdict, "mode": "ap", "seed": 2, "figures": {**verdict["figures"], "stale_kv_reads": 5, "convergence_s": None}}
+    rows = results_page([verdict, other]).splitlines()
+    assert len(rows) == 3
+    assert rows[2].startswith("| by hand | 3 | 1 2 | violated |")
+    assert "| 5 / 1 |" in rows[2]
+    assert "| never / " in rows[2]
+
+
+def test_runs_with_a_verdict_are_not_run_again(tmp_path: Path) -> None:
+    done = run_folder(tmp_path / "full" / "20260101T000000-1-no-fault-cp-3", bad())
+    run_folder(tmp_path / "full" / "20260101T000001-1-no-fault-ap-3", bad())
+    conclude(done)
+    os.makedirs(tmp_path / "full" / "other")
+    assert finished(tmp_path, "full") == {"1-no-fault-cp-3": done}
+
+
+def test_the_worked_example_of_the_docs_is_a_scenario(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "chaos.md").read_text(encoding="utf-8")
+    example = page.split("```toml\n")[1].split("```")[0]
+    path = tmp_path / "line-fails.toml"
+    path.write_text(example)
+    assert load(str(path)).nodes == 5
+    assert tomllib.loads(example)["timing"]["fault_s"] == 30
