@@ -27,7 +27,8 @@ from replicated_namesrv.compat import IndependentNode
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import why_unwritable
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import Settings
+from replicated_namesrv.service_manager import ServiceManager
+from replicated_namesrv.settings import ROWS, Settings
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class Node:
         self.failure: str | None = None
         """Why this node has to end, once it has to."""
         self.on_failure: Callable[[], None] = lambda: None
+        self.on_serving_changed: Callable[[bool], None] = lambda serving: None
         self._changes: set[Future[None]] = set()
         self.service.on_serving(self._serve)
         self.service.on_failure(self._fail)
@@ -108,6 +110,24 @@ class Node:
         """host:port of the remoting server."""
         host = self.settings.listen_address[0]
         return f"[{host}]:{self.remoting.port}" if ":" in host else f"{host}:{self.remoting.port}"
+
+    @property
+    def description(self) -> str:
+        """The node in a few words."""
+        return f"serving on {self.listen_address}, node {self.settings.node_id}, mode={self.service.mode}"
+
+    def take(self, fresh: Settings) -> None:
+        """Put in force those of ``fresh`` that may change while the node runs. What nodes share is not for one of them to
+        change: that goes through code 318, as 'namesrv config' sends it."""
+        differing = [row for row in ROWS.values() if not row.replicated and fresh.get(row) != self.settings.get(row)]
+        self.settings.update({row.name: row.show(fresh.get(row)) for row in differing if row.live})
+        log.info(
+            "settings read again",
+            extra={
+                "changed": [row.name for row in differing if row.live],
+                "in_force_after_restart": [row.name for row in differing if not row.live],
+            },
+        )
 
     async def start(self) -> None:
         """Start everything, or raise StartError with nothing left running."""
@@ -156,6 +176,7 @@ class Node:
             task.add_done_callback(self._unfenced)
         else:
             self.remoting.fence()
+            self.on_serving_changed(False)
 
     def _unfenced(self, task: Future[None]) -> None:
         self._changes.discard(task)
@@ -163,6 +184,8 @@ class Node:
             self._fail(f"cannot listen again: {error}")
         elif self._is_fenced or not self._serving_wanted:
             self.remoting.fence()
+        else:
+            self.on_serving_changed(True)
 
     def _fail(self, reason: str) -> None:
         self.failure = self.failure or reason
@@ -181,11 +204,12 @@ class Node:
         return None if self.remoting.is_listening else "not listening"
 
 
-async def live(settings: Settings, report_started: Callable[[Node], None]) -> None:
+async def live(settings: Settings, report_started: Callable[[Node], None], load: Callable[[], Settings]) -> None:
     """The whole life of a node: start, ``report_started``, until SIGTERM or SIGINT, stop. A second signal ends it at once.
 
-    Raises SettingError or StartError.
+    SIGHUP: ``load`` the settings anew and take those that may change while the node runs. Raises SettingError or StartError.
     """
+    manager = ServiceManager()
     node = Node(settings)
     loop = asyncio.get_running_loop()
     told_to_stop = asyncio.Event()
@@ -198,7 +222,10 @@ async def live(settings: Settings, report_started: Callable[[Node], None]) -> No
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    loop.add_signal_handler(signal.SIGHUP, _reload, node, load, manager)
     node.on_failure = told_to_stop.set
+    node.on_serving_changed = lambda serving: manager.status(node.description if serving else "not serving: no majority")
+    manager.watch()
     for warning in settings.warnings:
         log.warning(warning)
     if not await _started(node, told_to_stop):
@@ -206,12 +233,24 @@ async def live(settings: Settings, report_started: Callable[[Node], None]) -> No
     tune_garbage_collection()
     tune_allocation()
     report_started(node)
+    manager.ready(node.description)
     log.info("serving", extra={"address": node.listen_address, "mode": node.service.mode, "node": settings.node_id})
     await told_to_stop.wait()
+    manager.stopping()
     await node.stop()
     if node.failure is not None:
         raise StartError(f"this node cannot go on: {node.failure}")
     log.info("stopped")
+
+
+def _reload(node: Node, load: Callable[[], Settings], manager: ServiceManager) -> None:
+    """Whatever is wrong with the new settings, the node goes on with those it has."""
+    manager.reloading()
+    try:
+        node.take(load())
+    except (NamesrvError, OSError) as error:
+        log.error("the settings could not be read again, the old ones stay", extra={"cause": str(error)})
+    manager.ready(node.description)
 
 
 async def _started(node: Node, told_to_stop: asyncio.Event) -> bool:
@@ -249,12 +288,12 @@ def tune_allocation() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
 
 
-def run(settings: Settings, report_started: Callable[[Node], None]) -> None:
+def run(settings: Settings, report_started: Callable[[Node], None], load: Callable[[], Settings]) -> None:
     """``live`` on the fastest event loop there is."""
     import uvloop  # here, so that a command line error does not wait for it
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(live(settings, report_started))
+        runner.run(live(settings, report_started, load))
 
 
 __all__ = ["Node", "StartError", "live", "run", "service_of"]

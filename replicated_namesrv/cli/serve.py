@@ -3,6 +3,9 @@
 ``-c -p -n -h``, the exit codes and the lines on stdout that start scripts wait for are those of ``NamesrvStartup.java`` 5.3.3.
 Everything else goes to the log on stderr.
 
+SIGHUP reads the file again and takes the settings that may change at run time. A service manager that gives NOTIFY_SOCKET is told
+when the node serves, reloads and stops, and is sent watchdog messages if it wants them (systemd: Type=notify).
+
 Exit codes: 0 stopped as asked (or ``-p``, ``-h``), 1 bad option or setting, 255 a file cannot be read or the start failed.
 """
 
@@ -11,6 +14,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import NoReturn
 
@@ -80,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.printConfigItem:
         print(printed_settings(settings, datetime.now()))
         return 0
-    return _serve(settings)
+    return _serve(settings, lambda: load_settings(arguments.configFile, flags_of(arguments)))
 
 
 def flags_of(arguments: argparse.Namespace) -> dict[str, str]:
@@ -120,7 +124,7 @@ def printed_settings(settings: Settings, now: datetime) -> str:
     return "\n".join(lines)
 
 
-def _serve(settings: Settings) -> int:
+def _serve(settings: Settings, load: Callable[[], Settings]) -> int:
     from replicated_namesrv.admin.logs import configure_logging
     from replicated_namesrv.node import Node, StartError
     from replicated_namesrv.node import run as run_node
@@ -133,7 +137,7 @@ def _serve(settings: Settings) -> int:
             print(f"The Name Server boot success. serializeType=JSON, address {node.listen_address}", flush=True)
 
     try:
-        run_node(settings, report_started)
+        run_node(settings, report_started, load)
         return 0
     except StartError as error:
         handler.close()

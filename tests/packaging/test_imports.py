@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "files": set(),
     "provision": set(),
     "settings": {"wire"},
+    "service_manager": set(),
     "service": {"routes"},
     "server": {"service", "routes", "wire", "client", "settings", "files"},
     "admin": {"service", "routes", "wire", "settings", "server", "files"},
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     "client": {"wire"},
     "chaos": {"client", "wire", "verify", "provision", "settings", "files"},
     "spark": {"verify", "provision", "files"},
-    "node": {"service", "compat", "replication", "server", "admin", "settings", "files"},
+    "node": {"service", "compat", "replication", "server", "admin", "settings", "files", "service_manager"},
     "cli": None,
     "__main__": {"cli"},
 }
