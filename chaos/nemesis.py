@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
-from replicated_namesrv.chaos.links import Effect, Impairment
+from replicated_namesrv.chaos.links import Effect, Impairment, Link
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import Fault
 from replicated_namesrv.chaos.scenario import FaultSpec, Kind
@@ -68,6 +68,7 @@ class Nemesis:
     async def _cut(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
         assert made.effect is not None
         began_ns = self._recorder.now_ns()
+        self._forewarn(made.links if made.effect.breaks else (), ())
         await self._cluster.links.impair(number, made.links, Impairment(made.effect))
         self._edge(number, "start", began_ns, spec, made)
 
@@ -79,6 +80,7 @@ class Nemesis:
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         nodes = [self._cluster.nodes[name] for name in made.nodes]
         began_ns = self._recorder.now_ns()
+        self._forewarn((), made.nodes)
         match spec.kind:
             case Kind.PAUSE:
                 for node in nodes:
@@ -105,9 +107,18 @@ class Nemesis:
                 await node.process.start()
         self._edge(number, "end", began_ns, spec, made)
 
+    def _forewarn(self, links: Iterable[Link], nodes: Iterable[str]) -> None:
+        """Links change one by one: a broker may be dropped from the moment at which its first is touched."""
+        now, gone = self._cluster.links.broken(), self._gone()
+        soon = exposed(self._topology, now.union(links), {*gone, *nodes})
+        self._at_edge(soon | exposed(self._topology, now, gone))
+
+    def _gone(self) -> list[str]:
+        return [name for name, node in self._cluster.nodes.items() if node.process.state != "running"]
+
     def _edge(self, number: int, edge: str, began_ns: int, spec: FaultSpec, made: FaultPlan) -> None:
         broken = self._cluster.links.broken()
-        gone = [name for name, node in self._cluster.nodes.items() if node.process.state != "running"]
+        gone = self._gone()
         nodes = self._topology.nodes
         variant = None if made.effect is None else made.effect.value
         links = [str(link) for link in made.links]

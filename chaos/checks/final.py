@@ -128,10 +128,10 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
 def check_ghosts(story: Story) -> CheckResult:
     """A broker that is gone is listed no longer than its time-out, a look for silent ones, and the margin that is promised.
 
-    Counted from its end or from the last change of a fault, whichever is later: what was held on the way may arrive then.
+    Counted from its end or from the last moment at which links changed, whichever is later: what was held may arrive then.
     """
     margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
-    edges = [standing.start_ns for standing in story.standings]
+    edges = story.edges
     wrong, looked_at = [], 0
     for read in story.of_kind("route"):
         for member in read.members if read.ok else ():

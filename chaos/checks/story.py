@@ -122,6 +122,8 @@ class Story:
         self.phases = self._phases()
         self.lives: dict[str, list[Life]] = defaultdict(list)
         self.standings = [Standing(0, frozenset(), (tuple(sorted(self.nodes)),))]
+        self.edges: list[int] = []
+        """When changes of faults were begun, and when they were made: links change one by one in between."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
         self.expiries: list[Expiry] = []
@@ -143,6 +145,7 @@ class Story:
                 case Expiry():
                     self.expiries.append(record)
                 case Fault():
+                    self.edges += [record.began_ns, record.time_ns]
                     breaks = record.variant is not None and Effect(record.variant).breaks
                     links = frozenset(Link(*link.split(">")) for link in record.links)
                     in_force[record.fault] = (links, breaks and record.edge == "start")
