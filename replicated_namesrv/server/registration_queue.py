@@ -63,6 +63,8 @@ class RegistrationQueue:
         self._departures = select.poll()
         self._watched: dict[int, RemotingConnection] = {}
         """Connections of large registrations, by descriptor."""
+        self._descriptors: dict[RemotingConnection, int] = {}
+        """The same, the other way: a connection that is lost has no descriptor any more."""
         self._spent_ns = 0
         """Time taken in this turn of the loop."""
         self._turn_scheduled = False
@@ -86,6 +88,7 @@ class RegistrationQueue:
         if not is_small:
             descriptor = job.connection.descriptor
             self._watched[descriptor] = job.connection
+            self._descriptors[job.connection] = descriptor
             self._departures.register(descriptor, select.POLLRDHUP)
         self._schedule_turn()
         job.connection.suspend()
@@ -110,8 +113,9 @@ class RegistrationQueue:
         jobs.remove(job)
         if not jobs:
             del self._jobs[job.connection]
-            descriptor = job.connection.descriptor
-            if self._watched.pop(descriptor, None) is not None:
+            descriptor = self._descriptors.pop(job.connection, None)
+            if descriptor is not None and self._watched.get(descriptor) is job.connection:  # it may be another's by now
+                del self._watched[descriptor]
                 self._departures.unregister(descriptor)
 
     def _schedule_turn(self) -> None:

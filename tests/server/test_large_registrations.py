@@ -14,6 +14,7 @@ import pytest
 from replicated_namesrv.compat.node import IndependentNode
 from replicated_namesrv.server import registration_queue, registrations
 from replicated_namesrv.server.connection import LONG_FRAME_BYTES, ROOM_MAX_BYTES
+from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.registration import RegisterBrokerBody, decode_register_body
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
@@ -115,6 +116,18 @@ def test_what_waits_is_dropped_when_its_peer_leaves(tmp_path: Path, monkeypatch:
             peers[number].close()
         assert queued_bytes(server) == 0
         assert server.metrics.pending_requests == 0
+
+
+def test_what_waits_is_dropped_when_the_server_closes_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as closed, Peer(server.port) as other:
+        monkeypatch.setattr(registration_queue, "TURN_BUDGET_NS", 0)
+        closed.send(request(103, broker_fields("a", "10.0.0.1:1"), LARGE, opaque=1))
+        wait_until(lambda: queued_bytes(server), "it to wait")
+        queue = server.server.dispatcher.registrations.queue
+        server.do(lambda: next(iter(queue._jobs)).close(CloseReason.OURS))
+        wait_until(lambda: queued_bytes(server) == 0, "it to be dropped")
+        monkeypatch.undo()
+        assert other.call(103, broker_fields("b", "10.0.0.2:1"), LARGE).code == 0, "later ones are served"
 
 
 @contextlib.contextmanager
