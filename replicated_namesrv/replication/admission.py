@@ -9,14 +9,15 @@ This only spares work. Who is let through wrongly, after a change of leader or b
 registration that changes nothing when it is applied.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from replicated_namesrv.replication.machine import Mark
 from replicated_namesrv.replication.messages import GRANTED, LOOK_AGAIN, Key
 
-GRANT_MS = 1_000.0
-"""So long others wait for the one who was let through."""
+GRANT_MS = 10_000.0
+"""So long others wait for the one who was let through, if its node is heard."""
 
 
 class Asker(NamedTuple):
@@ -63,11 +64,11 @@ class Admission:
         passing = self._passing.pop((key, content), None)
         return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting]
 
-    def overdue(self, now_ms: float) -> list[Decided]:
-        """Who is let through because the one before has not come through in time."""
+    def overdue(self, silent_nodes: Collection[str], now_ms: float) -> list[Decided]:
+        """Who is let through because the one before has not come through in time, or its node is silent."""
         found = []
         for slot, passing in list(self._passing.items()):
-            if now_ms - passing.since_ms < GRANT_MS:
+            if now_ms - passing.since_ms < GRANT_MS and passing.asker.node not in silent_nodes:
                 continue
             if passing.waiting:
                 asker = next(iter(passing.waiting))

@@ -283,7 +283,7 @@ class Leading:
     def tick(self) -> None:
         """Call it a few times a second."""
         now = self._now_ms()
-        for decided in self._admission.overdue(now):
+        for decided in self._admission.overdue(self.table.silent_nodes(now), now):
             self._decide(decided.asker, decided.verdict)
         if not self.is_known:
             return

@@ -287,13 +287,17 @@ class LeaseTable:
         """Removals to propose now; nothing before a majority has told everything."""
         if self._granted_ms is None:
             return []
-        silent_nodes = {name: node for name, node in self._nodes.items() if self._is_silent(name, node, now_ms)}
+        silent_nodes = {name: self._nodes[name] for name in self.silent_nodes(now_ms)}
         found = []
         for lease in leases:
             verdict = self._verdict(lease, silent_nodes, now_ms)
             if verdict is not None:
                 found.append(Expiry(lease.key, lease.epoch, verdict))
         return found
+
+    def silent_nodes(self, now_ms: float) -> list[str]:
+        """Nodes that cannot be heard."""
+        return [name for name, node in self._nodes.items() if self._is_silent(name, node, now_ms)]
 
     def _is_silent(self, name: str, node: _Node, now_ms: float) -> bool:
         return name != self._own and (node.heard_ms is None or not node.is_complete or now_ms - node.heard_ms > NODE_SILENCE_MS)

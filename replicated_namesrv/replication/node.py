@@ -55,7 +55,7 @@ class Raft(Protocol):
 
     async def stop(self) -> None: ...
 
-    def propose(self, command: bytes) -> "Future[Outcome]": ...
+    def propose(self, command: bytes, timeout_ms: int | None = None) -> "Future[Outcome]": ...
 
     def read_index(self) -> "Future[ReadOutcome]": ...
 
@@ -140,6 +140,7 @@ class ReplicatedNode(Observer):
         self._is_live = False
         """Whether the log known at the start has been applied: what follows happens now."""
         self._ticker: asyncio.TimerHandle | None = None
+        self._proposed: dict[Future[Outcome], None] = {}
         self._stopping = False
 
     # Group, as SignsOfLife needs it
@@ -293,6 +294,9 @@ class ReplicatedNode(Observer):
         """The fence came (False) or went."""
         if not serving:
             self.signs.fail(NO_MAJORITY)
+            for proposed in list(self._proposed):
+                if not proposed.done():
+                    proposed.set_exception(OutcomeUnknownError(NO_MAJORITY))
         if not self._stopping and not self.reads.serves_stale:
             self._on_serving(serving)
 
@@ -306,11 +310,17 @@ class ReplicatedNode(Observer):
 
     # Writes
 
-    async def _propose(self, data: bytes) -> Applied:
-        """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError."""
+    async def _propose(self, data: bytes, timeout_ms: int | None = None) -> Applied:
+        """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
+        comes. ``timeout_ms`` None: that of all requests."""
         if self.fenced:
             raise UnavailableError(NO_MAJORITY)
-        outcome = await self._raft.propose(data)
+        proposed = self._raft.propose(data, timeout_ms)
+        self._proposed[proposed] = None
+        try:
+            outcome = await proposed
+        finally:
+            self._proposed.pop(proposed, None)
         if isinstance(outcome, Committed):
             assert isinstance(outcome.result, Applied), outcome.result
             return outcome.result

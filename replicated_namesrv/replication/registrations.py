@@ -43,19 +43,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 REMOVING_PAUSE_S = 0.02
+REGISTRATION_S = 20.0
+"""So long a registration may take while this node is not fenced: when all brokers return at once there is a queue. A broker of
+RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
 NAME_CHARACTERS_MAX = 10_000
 """Of cluster, broker and address: they travel with every sign of life."""
 SYSTEM_ERROR = 1
 
 
 class Registrations:
-    """Of one node, on its event loop. ``propose`` and ``confirm`` raise UnavailableError and OutcomeUnknownError."""
+    """Of one node, on its event loop. ``propose(command, timeout_ms)`` raises UnavailableError and OutcomeUnknownError."""
 
     def __init__(
         self,
         machine: RouteStateMachine,
         signs: SignsOfLife,
-        propose: Callable[[bytes], Awaitable[Applied]],
+        propose: Callable[[bytes, int], Awaitable[Applied]],
         read_index: Callable[[], "Future[ReadOutcome]"],
         is_leaving: Callable[[], bool],
         budget_s: float,
@@ -67,6 +70,8 @@ class Registrations:
         """Open connections: the cluster's revision at some time after they were opened, once it is known."""
         self._late: dict[int, str] = {}
         """Content of the last late copy, by connection."""
+        self._refused: dict[tuple[int, Key], int] = {}
+        """Renewals that have to be registered after all, by connection: the revision when they were received."""
         self._carriers: dict[int, Connection] = {}
         """Connections that brokers are or were attached to."""
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
@@ -106,6 +111,8 @@ class Registrations:
         self._opened.pop(connection_id, None)
         self._carriers.pop(connection_id, None)
         self._late.pop(connection_id, None)
+        for slot in [slot for slot in self._refused if slot[0] == connection_id]:
+            del self._refused[slot]
         is_loss = reason is not CloseReason.OURS and not self._is_leaving()
         if any(pending == connection_id for pending, _ in self._pending):
             self._ended[connection_id] = is_loss
@@ -140,9 +147,10 @@ class Registrations:
             remark = f"clusterName, brokerName and brokerAddr may have {NAME_CHARACTERS_MAX} characters; send shorter ones"
             return Result(code=SYSTEM_ERROR, remark=remark)
         key = (registration.cluster_name, registration.broker_addr)
-        opened = Opened(connection.opened_revision, self._opened.get(connection.connection_id))
-        task = self.keep(self._register(registration, connection, self._machine.state.revision, opened))
         slot = (connection.connection_id, key)
+        opened = Opened(connection.opened_revision, self._opened.get(connection.connection_id))
+        received = self._refused.pop(slot, self._machine.state.revision)
+        task = self.keep(self._register(registration, connection, received, opened))
         self._pending[slot] = task
 
         def ended(done: "Future[Result]") -> None:
@@ -156,7 +164,7 @@ class Registrations:
 
     async def _register(self, registration: RegisterBroker, connection: Connection, received: int, opened: Opened) -> Result:
         content = ""
-        async with Budget(self._budget_s):
+        async with Budget(REGISTRATION_S):
             while True:
                 serial = self._machine.serial
                 unchanged = self._machine.state.unchanged_result(registration)
@@ -167,7 +175,8 @@ class Registrations:
                 if await self._signs.may_register(key, content, serial) == GRANTED:
                     break
                 await self.confirm()
-        applied = await self._propose(encode_register(registration, self._signs.leader_time_ms, received, opened, content))
+        data = encode_register(registration, self._signs.leader_time_ms, received, opened, content)
+        applied = await self._propose(data, int(REGISTRATION_S * 1000))
         if applied.ignored is Ignored.LATE_COPY and connection.connection_id in self._opened:
             if self._late.get(connection.connection_id) == content:
                 connection.close(CloseReason.OURS)  # whoever repeats it means it: over a new connection it is taken
@@ -204,16 +213,22 @@ class Registrations:
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
+        result = self._machine.state.renewal_result(cluster_name, broker_addr)
+        assert result is not None, "it is registered"
         generation = self._machine.state.group_generation(registration.broker_name)
-        return self.keep(self._renew_unchanged((cluster_name, broker_addr), registration.epoch, generation, connection))
+        received = self._machine.state.revision
+        return self.keep(self._renew_unchanged((cluster_name, broker_addr), result, generation, received, connection))
 
-    async def _renew_unchanged(self, key: Key, epoch: int, generation: int, connection: Connection) -> Result | None:
-        registration, result = self._machine.state.registration(*key), self._machine.state.renewal_result(*key)
-        if registration is None or registration.epoch != epoch:
-            return None
-        async with Budget(self._budget_s):
-            verdict = await self._renew(key, epoch, generation, connection)
-        return result if verdict == ACCEPTED else None
+    async def _renew_unchanged(
+        self, key: Key, result: Result, generation: int, received: int, connection: Connection
+    ) -> Result | None:
+        assert result.epoch is not None, "of a registration"
+        async with Budget(REGISTRATION_S):
+            if await self._renew(key, result.epoch, generation, connection) == ACCEPTED:
+                return result
+        if connection.connection_id in self._opened:
+            self._refused[connection.connection_id, key] = received
+        return None
 
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection) -> int:
         self._attach(key, epoch, connection)

@@ -312,7 +312,7 @@ class Brokers:
             renewed = server.node.renew_unchanged(*key, connection)
             if isinstance(renewed, Future):
                 self.counts["renewals"] += 1
-                return _or_else(renewed, lambda: server.node.register(command, connection))
+                return or_else(renewed, lambda: server.node.register(command, connection))
         outcome = server.node.register(command, connection)
         if isinstance(outcome, Future):
             outcome.add_done_callback(lambda future: self._remember(server, slot, command, count, generation, future))
@@ -423,7 +423,7 @@ class Brokers:
             self.invariants.violated("acknowledged means there", text)
 
 
-def _or_else(renewed: "Future[Result | None]", register: Callable[[], object]) -> "Future[object]":
+def or_else(renewed: "Future[Result | None]", register: Callable[[], object]) -> "Future[object]":
     """The renewal's result, or what registering gives."""
     done: Future[object] = renewed.get_loop().create_future()
 

@@ -57,9 +57,9 @@ class SimulatedRaft:
     async def stop(self) -> None:
         self.node.stop()
 
-    def propose(self, command: bytes) -> "Future[Outcome]":
+    def propose(self, command: bytes, timeout_ms: int | None = None) -> "Future[Outcome]":
         future: Future[Outcome] = self._loop.create_future()
-        self.node.propose(command, _setter(future))
+        self.node.propose(command, _setter(future), timeout_ms)
         return future
 
     def read_index(self) -> "Future[ReadOutcome]":

@@ -301,7 +301,15 @@ def test_the_next_is_let_through_if_the_first_does_not_come() -> None:
     admission = Admission({})
     admission.ask(FIRST, KEY, "x", 0, 0)
     admission.ask(SECOND, KEY, "x", 0, 1)
-    assert admission.overdue(GRANT_MS - 1) == []
-    assert admission.overdue(GRANT_MS) == [Decided(SECOND, GRANTED)]
-    assert admission.overdue(2 * GRANT_MS) == []
+    assert admission.overdue((), GRANT_MS - 1) == []
+    assert admission.overdue((), GRANT_MS) == [Decided(SECOND, GRANTED)]
+    assert admission.overdue((), 2 * GRANT_MS) == []
     assert admission.ask(THIRD, KEY, "x", 0, 2 * GRANT_MS) == GRANTED, "forgotten"
+
+
+def test_the_next_is_let_through_if_the_firsts_node_is_not_heard() -> None:
+    admission = Admission({})
+    admission.ask(FIRST, KEY, "x", 0, 0)
+    admission.ask(SECOND, KEY, "x", 0, 1)
+    assert admission.overdue((SECOND.node,), 2) == []
+    assert admission.overdue((FIRST.node,), 2) == [Decided(SECOND, GRANTED)]
