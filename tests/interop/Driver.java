@@ -11,6 +11,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -19,6 +20,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -28,11 +30,13 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 public class Driver {
     private static final PrintStream ANSWERS = System.out;
     private static final Map<String, Sender> SENDERS = new ConcurrentHashMap<>();
+    private static final Map<String, Looker> LOOKERS = new ConcurrentHashMap<>();
     private static final Map<String, Receiver> RECEIVERS = new ConcurrentHashMap<>();
     private static final AtomicLong INSTANCES = new AtomicLong();
 
     public static void main(String[] ignored) throws Exception {
         System.setOut(System.err);
+        hastenGoodbyes(Thread.currentThread());
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String answer;
@@ -45,6 +49,27 @@ public class Driver {
             ANSWERS.flush();
         }
         System.exit(0);
+    }
+
+    /**
+     * A 5.x client that shuts down joins a thread of its own which waits up to 3 s for the next connection event. That thread
+     * survives an interruption and looks whether it is to end, so each goodbye takes a moment instead.
+     */
+    private static void hastenGoodbyes(Thread main) {
+        Thread hasty = new Thread(() -> {
+            while (true) {
+                for (StackTraceElement frame : main.getStackTrace()) {
+                    if (frame.getClassName().endsWith(".ServiceThread") && frame.getMethodName().equals("shutdown")) {
+                        Thread.getAllStackTraces().keySet().stream()
+                            .filter(thread -> thread.getName().startsWith("NettyEventExecutor")).forEach(Thread::interrupt);
+                        break;
+                    }
+                }
+                LockSupport.parkNanos(50_000_000);
+            }
+        });
+        hasty.setDaemon(true);
+        hasty.start();
     }
 
     private static String escape(String text) {
@@ -65,6 +90,16 @@ public class Driver {
                 return SENDERS.get(rest[0]).state();
             case "sender-stop":
                 return SENDERS.remove(rest[0]).finish();
+            case "looker-start": // NAME NAMESERVERS TOPIC PAUSE_MS TIMEOUT_MS
+                LOOKERS.put(rest[0], new Looker(rest[1], rest[2], Integer.parseInt(rest[3]), Long.parseLong(rest[4])));
+                return "";
+            case "looker-state":
+                return LOOKERS.get(rest[0]).state();
+            case "looker-forget":
+                return LOOKERS.get(rest[0]).forget();
+            case "looker-stop":
+                LOOKERS.remove(rest[0]).finish();
+                return "";
             case "receiver-start": // NAME NAMESERVERS GROUP TOPIC
                 RECEIVERS.put(rest[0], new Receiver(rest[1], rest[2], rest[3]));
                 return "";
@@ -177,6 +212,72 @@ public class Driver {
             join(20000);
             producer.shutdown();
             return state();
+        }
+    }
+
+    /** Looks up one topic all the time over a client's connections, which move on as RocketMQ's do. */
+    private static class Looker extends Thread {
+        private final DefaultMQAdminExt client;
+        private final String topic;
+        private final int pauseMs;
+        private volatile boolean stopped;
+        private long answered;
+        private long failed;
+        private long longestGapMs;
+        private long last = System.nanoTime();
+        private String lastError = "";
+
+        Looker(String nameServers, String topic, int pauseMs, long timeoutMs) throws Exception {
+            this.client = new DefaultMQAdminExt(timeoutMs);
+            this.topic = topic;
+            this.pauseMs = pauseMs;
+            client.setInstanceName("interop_l_" + INSTANCES.incrementAndGet());
+            client.setNamesrvAddr(nameServers);
+            client.start();
+            setDaemon(true);
+            start();
+        }
+
+        @Override
+        public void run() {
+            while (!stopped) {
+                try {
+                    client.examineTopicRouteInfo(topic);
+                    note(null);
+                    Thread.sleep(pauseMs);
+                } catch (Exception error) {
+                    note(error);
+                }
+            }
+        }
+
+        private synchronized void note(Exception error) {
+            if (error != null) {
+                failed++;
+                lastError = String.valueOf(error);
+                return;
+            }
+            answered++;
+            long now = System.nanoTime();
+            longestGapMs = Math.max(longestGapMs, (now - last) / 1000000);
+            last = now;
+        }
+
+        synchronized String state() {
+            long gapMs = Math.max(longestGapMs, (System.nanoTime() - last) / 1000000);
+            return "{\"answered\":" + answered + ",\"failed\":" + failed + ",\"longest_gap_ms\":" + gapMs + ",\"last_error\":\""
+                + lastError.replaceAll("[\"\\\\\\s]", " ") + "\"}";
+        }
+
+        synchronized String forget() {
+            longestGapMs = 0;
+            return "";
+        }
+
+        void finish() throws InterruptedException {
+            stopped = true;
+            join(20000);
+            client.shutdown();
         }
     }
 

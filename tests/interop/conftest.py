@@ -22,7 +22,13 @@ def classes(jars: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def lab(jars: dict[str, Path], classes: dict[str, Path], tmp_path: Path) -> Iterator[Lab]:
+def mode() -> str:
+    """Of the name servers that are started together; test_replicated.py has another."""
+    return "ap"
+
+
+@pytest.fixture
+def lab(jars: dict[str, Path], classes: dict[str, Path], tmp_path: Path, mode: str) -> Iterator[Lab]:
     """A laboratory whose processes end with the test."""
-    with laboratory(tmp_path, str(provision.java()), jars, classes) as it:
+    with laboratory(tmp_path, str(provision.java()), jars, classes, mode) as it:
         yield it

@@ -60,7 +60,7 @@ def _pause() -> None:
 def ask(
     address: str, code: int, fields: dict[str, str] | None = None, body: bytes = b"", version: int = 479
 ) -> tuple[dict[str, Any], bytes]:
-    """One request over a connection of its own: (header, body) of the answer."""
+    """One request over a connection of its own: (header, body) of the answer. Raises OSError if there is none."""
     host, _, port = address.rpartition(":")
     header = orjson.dumps(
         {"code": code, "extFields": fields or {}, "flag": 0, "language": "OTHER", "opaque": 1, "version": version}
@@ -68,8 +68,11 @@ def ask(
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
         stream = connection.makefile("rb")
-        total, length = struct.unpack(">II", stream.read(8))
+        start = stream.read(8)
+        total, length = struct.unpack(">II", start) if len(start) == 8 else (4, 0)
         rest = stream.read(total - 4)
+        if len(start) + len(rest) != 4 + total:
+            raise ConnectionError(f"{address} closed the connection before it answered")
     return orjson.loads(rest[: length & 0xFFFFFF]), rest[length & 0xFFFFFF :]
 
 
@@ -137,6 +140,11 @@ class Driver(Process):
         """Output of one mqadmin command."""
         return self.call("admin", *words)
 
+    def looker_state(self, name: str) -> dict[str, Any]:
+        """Counters of a client that looks up a route all the time."""
+        state: dict[str, Any] = json.loads(self.call("looker-state", name))
+        return state
+
     def sender_state(self, name: str) -> dict[str, Any]:
         """Counters of a continuous sender."""
         state: dict[str, Any] = json.loads(self.call("sender-state", name))
@@ -146,8 +154,9 @@ class Driver(Process):
 class Lab:
     """Processes of one test, by what they are."""
 
-    def __init__(self, folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path]) -> None:
-        self.folder, self._java, self._jars, self._classes = folder, java, jars, classes
+    def __init__(self, folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path], mode: str = "ap") -> None:
+        """``mode``: of name servers started together."""
+        self.folder, self._java, self._jars, self._classes, self._mode = folder, java, jars, classes, mode
         self.processes: list[Process] = []
 
     def close(self) -> None:
@@ -169,16 +178,22 @@ class Lab:
 
     def namesrvs(self, *names: str, settings: Mapping[str, str] | None = None) -> list[tuple[str, Process]]:
         """Several of ours, started together: (address, process) each, all serving."""
-        started = [self._start_namesrv(name, settings or {}) for name in names]
+        count = len(names)
+        first = free_port(*(offset + number for offset in (0, 10, 20) for number in range(count) if offset + number))
+        ports = {name: first + number for number, name in enumerate(names)}
+        shared = dict(settings or {})
+        if self._mode == "cp":
+            shared["peers"] = ",".join(f"{name}=127.0.0.1:{port + 20}" for name, port in ports.items())
+        started = [self._start_namesrv(name, port, shared) for name, port in ports.items()]
         for address, process in started:
             wait_for(partial(ask, address, 206), f"{process.name} serves on {address} (log: {process.log})")
         return started
 
-    def _start_namesrv(self, name: str, settings: Mapping[str, str]) -> tuple[str, Process]:
-        port = free_port(10)
+    def _start_namesrv(self, name: str, port: int, settings: Mapping[str, str]) -> tuple[str, Process]:
         folder = self.folder / f"{name}-{port}"
         flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         command = [sys.executable, "-m", "replicated_namesrv", "serve", "--listen", f"127.0.0.1:{port}"]
+        command += ["--mode", self._mode, "--node-id", name]
         command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(folder), *flags]
         return f"127.0.0.1:{port}", self._add(Process(name, command, folder))
 
@@ -278,9 +293,9 @@ def compile_driver(jars: Path, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def laboratory(folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path]) -> Iterator[Lab]:
+def laboratory(folder: Path, java: str, jars: dict[str, Path], classes: dict[str, Path], mode: str = "ap") -> Iterator[Lab]:
     """A Lab whose processes all end with the block."""
-    lab = Lab(folder, java, jars, classes)
+    lab = Lab(folder, java, jars, classes, mode)
     try:
         yield lab
     finally:
