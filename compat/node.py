@@ -80,6 +80,21 @@ class IndependentNode:
         self._last_scan_ms: float | None = None
         self._stopping = False
 
+    @property
+    def fenced(self) -> bool:
+        """Never: an independent node needs nobody."""
+        return False
+
+    @property
+    def answers_stale(self) -> bool:
+        """Never: its answers promise nothing."""
+        return False
+
+    @property
+    def staleness_ms(self) -> int:
+        """Nobody can tell."""
+        return UNKNOWN_AGE
+
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker was last heard, None for one that is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())

@@ -19,8 +19,10 @@ from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.metrics import EXPOSITION, Exposition
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.admin.responses import json_error
+from replicated_namesrv.admin.views import FRESHNESS
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
-from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError, UnavailableError
+from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StaleReadError, StorageError, UnavailableError
+from replicated_namesrv.server.queries import BadConsistencyError
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +44,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if denied.status == 401:
             response.headers["WWW-Authenticate"] = 'Bearer realm="replicated-namesrv"'
         return response
-    except (BodyError, SettingError) as error:
+    except (BodyError, SettingError, BadConsistencyError) as error:
         return json_error(400, str(error), "correct the request")
     except UnavailableError as error:
-        return json_error(503, str(error), "ask another node, or this one later")
+        return json_error(503, str(error), "ask another node, or this one later, or with ?readConsistency=stale")
+    except StaleReadError as error:
+        return json_error(412, str(error), "allow more, or ask another node")
     except StorageError as error:
         return json_error(507, str(error), "make room or correct the rights, then repeat")
     except NamesrvError as error:
@@ -70,6 +74,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 async def _set_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.setdefault("Cache-Control", "no-store")
+    response.headers.update(request.get(FRESHNESS, {}))
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"
     response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"

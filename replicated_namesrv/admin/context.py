@@ -27,6 +27,18 @@ class ObservedService(NameService, Protocol):
     def lost_count(self) -> int:
         """Brokers dropped because their connection ended, since the start."""
 
+    @property
+    def fenced(self) -> bool:
+        """Whether no majority confirms this node (CP)."""
+
+    @property
+    def answers_stale(self) -> bool:
+        """Whether requests that ask for nothing get stale answers for lack of a majority (noQuorumPolicy=serve-stale)."""
+
+    @property
+    def staleness_ms(self) -> int:
+        """The state holds everything acknowledged this long ago; UNKNOWN_AGE where nobody can tell."""
+
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker's last sign of life on this node; None: not heard here."""
 

@@ -17,6 +17,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import AdminContext
 from replicated_namesrv.admin.watch import Watchers
 from replicated_namesrv.server.metrics import LATENCY_BOUNDS_NS, Histogram
+from replicated_namesrv.service import UNKNOWN_AGE
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
 PREFIX = "namesrv_"
@@ -36,9 +37,13 @@ METRICS: dict[str, Declared] = {
     "info": Declared(GAUGE, "Always 1; the labels say what runs.", ("version", "mode", "node_id")),
     "uptime_seconds": Declared(GAUGE, "Since the node was started."),
     "ready": Declared(GAUGE, "1 while the remoting server listens."),
+    "fenced": Declared(GAUGE, "1 while no majority confirms this node (mode=cp)."),
+    "answers_stale": Declared(GAUGE, "1 while stale answers are given for lack of a majority (noQuorumPolicy=serve-stale)."),
+    "staleness_seconds": Declared(GAUGE, "The state holds all acknowledged this long ago; -1: unknown (mode=ap, starting)."),
     "requests": Declared(COUNTER, "Requests answered, by request and by what they were answered.", ("request", "outcome")),
     "request_duration_seconds": Declared(HISTOGRAM, "From a whole request read to its answer handed to the connection."),
     "requests_pending": Declared(GAUGE, "Requests accepted and not yet answered."),
+    "reads": Declared(COUNTER, "Reads answered over remoting, by the consistency they got.", ("level",)),
     "fast_path_requests": Declared(COUNTER, "Route queries answered from a prepared answer."),
     "connections": Declared(GAUGE, "Remoting connections that are open."),
     "connections_accepted": Declared(COUNTER, "Remoting connections accepted."),
@@ -146,6 +151,10 @@ class NodeCollector:
         yield info
         yield _single("uptime_seconds", monotonic() - context.started_monotonic_s)
         yield _single("ready", int(context.remoting.is_listening))
+        service = context.service
+        yield _single("fenced", int(service.fenced))
+        yield _single("answers_stale", int(service.answers_stale))
+        yield _single("staleness_seconds", service.staleness_ms / 1000 if service.staleness_ms != UNKNOWN_AGE else UNKNOWN_AGE)
         yield _histogram("loop_lag_seconds", context.loop_lag.histogram)
         yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
         yield _single("admin_connections_refused", self.admin_connections_refused)
@@ -164,6 +173,7 @@ class NodeCollector:
         yield requests
         yield _histogram("request_duration_seconds", metrics.latency)
         yield _single("requests_pending", metrics.pending_requests)
+        yield _by_label("reads", metrics.read_counts())
         yield _single("fast_path_requests", metrics.fast_path_hits)
         yield _single("registrations_unchanged", metrics.registration_memo_hits)
         yield _single("registrations_decoded", metrics.registration_memo_misses)

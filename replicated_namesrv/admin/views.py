@@ -1,6 +1,8 @@
 """Views: what this node knows, as JSON. Field names are RocketMQ's where RocketMQ has the thing.
 
-Every view of the state first passes the service's read barrier, so that it is as fresh as an answer over remoting.
+Every view of the state first passes the service's read barrier, so that it is as fresh as an answer over remoting. A request
+may choose its own consistency, by ``?readConsistency=`` and ``?maxStalenessMs=`` or by headers of these names; then the answer's
+headers tell what it got, by the names that answers over remoting use.
 """
 
 import asyncio
@@ -19,18 +21,40 @@ from replicated_namesrv.admin.paging import build_rows, cut, page_request
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.routes.queries import BrokerData, TopicRoute
 from replicated_namesrv.routes.state import Registration, RouteInfoManager
+from replicated_namesrv.server.queries import freshness_fields, wanted_consistency
+from replicated_namesrv.service import Freshness, ReadLevel
 
 DIGEST_ENTRIES_PER_TURN = 2_000
 """About a millisecond of work."""
 _SEPARATOR = "|"
+CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
+FRESHNESS = "freshness"
+"""Of a request that asked how fresh its answer is: headers of the answer."""
 
 
 async def fresh_state(context: AdminContext) -> RouteInfoManager:
     """The state once the read barrier is passed; to be read before the next await. Raises UnavailableError."""
-    freshness = context.service.barrier(None, None)
-    if isinstance(freshness, Future):
-        await freshness
+    await passed(context, None, None)
     return context.service.state
+
+
+async def passed(context: AdminContext, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness:
+    """Wait for the barrier."""
+    freshness = context.service.barrier(level, max_staleness_ms)
+    return await asyncio.shield(freshness) if isinstance(freshness, Future) else freshness
+
+
+async def state_for(request: web.Request) -> RouteInfoManager:
+    """The state, as fresh as ``request`` wants it; to be read before the next await. Raises UnavailableError, StaleReadError,
+    BadConsistencyError."""
+    context = request.app[CONTEXT]
+    given = ((name, request.query.get(name, request.headers.get(name))) for name in CONSISTENCY_FIELDS)
+    level, bound = wanted_consistency({name: text for name, text in given if text is not None})
+    freshness = await passed(context, level, bound)
+    state = context.service.state
+    if level is not None or bound is not None:
+        request[FRESHNESS] = freshness_fields(freshness, state.revision)
+    return state
 
 
 def advertised_address(context: AdminContext) -> str:
@@ -81,7 +105,7 @@ async def status(request: web.Request) -> web.Response:
 async def topics(request: web.Request) -> web.Response:
     """``GET /v1/topics``: topics by name, a row each with how many broker names serve it and their queues in all."""
     wanted = page_request(request)
-    state = await fresh_state(request.app[CONTEXT])
+    state = await state_for(request)
 
     def row(topic: str) -> dict[str, Any] | None:
         by_name = state.topic_queues(topic)
@@ -105,7 +129,7 @@ async def brokers(request: web.Request) -> web.Response:
     """``GET /v1/brokers``: registered brokers by cluster, name and id."""
     context = request.app[CONTEXT]
     wanted = page_request(request)
-    state = await fresh_state(context)
+    state = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     page = cut(sorted(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key]))
@@ -139,7 +163,7 @@ def _broker_row(context: AdminContext, registration: Registration) -> dict[str, 
 async def route(request: web.Request) -> web.Response:
     """``GET /v1/routes/{topic}``: what code 105 answers, as strict JSON."""
     topic = request.match_info["topic"]
-    state = await fresh_state(request.app[CONTEXT])
+    state = await state_for(request)
     found = state.route(topic)
     if found is None:
         return json_error(404, f"no broker serves topic '{topic}'", "create it (mqadmin updateTopic) or see /v1/topics")
@@ -191,7 +215,7 @@ def _broker_data(broker: BrokerData) -> dict[str, Any]:
 async def kv(request: web.Request) -> web.Response:
     """``GET /v1/kv``: the KV config by namespace and key; ``?namespace=`` shows one."""
     wanted = page_request(request)
-    state = await fresh_state(request.app[CONTEXT])
+    state = await state_for(request)
     only = request.query.get("namespace")
     entries = {
         _SEPARATOR.join((namespace, key)): {"namespace": namespace, "key": key, "value": value}
@@ -207,7 +231,7 @@ async def kv(request: web.Request) -> web.Response:
 async def digest(request: web.Request) -> web.Response:
     """``GET /v1/digest``: digest of the state at its revision; nodes with equal states have equal digests."""
     context = request.app[CONTEXT]
-    state = await fresh_state(context)
+    state = await state_for(request)
     while not state.advance_digest(DIGEST_ENTRIES_PER_TURN):  # noqa: ASYNC110 - lets others run, waits for nothing
         await asyncio.sleep(0)
     return json_response({"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()})
@@ -215,5 +239,6 @@ async def digest(request: web.Request) -> web.Response:
 
 async def config(request: web.Request) -> web.Response:
     """``GET /v1/config``: settings in force, as code 319 tells them."""
+    await state_for(request)
     lines = request.app[CONTEXT].service.config_text().splitlines()
     return json_response(dict(line.split("=", 1) for line in lines if "=" in line))

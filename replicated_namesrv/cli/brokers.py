@@ -6,10 +6,14 @@ from replicated_namesrv.cli.client import (
     BAD,
     FOUND,
     add_client_arguments,
-    print_json,
+    add_consistency_arguments,
+    print_answer,
     print_table,
+    refuse_consistency,
     report_writes,
     run_with_servers,
+    tell_freshness,
+    with_consistency,
 )
 from replicated_namesrv.cli.route import broker_as_json
 from replicated_namesrv.client.nameservers import NameServers
@@ -35,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", nargs="?", choices=("list", "wipe-write", "add-write"), default="list", help="default: list")
     parser.add_argument("name", nargs="?", metavar="NAME", help="broker name, told to every name server of the list")
     parser.add_argument("--cluster", metavar="C", help="only brokers of this cluster")
+    add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
     parser.set_defaults(usage_error=parser.error)
 
@@ -45,17 +50,21 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error(
             "'wipe-write' and 'add-write' want a broker NAME, 'list' takes none: namesrv brokers wipe-write NAME"
         )
+    if arguments.action != "list":
+        refuse_consistency(arguments)
     return run_with_servers(arguments, _list if arguments.action == "list" else _change_perm)
 
 
 async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
-    address, response = await servers.query(cluster_info_request())
+    address, response = await servers.query(with_consistency(cluster_info_request(), arguments))
     info = read_cluster_info(response)
     members = dict(info.clusters).get(arguments.cluster, ()) if arguments.cluster else None
     groups = [data for data in info.broker_datas if members is None or data.broker_name in members]
     if arguments.json:
-        print_json({"nameServer": address, "brokers": [broker_as_json(data) for data in groups]})
-    elif not groups:
+        print_answer({"nameServer": address, "brokers": [broker_as_json(data) for data in groups]}, response, arguments)
+        return FOUND if groups or not arguments.cluster else BAD
+    tell_freshness(response, arguments)
+    if not groups:
         print(f"{address} knows no broker" + (f" of cluster {arguments.cluster}" if arguments.cluster else ""))
     else:
         rows = [

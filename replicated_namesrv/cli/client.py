@@ -15,11 +15,12 @@ from typing import Any
 
 from replicated_namesrv.client.nameservers import NameServers, Outcome, parse_addresses
 from replicated_namesrv.client.queries import RefusedError
-from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClient, client_tls_context
+from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClient, RemotingCommand, client_tls_context
 from replicated_namesrv.errors import NamesrvError, SettingError
 
 FOUND, BAD, USAGE = 0, 1, 2
 DEFAULT_ADDRESSES = "127.0.0.1:9876"
+READ_CONSISTENCIES = ("linearizable", "lease", "stale")
 ADDRESSES_VARIABLE = "NAMESRV_ADDR"
 
 
@@ -46,6 +47,65 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None
     )
     parser.add_argument("--tls", action="store_true", help="speak TLS; certificates are not verified unless --tls-ca is given")
     parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS and accept only certificates signed by these CAs (PEM)")
+
+
+def add_consistency_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that read the state of name servers."""
+    group = parser.add_argument_group("how fresh the answer must be (servers of mode=cp)")
+    group.add_argument(
+        "--read-consistency",
+        choices=READ_CONSISTENCIES,
+        help="linearizable: all that was acknowledged before; lease: the same, cheaper on the leader; stale: at once, with its "
+        "age (default: what the server is set to)",
+    )
+    group.add_argument(
+        "--max-staleness-ms", type=whole, metavar="MS", help="refuse a stale answer of a state that may be older than this"
+    )
+
+
+def refuse_consistency(arguments: argparse.Namespace) -> None:
+    """For actions that write: a usage error if they are told how to read."""
+    if arguments.read_consistency is not None or arguments.max_staleness_ms is not None:
+        arguments.usage_error("--read-consistency and --max-staleness-ms are for reading: leave them out here")
+
+
+def with_consistency(request: RemotingCommand, arguments: argparse.Namespace) -> RemotingCommand:
+    """``request``, asking for what the options say."""
+    wanted = {"readConsistency": arguments.read_consistency, "maxStalenessMs": arguments.max_staleness_ms}
+    fields = {name: str(value) for name, value in wanted.items() if value is not None}
+    return request._replace(ext_fields={**(request.ext_fields or {}), **fields}) if fields else request
+
+
+def freshness_of(response: RemotingCommand, arguments: argparse.Namespace) -> dict[str, Any]:
+    """``{"freshness": …}`` for JSON output where an option asked for it: None from a server that knows no such thing (Java's)."""
+    if arguments.read_consistency is None and arguments.max_staleness_ms is None:
+        return {}
+    fields = response.ext_fields or {}
+    if "readLevel" not in fields:
+        return {"freshness": None}
+    numbers = {name: int(fields[name]) for name in ("revision", "raftTerm", "stalenessMs")}
+    return {"freshness": {"readLevel": fields["readLevel"], **numbers, "leader": fields.get("leader") or None}}
+
+
+def print_answer(value: dict[str, Any], response: RemotingCommand, arguments: argparse.Namespace) -> None:
+    """``value`` and how fresh it is, as one JSON document."""
+    print_json(value | freshness_of(response, arguments))
+
+
+def tell_freshness(response: RemotingCommand, arguments: argparse.Namespace) -> None:
+    """The same as a line on stderr, so that stdout stays what it is."""
+    for found in freshness_of(response, arguments).values():
+        if found is None:
+            print("the server does not say how fresh its answer is", file=sys.stderr)
+            return
+        age = "of unknown age" if found["stalenessMs"] < 0 else f"at most {found['stalenessMs']} ms old"
+        leader = f", term {found['raftTerm']}, leader {found['leader'] or 'unknown'}" if found["raftTerm"] else ""
+        print(f"{found['readLevel']} answer, {age}, revision {found['revision']}{leader}", file=sys.stderr)
+
+
+def whole(text: str) -> int:
+    """A whole number of at least 0, for argparse."""
+    return positive(text) if text.strip() != "0" else 0
 
 
 def addresses_argument(text: str) -> tuple[str, ...]:

@@ -2,7 +2,16 @@
 
 import argparse
 
-from replicated_namesrv.cli.client import FOUND, add_client_arguments, print_json, print_table, run_with_servers
+from replicated_namesrv.cli.client import (
+    FOUND,
+    add_client_arguments,
+    add_consistency_arguments,
+    print_answer,
+    print_table,
+    run_with_servers,
+    tell_freshness,
+    with_consistency,
+)
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import cluster_info_request, read_cluster_info
 
@@ -16,6 +25,7 @@ _EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
+    add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
 
 
@@ -25,12 +35,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _clusters(servers: NameServers, arguments: argparse.Namespace) -> int:
-    address, response = await servers.query(cluster_info_request())
+    address, response = await servers.query(with_consistency(cluster_info_request(), arguments))
     info = read_cluster_info(response)
     groups = {data.broker_name: data for data in info.broker_datas}
     if arguments.json:
-        print_json({"nameServer": address, "clusters": {name: list(members) for name, members in info.clusters}})
-    elif not info.clusters:
+        print_answer(
+            {"nameServer": address, "clusters": {name: list(members) for name, members in info.clusters}}, response, arguments
+        )
+        return FOUND
+    tell_freshness(response, arguments)
+    if not info.clusters:
         print(f"{address} knows no cluster")
     else:
         rows = []

@@ -3,7 +3,18 @@
 import argparse
 import sys
 
-from replicated_namesrv.cli.client import BAD, FOUND, add_client_arguments, print_json, report_writes, run_with_servers
+from replicated_namesrv.cli.client import (
+    BAD,
+    FOUND,
+    add_client_arguments,
+    add_consistency_arguments,
+    print_answer,
+    refuse_consistency,
+    report_writes,
+    run_with_servers,
+    tell_freshness,
+    with_consistency,
+)
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     delete_kv_request,
@@ -36,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "operands", nargs="*", metavar="KEY [VALUE]", help="KEY for get and delete, KEY VALUE for put, none for list and import"
     )
+    add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
     parser.set_defaults(usage_error=parser.error)
 
@@ -48,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error(
             f"'kv {arguments.action}' wants {wanted}, got {1 + len(arguments.operands)} of {1 + len(expected)} words"
         )
+    if arguments.action not in ("get", "list"):
+        refuse_consistency(arguments)
     if arguments.action == "import":
         from replicated_namesrv.cli.kv_import import run_import  # it needs much that the others do not
 
@@ -57,13 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _get(servers: NameServers, arguments: argparse.Namespace) -> int:
     (key,) = arguments.operands
-    address, response = await servers.query(get_kv_request(arguments.namespace, key))
+    address, response = await servers.query(with_consistency(get_kv_request(arguments.namespace, key), arguments))
     value = read_kv(response)
     if arguments.json:
-        print_json(
-            {"nameServer": address, "namespace": arguments.namespace, "key": key, "found": value is not None, "value": value}
+        print_answer(
+            {"nameServer": address, "namespace": arguments.namespace, "key": key, "found": value is not None, "value": value},
+            response,
+            arguments,
         )
-    elif value is None:
+        return BAD if value is None else FOUND
+    tell_freshness(response, arguments)
+    if value is None:
         print(f"{address} has no key {key} in namespace {arguments.namespace}", file=sys.stderr)
     else:
         print(value)
@@ -71,11 +89,17 @@ async def _get(servers: NameServers, arguments: argparse.Namespace) -> int:
 
 
 async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
-    address, response = await servers.query(list_kv_request(arguments.namespace))
+    address, response = await servers.query(with_consistency(list_kv_request(arguments.namespace), arguments))
     table = read_kv_table(response)
     if arguments.json:
-        print_json({"nameServer": address, "namespace": arguments.namespace, "found": table is not None, "table": table})
-    elif table is None:
+        print_answer(
+            {"nameServer": address, "namespace": arguments.namespace, "found": table is not None, "table": table},
+            response,
+            arguments,
+        )
+        return BAD if table is None else FOUND
+    tell_freshness(response, arguments)
+    if table is None:
         print(f"{address} has no namespace {arguments.namespace}", file=sys.stderr)
     else:
         for key, value in table.items():

@@ -3,7 +3,18 @@
 import argparse
 from typing import Any
 
-from replicated_namesrv.cli.client import BAD, FOUND, add_client_arguments, perm_text, print_json, print_table, run_with_servers
+from replicated_namesrv.cli.client import (
+    BAD,
+    FOUND,
+    add_client_arguments,
+    add_consistency_arguments,
+    perm_text,
+    print_answer,
+    print_table,
+    run_with_servers,
+    tell_freshness,
+    with_consistency,
+)
 from replicated_namesrv.client.answers import BrokerData, TopicRouteData
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import read_route, route_request
@@ -14,6 +25,7 @@ _EXAMPLES = """\
   namesrv route TopicTest                              ask the local name server
   namesrv route TopicTest -n '10.0.0.1:9876;10.0.0.2:9876'   ask the first of these that answers
   namesrv route TopicTest --json | jq .brokers
+  namesrv route TopicTest --read-consistency stale --max-staleness-ms 5000   from any node at once, if not too old
   namesrv diff                                         do all servers give the same answer?
 """
 
@@ -21,6 +33,7 @@ _EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("topic", metavar="TOPIC")
+    add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
 
 
@@ -30,13 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _route(servers: NameServers, arguments: argparse.Namespace) -> int:
-    address, response = await servers.query(route_request(arguments.topic))
+    address, response = await servers.query(with_consistency(route_request(arguments.topic), arguments))
     route = read_route(response)
     if arguments.json:
-        print_json(
-            {"topic": arguments.topic, "nameServer": address, "found": route is not None} | (as_json(route) if route else {})
+        print_answer(
+            {"topic": arguments.topic, "nameServer": address, "found": route is not None} | (as_json(route) if route else {}),
+            response,
+            arguments,
         )
-    elif route is None:
+        return BAD if route is None else FOUND
+    tell_freshness(response, arguments)
+    if route is None:
         print(f"{address} has no route for topic {arguments.topic}")
     else:
         print(f"topic {arguments.topic}, answered by {address}\n")

@@ -2,7 +2,17 @@
 
 import argparse
 
-from replicated_namesrv.cli.client import FOUND, add_client_arguments, print_json, report_writes, run_with_servers
+from replicated_namesrv.cli.client import (
+    FOUND,
+    add_client_arguments,
+    add_consistency_arguments,
+    print_answer,
+    refuse_consistency,
+    report_writes,
+    run_with_servers,
+    tell_freshness,
+    with_consistency,
+)
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     delete_topic_request,
@@ -51,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--system", dest="which", action="store_const", const="system", help="only system topics known to the server"
     )
+    add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
     parser.set_defaults(usage_error=parser.error)
 
@@ -61,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error("'delete' wants a TOPIC, 'list' takes none: namesrv topics delete TOPIC")
     if arguments.which and (arguments.cluster or arguments.action == "delete"):
         arguments.usage_error(f"--{arguments.which} lists topics of all clusters: leave out --cluster and 'delete'")
+    if arguments.action == "delete":
+        refuse_consistency(arguments)
     return run_with_servers(arguments, _delete if arguments.action == "delete" else _list)
 
 
@@ -71,13 +84,16 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
         request = topics_of_cluster_request(arguments.cluster)
     else:
         request = topics_request()
-    address, response = await servers.query(request)
+    address, response = await servers.query(with_consistency(request, arguments))
     topics = read_topics(response)
     if arguments.json:
-        print_json({"nameServer": address, "topics": list(topics.topics), "brokerAddr": topics.broker_addr})
+        print_answer(
+            {"nameServer": address, "topics": list(topics.topics), "brokerAddr": topics.broker_addr}, response, arguments
+        )
     else:
         for topic in topics.topics:
             print(topic)
+        tell_freshness(response, arguments)
     return FOUND
 
 

@@ -162,6 +162,16 @@ class ReplicatedNode(Observer):
         """Whether no majority confirms this node."""
         return self.reads.fenced
 
+    @property
+    def answers_stale(self) -> bool:
+        """Whether it answers all the same, from what it knows."""
+        return self.reads.answers_stale
+
+    @property
+    def staleness_ms(self) -> int:
+        """Age of the state."""
+        return self.reads.staleness_ms
+
     def decide(self, data: bytes) -> "Future[Applied | None]":
         """See ``leading.Group``."""
         return self.registrations.keep(self._decide(data))

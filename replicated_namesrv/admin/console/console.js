@@ -22,7 +22,7 @@ const TABLES = {
     columns: ["topic", "broker names#", "read queues#", "write queues#", "changed at revision#"],
     rows: (answer) => answer.topics.map((t) => ({
       cells: [t.topic, t.brokerNameCount, t.readQueueNums, t.writeQueueNums, t.revision],
-      detail: async () => show(t.topic, await ask(`v1/routes/${encodeURIComponent(t.topic)}`)),
+      detail: async () => show(t.topic, await ask(`v1/routes/${encodeURIComponent(t.topic)}?readConsistency=stale`)),
     })),
   },
   nodes: {
@@ -139,7 +139,7 @@ async function refresh() {
   try {
     const readiness = await fetch("readyz?format=json", { cache: "no-store" }).then((answer) => answer.json());
     const status = await ask("v1/status");
-    const query = new URLSearchParams({ limit: view.limit, q: byId("search").value });
+    const query = new URLSearchParams({ limit: view.limit, q: byId("search").value, readConsistency: "stale" });
     const answer = table.path === "v1/status" ? status : await ask(`${table.path}?${query}`);
     if (round !== view.round) return;
     showStatus(status, readiness);
