@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from replicated_namesrv.node import OWN_MAPPING_BYTES
 from replicated_namesrv.server import connection, registration_queue
 from replicated_namesrv.settings import ROWS
 from replicated_namesrv.wire import fastjson, fastjson_values, frame, header, proxy_protocol, registration
@@ -42,6 +43,8 @@ def test_fixed_limits(row: str, told: str) -> None:
 def test_waiting_registrations() -> None:
     assert f"have {registration_queue.QUEUED_BYTES_MAX >> 20} MiB in all" in PAGE
     assert f"takes {registration_queue.TURN_BUDGET_NS // 1_000_000} ms of a turn" in PAGE
+    assert f"more than {registration_queue.SMALL_BYTES >> 20} MiB wait in a queue" in PAGE
+    assert f"more than {OWN_MAPPING_BYTES >> 20} MiB have mappings" in PAGE
 
 
 def test_settings_are_those_there_are() -> None:
