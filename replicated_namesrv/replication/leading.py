@@ -133,6 +133,8 @@ class Leading:
         """Removals that came before this leader knew enough."""
         self._removals: set[Asker] = set()
         """Removals under way for other nodes."""
+        self._again: list[Callable[[], None]] = []
+        """Proposals without an outcome, to be repeated at the next tick."""
         self._last_scan_ms = self._last_ages_ms = 0.0
         self._claim()
 
@@ -154,7 +156,7 @@ class Leading:
 
         def ended(outcome: "Future[Applied | None]") -> None:
             if not outcome.cancelled() and not self.is_over and not self.is_known:
-                self._claim()
+                self._again.append(self._claim)
 
         self._group.decide(encode_lead(self._group.initial_settings, self._time_ms(), self.term)).add_done_callback(ended)
 
@@ -265,7 +267,7 @@ class Leading:
                 return
             applied = outcome.result()
             if applied is None:
-                propose()
+                self._again.append(propose)
                 return
             self._removals.discard(asker)
             self._removing.discard(life)
@@ -283,6 +285,9 @@ class Leading:
     def tick(self) -> None:
         """Call it a few times a second."""
         now = self._now_ms()
+        again, self._again = self._again, []
+        for propose in again:
+            propose()
         for decided in self._admission.overdue(self.table.silent_nodes(now), now):
             self._decide(decided.asker, decided.verdict)
         if not self.is_known:
@@ -326,11 +331,14 @@ class Leading:
         log.warning("removing brokers", extra={why: [expiry.key[1] for expiry in batch]})
         data = encode_expire(UnregisterBrokers(tuple(removals)), self._time_ms(), self.term, self._machine.serial, is_lost)
 
+        def propose() -> None:
+            self._group.decide(data).add_done_callback(ended)
+
         def ended(outcome: "Future[Applied | None]") -> None:
             if outcome.cancelled() or self.is_over:
                 return
             if outcome.result() is None:
-                self._group.decide(data).add_done_callback(ended)
+                self._again.append(propose)
                 return
             self._removing.difference_update(lives)
             gone = sum(self._is_gone(*life) for life in lives)
@@ -339,7 +347,7 @@ class Leading:
             else:
                 self.expired_count += gone
 
-        self._group.decide(data).add_done_callback(ended)
+        propose()
 
     def _is_gone(self, key: Key, epoch: int) -> bool:
         registration = self._machine.state.registration(*key)

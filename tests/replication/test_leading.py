@@ -205,6 +205,8 @@ def test_while_a_removal_is_proposed_no_renewal_is_accepted(scene: Scene) -> Non
     scene.confirm()
     assert scene.refusals() == [((0, REMOVING),)]
     scene.lose()
+    assert scene.group.proposed == [], "not at once, lest a refusal make it spin"
+    scene.leading.tick()
     assert len(scene.group.proposed) == 1, "what is unknown is proposed again until it is known"
     scene.report("n2", scene.entry(True))
     scene.confirm()
