@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 
 from replicated_namesrv import provision
-from replicated_namesrv.chaos.links import Link, Links
+from replicated_namesrv.chaos.effects import Link
+from replicated_namesrv.chaos.links import Links
 from replicated_namesrv.chaos.processes import ChildProcess, ProcessError, free_ports
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
 

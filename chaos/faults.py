@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.links import Effect, Link
+from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.scenario import PROCESS_KINDS, FaultSpec, Kind
 from replicated_namesrv.errors import SettingError
 

@@ -1,7 +1,4 @@
-"""Links: who talks to whom, each through a proxy of its own, and what is done to them.
-
-A link is directed: from who dials to who listens. Between nodes the dialler alone sends (raft/transport.py), so cutting one
-link between nodes is exactly a one-way fault. Brokers and clients speak both ways over theirs; a cut stops both.
+"""The proxies of a run, one for every link, and what is done to them.
 
 Several faults may bear on one link at once. Each link keeps all of them, what the proxy is told follows from the whole, and
 only differences are sent: ending one fault never lifts another.
@@ -10,47 +7,10 @@ only differences are sent: ending one fault never lifts another.
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple
 
+from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient
-
-
-class Link(NamedTuple):
-    """``source`` dials ``target``, a node."""
-
-    source: str
-    target: str
-
-    def __str__(self) -> str:
-        return f"{self.source}>{self.target}"
-
-    @property
-    def proxy(self) -> str:
-        """The proxy's name."""
-        return f"{self.source}.to.{self.target}".replace("/", "_")
-
-
-class Effect(StrEnum):
-    """What happens to a link."""
-
-    SILENT = "silent"
-    """Bytes vanish; dialling still succeeds; when it ends, the connections end."""
-    HELD = "held"
-    """Bytes wait, and arrive on the same connection when it ends, as after a TCP partition that heals."""
-    REFUSED = "refused"
-    """Connections end and new ones are refused."""
-    RESET = "reset"
-    """Every connection is reset, and new ones as soon as they are made."""
-    SLOW = "slow"
-    """Latency and jitter, in order."""
-    TRICKLE = "trickle"
-    """A few KB a second."""
-
-    @property
-    def breaks(self) -> bool:
-        """Whether nothing gets through any more."""
-        return self in (Effect.SILENT, Effect.HELD, Effect.REFUSED, Effect.RESET)
 
 
 class Strength(NamedTuple):

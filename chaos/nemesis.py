@@ -9,8 +9,9 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
-from replicated_namesrv.chaos.links import Effect, Impairment, Link
+from replicated_namesrv.chaos.links import Impairment
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import Fault
 from replicated_namesrv.chaos.scenario import FaultSpec, Kind

@@ -19,8 +19,8 @@ from typing import Any
 
 from replicated_namesrv import __version__
 from replicated_namesrv.chaos.cluster import NODE_COMMAND, Cluster
+from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.faults import expand
-from replicated_namesrv.chaos.links import Effect
 from replicated_namesrv.chaos.nemesis import Nemesis
 from replicated_namesrv.chaos.observer import Observer
 from replicated_namesrv.chaos.recorder import Recorder

@@ -15,8 +15,8 @@ from typing import Any
 from replicated_namesrv.chaos.brokers import CLUSTER_NAME, ChaosBroker, Clock
 from replicated_namesrv.chaos.clients import Client, KvLoop, Probe, Sender, pace
 from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.faults import Topology
-from replicated_namesrv.chaos.links import Link
 from replicated_namesrv.chaos.recorder import OK, Recorder
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from replicated_namesrv.chaos.links import Effect, Link
+from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.records import (
     Expiry,
     Fault,

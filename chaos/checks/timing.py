@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Span, Standing, Story, result
-from replicated_namesrv.chaos.links import Link
+from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Verdict
 

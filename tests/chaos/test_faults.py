@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.faults import Topology, expand, exposed, plan, sides
-from replicated_namesrv.chaos.links import Effect, Impairment, Link, Strength, wanted
+from replicated_namesrv.chaos.links import Impairment, Strength, wanted
 from replicated_namesrv.chaos.scenario import FaultSpec, Kind, WorkloadSpec
 from replicated_namesrv.chaos.workload import Cast
 from replicated_namesrv.errors import SettingError

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv import provision
-from replicated_namesrv.chaos.links import Effect, Impairment, Link, Links
+from replicated_namesrv.chaos.effects import Effect, Link
+from replicated_namesrv.chaos.links import Impairment, Links
 from replicated_namesrv.chaos.processes import ChildProcess, free_ports
 from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient, ToxiproxyError
 

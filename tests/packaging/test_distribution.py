@@ -62,6 +62,7 @@ def test_wheel_holds_the_product_and_nothing_else(distributions: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == expected_modules()
     assert any(name.endswith("LICENSE") for name in metadata)
     assert "replicated_namesrv/py.typed" in names
+    assert "replicated_namesrv/chaos/scenarios/no-fault.toml" in names
     assert all(name.startswith("replicated_namesrv/") for name in names - metadata)
 
 
