@@ -80,7 +80,8 @@ class Reads:
         """For reads whose index was not asked for yet."""
         self._collecting_since_ms = 0.0
         self._others_came = False
-        self._waiting: set[Future[Freshness]] = set()
+        self._waiting: dict[Future[Freshness], Future[ReadOutcome] | None] = {}
+        """Those that are not answered yet, with the question that was asked for each."""
         self._is_live = False
         self._fresh_ms = 0.0
         """When the last confirmed index was asked for."""
@@ -119,7 +120,7 @@ class Reads:
         if shared is None:
             loop = asyncio.get_running_loop()
             shared = self._collecting = loop.create_future()
-            self._waiting.add(shared)
+            self._waiting[shared] = None
             self._collecting_since_ms = self._now_ms()
             loop.call_soon(self._ask)
         else:
@@ -136,10 +137,11 @@ class Reads:
             return
         shared, self._collecting = self._collecting, None
         if shared is not None and not shared.done():
-            self._group.read_index().add_done_callback(partial(self._answered, shared, self._now_ms()))
+            question = self._waiting[shared] = self._group.read_index()
+            question.add_done_callback(partial(self._answered, shared, self._now_ms()))
 
     def _answered(self, shared: Future[Freshness], asked_ms: float, answer: "Future[ReadOutcome]") -> None:
-        self._waiting.discard(shared)
+        self._waiting.pop(shared, None)
         outcome = Rejected("this node stops") if answer.cancelled() else answer.result()
         if isinstance(outcome, ReadReady):
             self._confirmed(asked_ms)
@@ -200,7 +202,7 @@ class Reads:
         if not self._is_probing and now - self._fresh_ms >= PROBE_INTERVAL_MS / 2:
             self._is_probing = True
             self._group.read_index().add_done_callback(partial(self._probed, now))
-        if not self.fenced and self._silent_ms > self._fence_after_ms:
+        if not self.fenced and self._silent_ms > self._fence_after_ms and not any(map(is_ready, self._waiting.values())):
             self._fence()
 
     def _probed(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
@@ -220,7 +222,7 @@ class Reads:
         self.fenced = True
         policy = "stale answers" if self.serves_stale else "serving nobody"
         log.error("no majority has confirmed this node for %d ms: %s", self._fence_after_ms, policy)
-        waiting, self._waiting, self._collecting = self._waiting, set(), None
+        waiting, self._waiting, self._collecting = self._waiting, {}, None
         for shared in waiting:
             if shared.done():
                 continue
@@ -229,6 +231,11 @@ class Reads:
             else:
                 fail(shared, NO_MAJORITY)
         self._change(False)
+
+
+def is_ready(question: "Future[ReadOutcome] | None") -> bool:
+    """Whether it was confirmed, though nobody has looked yet."""
+    return question is not None and question.done() and not question.cancelled() and isinstance(question.result(), ReadReady)
 
 
 def fail(future: Future[Freshness], reason: str) -> None:
