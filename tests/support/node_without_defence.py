@@ -1,6 +1,6 @@
 """``namesrv serve`` with defences of the Raft core switched off, to see that a chaos run notices.
 
-    python -m tests.support.node_without_defence DEFENCE[,DEFENCE...] [options of namesrv serve]
+python -m tests.support.node_without_defence DEFENCE[,DEFENCE...] [options of namesrv serve]
 """
 
 import sys

@@ -1,0 +1,179 @@
+"""Deployment files: accepted by the tools that check their formats, and by the product that they configure."""
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from replicated_namesrv.replication.config import transport_settings
+from replicated_namesrv.settings import Settings, load_settings
+from tests.packaging.tree import ROOT
+
+DEPLOY = ROOT / "deploy"
+UNIT = DEPLOY / "systemd" / "namesrv.service"
+COMPOSE = DEPLOY / "docker" / "compose.yaml"
+MANIFESTS = {count: DEPLOY / "kubernetes" / f"namesrv-{count}.yaml" for count in (3, 5)}
+
+
+def tool(name: str) -> str:
+    """A program of the test environment."""
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        pytest.skip(f"{name} is not there: it has no wheel for this platform, or the system brings none")
+    return found
+
+
+def checked(*command: str) -> str:
+    """Output of a tool that has to be content."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def documents(file: Path) -> list[Any]:
+    return list(YAML(typ="safe", pure=True).load_all(file))
+
+
+def settings_of(environment: Mapping[str, str], secret: Path) -> Settings:
+    """What a node with these variables runs with; the secret is read from ``secret``."""
+    given = {name: str(secret) if name == "NAMESRV_PEER_SECRET_FILE" else value for name, value in environment.items()}
+    return load_settings(environment=given)
+
+
+def image_environment() -> dict[str, str]:
+    """Variables that the image sets."""
+    text = (DEPLOY / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    return dict(re.findall(r"(NAMESRV_\w+)=(\S+)", text))
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "peer-secret"
+    file.write_text("a secret that is long enough\n")
+    return file
+
+
+def agree(nodes: list[Settings], count: int) -> None:
+    """Each node is one of the same ``count`` peers and names every name server."""
+    assert len(nodes) == count
+    groups = [transport_settings(node) for node in nodes]
+    assert {group.node_id for group in groups} == set(groups[0].addresses)
+    assert all(group.addresses == groups[0].addresses and group.cluster_id == groups[0].cluster_id for group in groups)
+    assert all(group.secret for group in groups)
+    assert all(node.mode == "cp" for node in nodes)
+    assert all(len(node.name_server_addresses.split(";")) == count for node in nodes)
+
+
+def test_unit_is_accepted_by_systemd(tmp_path: Path) -> None:
+    analyze = tool("systemd-analyze")
+    copy = tmp_path / "namesrv.service"
+    copy.write_text(UNIT.read_text().replace("/opt/namesrv/bin/namesrv", "/bin/sh"))
+    told = checked(analyze, "verify", "--man=no", str(copy))
+    assert "namesrv" not in told, told
+
+
+def test_unit_notifies_is_watched_reloads_and_is_hardened() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(UNIT.read_text())
+    service = unit["Service"]
+    assert (service["Type"], service["ExecReload"]) == ("notify", "/bin/kill -HUP $MAINPID")
+    assert int(service["WatchdogSec"]) > 0
+    assert service["TimeoutStartSec"] == "infinity", "a node waits for a majority as long as it takes"
+    assert int(service["TimeoutStopSec"]) > 30 + 10
+    for name, value in (("DynamicUser", "yes"), ("ProtectSystem", "strict"), ("NoNewPrivileges", "yes"), ("UMask", "0077")):
+        assert service[name] == value
+    assert service["CapabilityBoundingSet"] == ""
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_properties_beside_the_unit_make_a_cluster(count: int, secret: Path, tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / f"namesrv-{count}.properties").read_text()
+    nodes = []
+    for number in range(1, count + 1):
+        file = tmp_path / f"{number}.properties"
+        file.write_text(text.replace("nodeId=n1", f"nodeId=n{number}").replace("isten=10.0.0.1:", f"isten=10.0.0.{number}:"))
+        nodes.append(load_settings(str(file), {"peerSecretFile": str(secret)}, {}))
+        assert not nodes[-1].extra
+    agree(nodes, count)
+
+
+def test_dockerfile_is_accepted_by_hadolint() -> None:
+    checked(tool("hadolint"), str(DEPLOY / "docker" / "Dockerfile"))
+
+
+def test_dockerfile_copies_what_there_is_and_runs_as_nobody_in_particular() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE):
+        *names, _ = line.split()
+        assert all((ROOT / name).exists() for name in names), line
+    final = text.rpartition("FROM ")[2]
+    assert final.startswith("${BASE_IMAGE}")
+    assert re.search(r"^USER (\d+):(\d+)$", final, re.MULTILINE)
+    assert "/livez" in final
+    environment = image_environment()
+    assert load_settings(environment=environment).listen_address == ("0.0.0.0", 9876)
+
+
+def test_compose_file_is_accepted_and_makes_a_cluster(secret: Path) -> None:
+    checked(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
+    (project,) = documents(COMPOSE)
+    nodes = []
+    for name in ("n1", "n2", "n3"):
+        service = project["services"][name]
+        assert service["read_only"] is True
+        assert service["environment"]["NAMESRV_NODE_ID"] == name
+        nodes.append(settings_of({**image_environment(), **service["environment"]}, secret))
+    agree(nodes, 3)
+    broker = project["services"]["broker"]
+    assert broker["command"][-1] == nodes[0].name_server_addresses
+    assert all(broker["depends_on"][name] == {"condition": "service_healthy"} for name in ("n1", "n2", "n3"))
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_manifests_are_accepted(count: int) -> None:
+    told = checked(tool("kubernetes-validate"), "--strict", str(MANIFESTS[count]))
+    assert told.count("passed") == 4
+
+
+def manifests(count: int) -> dict[str, Any]:
+    """Objects by kind and name."""
+    return {f"{found['kind']}/{found['metadata']['name']}": found for found in documents(MANIFESTS[count])}
+
+
+def pods(stateful_set: Any) -> Iterator[dict[str, str]]:
+    """Environment of each pod."""
+    (container,) = stateful_set["spec"]["template"]["spec"]["containers"]
+    for number in range(stateful_set["spec"]["replicas"]):
+        name = f"{stateful_set['metadata']['name']}-{number}"
+        yield {each["name"]: each.get("value", name) for each in container["env"]}
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
+    found = manifests(count)
+    stateful_set = found["StatefulSet/namesrv"]
+    nodes = [settings_of({**image_environment(), **environment}, secret) for environment in pods(stateful_set)]
+    agree(nodes, count)
+    headless = found["Service/namesrv-peers"]["spec"]
+    assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
+    assert stateful_set["spec"]["serviceName"] == "namesrv-peers"
+    for name, (host, _) in transport_settings(nodes[0]).addresses.items():
+        assert host == f"{name}.namesrv-peers.namesrv.svc.cluster.local", "a DNS name that stays"
+    assert found["PodDisruptionBudget/namesrv"]["spec"]["maxUnavailable"] == 1
+    pod = stateful_set["spec"]["template"]["spec"]
+    assert pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (container,) = pod["containers"]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "never the quorum"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert stateful_set["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
