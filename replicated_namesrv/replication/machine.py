@@ -200,6 +200,8 @@ class RouteStateMachine:
             if ignored is not None:
                 return Applied(self.state.renewal_result(*key) or Result(), ignored)
         result = self._apply(command)
+        if result.changed:
+            self.state.advance_digest()  # its part now, so that no digest has the work of many to do at once
         after = self.state.registration(*key)
         if after is not None:
             same = before is not None and mark is not None and before.data_version == after.data_version
