@@ -110,16 +110,12 @@ def _shown(value: Any, unit: str) -> str:
     return "never" if value is None else f"{value:g} {unit}".strip()
 
 
-def results_page(verdicts: Iterable[Verdicts]) -> str:
-    """A Markdown table of many runs, a row for each scenario and cluster size."""
+def results_page(verdicts: Sequence[Verdicts]) -> str:
+    """A Markdown page of many runs: what CP broke, and a row for each scenario and cluster size."""
     groups: dict[tuple[str, int], dict[str, list[Verdicts]]] = {}
     for verdict in verdicts:
         groups.setdefault((verdict["scenario"], verdict["nodes"]), {"ap": [], "cp": []})[verdict["mode"]].append(verdict)
-    lines = [
-        "| scenario | nodes | seeds | CP verdict | diverged, s (AP / CP) | stale KV reads | look-ups lacking a live broker "
-        "| look-ups listing a gone broker | refused | longest gap, s | equal after, s |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [_PAGE_HEAD, *_page_summary(verdicts), "", "| " + " | ".join(_PAGE_COLUMNS) + " |", "|" + "---|" * len(_PAGE_COLUMNS)]
     for (scenario, nodes), modes in sorted(groups.items()):
         seeds = sorted({verdict["seed"] for found in modes.values() for verdict in found})
         cells = [_pair(modes, name) for name in _PAGE_FIGURES]
@@ -128,6 +124,33 @@ def results_page(verdicts: Iterable[Verdicts]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
+    for mode in ("ap", "cp"):
+        counts = [verdict["verdict"] for verdict in verdicts if verdict["mode"] == mode]
+        told = ", ".join(f"{counts.count(outcome)} {outcome}" for outcome in ("valid", "violated", "unknown"))
+        yield f"- {mode.upper()}: {len(counts)} runs, judged by what {mode.upper()} promises: {told}."
+    for verdict in verdicts:
+        wrong = [check for check in verdict["checks"] if check["promised"] and check["verdict"] != "valid"]
+        if wrong:
+            what = "; ".join(f"{check['check']}: {check['verdict']}" for check in wrong)
+            yield f"- {verdict['scenario']}, {verdict['mode']}, {verdict['nodes']} nodes, seed {verdict['seed']}: {what}."
+
+
+_PAGE_HEAD = """\
+# What chaos runs showed
+
+Written by `namesrv chaos results DIR…` from the verdicts of `namesrv chaos suite full`; [chaos.md](chaos.md) says what the
+scenarios do and what is checked. Cells give AP / CP, the mean over the seeds. *Diverged*: how long nodes that answered listed
+different registrations, leaving out what is shorter than three looks at them. *Lacking*: look-ups without a living broker that
+had been acknowledged. *Gone*: look-ups that listed a broker that was gone, most of them within its time-out. *Refused*: look-ups
+without an answer, mostly of clients that are cut off or know a single node. *Gap*: the longest wait for a success of a client
+that fails over, while it could reach who may serve it. *Equal after*: from the end of the last fault until all nodes answered
+the same for good.
+"""
+_PAGE_COLUMNS = (
+    *("scenario", "nodes", "seeds", "CP verdict", "diverged, s", "stale KV reads", "look-ups lacking", "look-ups gone"),
+    *("refused", "gap, s", "equal after, s"),
+)
 _PAGE_FIGURES = (
     "diverged_s",
     "stale_kv_reads",

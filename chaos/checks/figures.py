@@ -1,7 +1,6 @@
 """Figures of a run for people to compare; the analysis of many runs computes them in full (``namesrv analyze``)."""
 
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 from replicated_namesrv.chaos.checks.final import GONE
@@ -11,6 +10,8 @@ from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
 from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap, stalled, timeline
 from replicated_namesrv.chaos.records import Election, Send
 
+LOOKS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -18,7 +19,7 @@ class Figures:
 
     operations: int
     diverged_s: float
-    """How long nodes that answered listed different registrations."""
+    """How long nodes that answered listed different registrations, see ``divergence``."""
     divergence_max: float
     """Largest 1 - Jaccard similarity between two nodes that answered."""
     stale_kv_reads: int
@@ -79,14 +80,26 @@ def figures(story: Story) -> Figures:
 
 
 def divergence(story: Story) -> tuple[float, float]:
-    """(seconds in which two nodes answered differently, the largest distance)."""
-    total_ns, largest = 0, 0.0
+    """(seconds in which two nodes answered differently, the largest distance).
+
+    Nodes are looked at one after the other, so a change shows as a difference for about one pause between looks: stretches
+    shorter than LOOKS pauses are not counted.
+    """
+    shortest_ns = LOOKS * int(story.manifest["observe_interval_ms"]) * 1_000_000
     marks = [mark for mark in timeline(story, "brokers") if story.judged.start_ns <= mark[0] <= story.judged.end_ns]
-    for (time_ns, states), (next_ns, _) in pairwise(marks):
+    total_ns, largest = 0, 0.0
+    began_ns, peak = None, 0.0
+    for time_ns, states in marks:
         sets = [frozenset(state) for state in states.values() if state is not None]
         distance = max((_distance(a, b) for a in sets for b in sets), default=0.0)
-        largest = max(largest, distance)
-        total_ns += next_ns - time_ns if distance > 0 else 0
+        if began_ns is not None and distance == 0:
+            if time_ns - began_ns >= shortest_ns:
+                total_ns, largest = total_ns + time_ns - began_ns, max(largest, peak)
+            began_ns, peak = None, 0.0
+        elif distance > 0:
+            began_ns, peak = time_ns if began_ns is None else began_ns, max(peak, distance)
+    if began_ns is not None:
+        total_ns, largest = total_ns + marks[-1][0] - began_ns, max(largest, peak)
     return total_ns / 1e9, largest
 
 

@@ -29,6 +29,7 @@ examples:
   namesrv chaos suite smoke                               six scenarios in both modes, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
   namesrv chaos check runs/latest                         judge a recorded run again
+  namesrv chaos results runs/full                         a Markdown page of a suite's results
   namesrv chaos history runs/latest                       its history for another linearizability checker
 
 A run starts real nodes and a real Toxiproxy server, uses and breaks them, and leaves manifest, trace, history, logs, a picture
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: as it was run)")
     exported = commands.add_parser("history", help="print a run's history, one operation a line")
     exported.add_argument("run", type=Path, help="folder of the run")
-    results = commands.add_parser("results", help="print a Markdown table of all runs in a folder")
+    results = commands.add_parser("results", help="print a Markdown page of all runs in folders")
     results.add_argument("runs", type=Path, nargs="+", help="folders of suites, as in runs/full")
     for command in (listing, one, compare, suite, check):
         command.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -280,3 +280,13 @@ def test_random_histories_of_a_true_register_pass_every_check_and_mutated_ones_d
     for check in (check_kv, check_sessions):
         assert check(script.story).verdict is Verdict.VIOLATED
     assert figures(script.story).stale_kv_reads == 1
+
+
+def test_differences_shorter_than_a_look_are_not_counted() -> None:
+    short = everywhere(everywhere(Script(), 2000, BOTH).saw(3000, "n1", BOTH[:1]), 3300, BOTH[:1])
+    assert figures(short.story).diverged_s == 0
+    long = everywhere(everywhere(Script(), 2000, BOTH).saw(3000, "n1", BOTH[:1]), 5000, BOTH)
+    assert figures(long.story).diverged_s == pytest.approx(2.0)
+    assert figures(long.story).divergence_max == 0.5
+    silent = everywhere(Script(), 2000, BOTH).saw(2500, "n1", BOTH[:1]).saw(3000, "n1", None).saw(9000, "n1", BOTH)
+    assert figures(silent.story).diverged_s == 0, "a node that does not answer differs from nobody"

@@ -108,11 +108,14 @@ def test_comparison_sets_the_modes_side_by_side(tmp_path: Path) -> None:
 def test_results_page_has_a_row_for_each_scenario_and_size(tmp_path: Path) -> None:
     verdict = conclude(run_folder(tmp_path / "1", bad()))[1]
     other = {**verdict, "mode": "ap", "seed": 2, "figures": {**verdict["figures"], "stale_kv_reads": 5, "convergence_s": None}}
-    rows = results_page([verdict, other]).splitlines()
+    page = results_page([verdict, other])
+    rows = [line for line in page.splitlines() if line.startswith("|")]
     assert len(rows) == 3
     assert rows[2].startswith("| by hand | 3 | 1 2 | violated |")
     assert "| 5 / 1 |" in rows[2]
     assert "| never / " in rows[2]
+    assert "- CP: 1 runs, judged by what CP promises: 0 valid, 1 violated, 0 unknown." in page
+    assert "- by hand, cp, 3 nodes, seed 1: linearizable KV: violated" in page
 
 
 def test_runs_with_a_verdict_are_not_run_again(tmp_path: Path) -> None:

@@ -112,6 +112,7 @@ def manifest(mode: str) -> dict[str, Any]:
     return {
         "mode": mode,
         "judged_as": mode,
+        "observe_interval_ms": 250,
         "nodes": [{"node": node} for node in NODES],
         "clients": [{"client": client, "kind": kind, "node": None} for client, kind in kinds.items()],
         "brokers": [{"broker": broker, "topics": topics, "timeout_ms": 1_000} for broker, topics in BROKERS.items()],
