@@ -56,7 +56,8 @@ AVOID_S = 0.3
 """For how long a client leaves a node alone that gave it no answer."""
 KINDS = ("get", "put", "delete", "route", "register", "unregister")
 WEIGHTS = (35, 20, 5, 22, 12, 6)
-ANCHOR_INTERVAL_S = 1.0
+FAULTS = ("kill", "cut", "stop", "link")
+HEARTBEAT_INTERVAL_S = 1.0
 
 
 @dataclass
@@ -124,7 +125,7 @@ class Client:
         """Heartbeats meanwhile."""
         while not self.stopped:
             await asyncio.gather(*(self._hold(*alive) for alive in list(self._alive.items())))
-            await asyncio.sleep(ANCHOR_INTERVAL_S)
+            await asyncio.sleep(HEARTBEAT_INTERVAL_S)
 
     async def close(self) -> None:
         """Drop all connections."""
@@ -256,7 +257,7 @@ def outcome_of(error: NamesrvError) -> Outcome:
 
 async def do_fault(cluster: ReplicatedProcesses, rng: random.Random, run: Run) -> None:
     """One fault, some time, and health again."""
-    kind = rng.choice(("kill", "stop", "cut", "link"))
+    kind = FAULTS[run.faults.total() % len(FAULTS)]
     name = await cluster.leader() if rng.random() < 0.5 else rng.choice(cluster.names)
     hold_s = rng.uniform(0.3, 2.0)
     run.faults[kind] += 1

@@ -15,8 +15,6 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually, 
 from tests.support.replicated_traffic import agent, members_everywhere, traffic
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
-FAIL_OVER_LIMIT_S = 30.0
-"""A client waits its own time-out (3 s) for a paused node, and an election takes half a second; the rest is for busy machines."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -63,7 +61,6 @@ async def test_one_node(cluster: ReplicatedProcesses, which: str, fault: str) ->
         await it.progress()
         if fault == "cut off":
             await eventually(lambda: refuses(cluster, name), f"{name} fences itself")
-    assert it.longest_gap_s < FAIL_OVER_LIMIT_S
 
 
 async def test_two_of_three_killed(cluster: ReplicatedProcesses) -> None:

@@ -5,7 +5,7 @@ register once and never again; a living broker that registers with every node ev
 told to. ``Watch`` looks at all nodes meanwhile. Together they can say
 
 - whether every acknowledged KV entry and registration is there afterwards, on every node;
-- whether a look-up missed the living broker, failed on the whole list, or was answered with an error code;
+- whether a look-up missed the living broker or was answered with an error code, and for how long none was answered;
 - whether the ghost, once gone, came back;
 - whether two nodes ever answered different states for one revision, or led in the same term.
 """
@@ -27,12 +27,14 @@ from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion
-from tests.support.replicated_processes import LIMIT_S, ReplicatedProcesses, eventually
+from tests.support.replicated_processes import ReplicatedProcesses, eventually
 
 CLUSTER = "DefaultCluster"
 GHOST_TIMEOUT_MS = 3_000
 LONG_TIMEOUT_MS = 600_000
 """heartbeatTimeoutMillis of brokers that register once: no test lasts that long."""
+FAIL_OVER_LIMIT_S = 30.0
+"""A client waits its own time-out (3 s) for a paused node, and an election takes half a second; the rest is for busy machines."""
 _numbers = itertools.count(1)
 
 
@@ -167,7 +169,7 @@ class Traffic:
         self.longest_gap_s = 0.0
         """Between two look-ups that were answered."""
         self.outage_expected = False
-        """No majority: a look-up that nobody answers is as it should be."""
+        """No majority: that nobody answers is as it should be."""
         self._clients: list[RemotingClient] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -226,6 +228,7 @@ class Traffic:
         await self.cluster.agree()
         await asyncio.gather(*(self._check_node(address) for address in self.cluster.addresses))
         assert not self.problems, self.problems
+        assert self.longest_gap_s < FAIL_OVER_LIMIT_S, f"nobody answered a look-up for {self.longest_gap_s:.1f} s"
         assert not self.watch.contradictions, self.watch.contradictions
         assert self.watch.compared, "no two answers could be compared"
 
@@ -259,9 +262,8 @@ class Traffic:
                 if not self.outage_expected:
                     self.longest_gap_s = max(self.longest_gap_s, now - last)
                 last = now
-            except NamesrvError as error:
-                if not self.outage_expected:
-                    self.problems.append(f"a look-up failed: {error}")
+            except NamesrvError:
+                pass  # nobody answers: how long that lasts is measured
             await asyncio.sleep(0.01)
 
     async def _write(self) -> None:
@@ -320,6 +322,3 @@ async def traffic(cluster: ReplicatedProcesses) -> AsyncIterator[Traffic]:
     finally:
         await cluster.restore()
         await it.close()
-
-
-__all__ = ["LIMIT_S", "Traffic", "Watch", "agent", "members", "members_everywhere", "registration", "topic_of", "traffic"]
