@@ -6,6 +6,9 @@
 - Stickiness (4.2.3): nobody votes, or answers a pre-vote with yes, within the minimum election time of hearing a leader, and a
   leader for none while it leads. The lease rests on this; so does the boot silence: a restarted node cannot know when it last
   heard a leader, and votes for nobody for one minimum election time.
+- A large command is received, written and applied in one piece, by the leader and by everybody else. As soon as one is seen
+  coming, the timer (and the leader's patience with its majority) is extended by the time that may take: an election would only
+  have the next leader do the same. Votes are not affected, and so neither is the lease.
 - Hand-over (3.10): proposals wait, the target catches up, the lease ends, TimeoutNow is sent; the target campaigns at once and
   its forced vote requests pass stickiness.
 """
@@ -30,6 +33,7 @@ class Elections:
         self._max = config.election_max_ms / 1000
         now = node.environment.now()
         self.leader_heard_at = now if node.defences.boot_silence else NEVER
+        self._forgiven_until = NEVER
         self.deadline = 0.0
         self.restart_timer(now)
         self._pre_votes: tuple[int, set[str]] | None = None
@@ -43,7 +47,29 @@ class Elections:
         """Term in which this leader handed over: no more lease reads in it."""
 
     def restart_timer(self, now: float) -> None:
-        self.deadline = now + self._min + self._spread * self._node.environment.rng.random()
+        self.deadline = now + self._min + self._spread * self._node.environment.rng.random() + self.forgiven(now)
+
+    def forgive(self, size: int) -> None:
+        """``size`` bytes are under way, in one piece if they are many: whoever works on them may be silent meanwhile."""
+        config = self._node.config
+        if size <= config.append_bytes_max:
+            return
+        now = self._node.environment.now()
+        before = self.forgiven(now)
+        seconds = min(size / config.forgiven_bytes_per_second, config.forgiven_ms_max / 1000)
+        if seconds > before:
+            self._forgiven_until = now + seconds
+            self.deadline += seconds - before
+
+    def forgiven(self, now: float) -> float:
+        """Seconds from now on in which silence proves nothing."""
+        return max(0.0, self._forgiven_until - now)
+
+    def patience(self, now: float) -> float:
+        """How long a leader may have heard nothing of a majority: the usual time must have passed since silence was forgiven."""
+        if now >= self._forgiven_until + self._min:
+            return self._min
+        return self._min + self._node.config.forgiven_ms_max / 1000
 
     def heard_leader(self, peer: str) -> None:
         """A message of the current term's leader arrived."""

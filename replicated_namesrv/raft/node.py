@@ -198,6 +198,11 @@ class RaftNode:
         else:
             HANDLERS[type(message)](self, peer, message)
 
+    def on_arriving(self, peer: str, size: int) -> None:
+        """A part of a message of ``size`` bytes has arrived: work is coming. For drivers that see it."""
+        if not self.stopped and peer in self.replication.progress:
+            self.elections.forgive(size)
+
     def on_synced(self, token: int) -> None:
         """The request of this token is durable."""
         then = self._syncs.pop(token, None)
@@ -217,6 +222,8 @@ class RaftNode:
     def _tick(self) -> None:
         now = self.environment.now()
         self.membership.tick(now)
+        if self.defences.check_quorum:
+            self.core.set_quorum_seconds(self.elections.patience(now))
         if not self.peers and not self.waits_for_disk:
             self.core.tick()  # before anything is appended: what is on disk must not wait for that
         self.proposals.tick(now)

@@ -203,7 +203,9 @@ class Proposals:
     def _append_entry(self, parts: list[bytes], numbers: list[int], answers: list[tuple[str, int]]) -> None:
         node = self._node
         index = node.core.propose(PROPOSALS + b"".join(parts))
-        self._uncommitted.append((index, sum(len(part) for part in parts)))
+        size = sum(len(part) for part in parts)
+        node.elections.forgive(size)
+        self._uncommitted.append((index, size))
         if numbers:
             self.placed.setdefault(index, []).append((node.core.term, numbers))
         for peer, sequence in answers:

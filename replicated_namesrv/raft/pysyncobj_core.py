@@ -298,6 +298,10 @@ class Core:
             raise InvariantError(f"a proposal for index {expected} was not appended there")
         return expected
 
+    def set_quorum_seconds(self, seconds: float) -> None:
+        """From now on, ``quorum_seconds``."""
+        self._raft.conf.leaderFallbackTimeout = seconds
+
     def force_compaction(self) -> None:
         self._raft.forceLogCompaction()
 

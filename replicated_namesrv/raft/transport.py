@@ -178,6 +178,7 @@ class _Frames(asyncio.Protocol):
                     raise MalformedError(f"a frame of {length} bytes, the limit is {limit}")
                 stop = position + LENGTH.size + length
                 if stop > end:
+                    self.on_part(length)
                     break
                 frame = bytes(buffer[position + LENGTH.size : stop])
                 position = stop
@@ -190,6 +191,9 @@ class _Frames(asyncio.Protocol):
 
     def on_frame(self, frame: bytes) -> None:
         raise NotImplementedError
+
+    def on_part(self, length: int) -> None:
+        """More of a frame of ``length`` bytes has arrived, but not all."""
 
 
 class _Accepted(_Frames):
@@ -218,6 +222,11 @@ class _Accepted(_Frames):
             self._on_hello(frame)
         elif owner.accepted.get(self.peer) is self:
             owner.on_message(self.peer, decode(frame))
+
+    def on_part(self, length: int) -> None:
+        owner = self.owner
+        if self.peer is not None and owner.accepted.get(self.peer) is self:
+            owner.on_arriving(self.peer, length)
 
     def _on_hello(self, frame: bytes) -> None:
         settings = self.owner.settings
@@ -326,6 +335,8 @@ class PeerTransport:
         self.settings = settings
         self.tls = Tls(settings.tls) if settings.tls else None
         self.on_message = on_message
+        self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
+        """Told the size of a message while it arrives in parts."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}

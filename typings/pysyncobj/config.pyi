@@ -14,4 +14,5 @@ class SyncObjConf:
     appendEntriesPeriod: float
     raftMinTimeout: float
     raftMaxTimeout: float
+    leaderFallbackTimeout: float
     def __init__(self, **kwargs: Any) -> None: ...

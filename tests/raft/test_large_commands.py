@@ -1,0 +1,74 @@
+"""A command too large for slices silences whoever works on it: no election for that, and a prompt one for anything else."""
+
+import pytest
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.node import RaftNode
+from tests.support.raft_world import World
+
+LARGE = b"x" * 2_000_000
+"""Forgiven for 0.8 s at the usual pace."""
+BUSY_SECONDS = 0.6
+"""Longer than the least election time and than the usual patience with a majority."""
+
+
+def elected() -> tuple[World, RaftNode]:
+    world = World(3, RaftConfig())
+    world.start_all()
+    return world, world.elect()
+
+
+def silent_for(world: World, names: set[str], seconds: float) -> None:
+    """Nothing is heard of ``names``: they are busy."""
+    world.drop = lambda source, target, message: source in names
+    world.run(seconds)
+    world.drop = lambda source, target, message: False
+
+
+@pytest.mark.parametrize("command", [LARGE, b"small"])
+def test_a_leader_that_works_on_a_large_command_is_not_deposed(command: bytes) -> None:
+    world, leader = elected()
+    outcome = world.propose(leader.node_id, command)
+    leader.tick()
+    world.run(0.01)
+    term, asked = leader.term, sum(n.counters["pre_votes"] for n in world.nodes)
+    silent_for(world, {leader.node_id}, BUSY_SECONDS)
+    assert (sum(n.counters["pre_votes"] for n in world.nodes) > asked) == (command != LARGE)
+    if command == LARGE:
+        world.run_until(lambda: outcome)
+        assert isinstance(outcome[0], Committed)
+        assert (leader.role, leader.term) == ("leader", term)
+
+
+@pytest.mark.parametrize("command", [LARGE, b"small"])
+def test_a_leader_waits_for_followers_that_work_on_a_large_command(command: bytes) -> None:
+    world, leader = elected()
+    world.propose(leader.node_id, command)
+    leader.tick()
+    world.run(0.01)
+    silent_for(world, set(world.names) - {leader.node_id}, BUSY_SECONDS)
+    assert (leader.role == "leader") == (command == LARGE)
+
+
+def test_a_part_of_a_large_message_is_a_sign_of_work() -> None:
+    """On a slow link the first bytes are there long before the message is."""
+    world, leader = elected()
+    followers = [n for n in world.nodes if n is not leader]
+    asked = sum(n.counters["pre_votes"] for n in followers)
+    for follower in followers:
+        follower.on_arriving(leader.node_id, len(LARGE))
+    silent_for(world, {leader.node_id}, BUSY_SECONDS)
+    assert sum(n.counters["pre_votes"] for n in followers) == asked
+
+
+def test_a_leader_that_dies_over_a_large_command_is_replaced_soon_after() -> None:
+    world, leader = elected()
+    world.propose(leader.node_id, LARGE)
+    leader.tick()
+    world.run(world.delay + 0.0001)
+    died_at = world.time
+    world.hosts[leader.node_id].crash()
+    world.run_until(lambda: world.leader is not None)
+    most = len(LARGE) / world.config.forgiven_bytes_per_second + 2 * world.config.election_max_ms / 1000
+    assert world.time - died_at < most
