@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.compat import IndependentNode
+from replicated_namesrv.compat import node as compat_node
 from replicated_namesrv.errors import StorageError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings import Settings
+from tests.support.waiting import until
 
 
 class Clock:
@@ -219,6 +222,22 @@ async def test_a_full_disk_leaves_the_old_file(make_node: Callable[[], Independe
         await _await(node.propose(PutKVConfig("N", "k", "v"), None))
     assert node.state.kv_table() == {}
     assert not (tmp_path / "kvConfig.json").exists()
+    await node.stop()
+
+
+async def test_kv_config_is_dumped_to_the_log_again_and_again(
+    node: IndependentNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``KVConfigManager.printAllPeriodically``: first after a minute, then every ten."""
+    assert (compat_node.KV_DUMP_FIRST_S, compat_node.KV_DUMP_INTERVAL_S) == (60, 600)
+    monkeypatch.setattr(compat_node, "KV_DUMP_FIRST_S", 0.01)
+    monkeypatch.setattr(compat_node, "KV_DUMP_INTERVAL_S", 0.01)
+    caplog.set_level(logging.INFO)
+    await node.start()
+    await _await(node.propose(PutKVConfig("N", "k", "v"), None))
+    await until(lambda: len([line for line in caplog.records if line.message == "configTable"]) > 1, "two dumps", 60)
+    facts = next(line.__dict__ for line in caplog.records if line.message == "configTable")
+    assert (facts["namespace"], facts["key"], facts["value"]) == ("N", "k", "v")
     await node.stop()
 
 
