@@ -23,7 +23,7 @@ from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import decode_queue_datas
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
-from replicated_namesrv.wire.properties import string_to_properties
+from replicated_namesrv.wire.properties import MAX_BODY_BYTES, string_to_properties
 
 ERROR = ResponseCode.SYSTEM_ERROR.value
 
@@ -118,6 +118,8 @@ class Changes:
         body = request.body
         if not body:
             return Answer()
+        if len(body) > MAX_BODY_BYTES:
+            return Answer(ERROR, f"string2Properties error: {len(body)} bytes; send at most {MAX_BODY_BYTES} at once")
         try:
             values = string_to_properties(body)
         except BodyError:

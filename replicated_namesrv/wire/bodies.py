@@ -19,6 +19,8 @@ from replicated_namesrv.wire.registration_values import data_version_of, interne
 
 MAX_HASH_ORDERED: Final = 256
 """Text tables with more entries keep the given order: Java's is unspecified and costs a step for each character."""
+MAX_BODY_BYTES: Final = 262_144
+"""Of a body that is read here: in one step."""
 MAX_QUOTED: Final = 16_384
 """Names and addresses whose quoted form is kept, if they have at most ``MAX_QUOTED_CHARACTERS``."""
 MAX_QUOTED_CHARACTERS: Final = 256
@@ -178,6 +180,8 @@ def decode_queue_datas(body: bytes) -> tuple[tuple[str, QueueData], ...]:
 
 def _loads_if_text(body: bytes) -> object:
     """The value of a JSON body; None where it is not UTF-8: so fastjson reads bytes (``IOUtils.decodeUTF8``)."""
+    if len(body) > MAX_BODY_BYTES:
+        raise MalformedJsonError(f"{len(body)} bytes are more than {MAX_BODY_BYTES}")
     try:
         decode_utf8(body)
     except MalformedJsonError:

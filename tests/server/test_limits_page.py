@@ -7,7 +7,7 @@ import pytest
 from replicated_namesrv.node import OWN_MAPPING_BYTES
 from replicated_namesrv.server import connection, registration_queue
 from replicated_namesrv.settings import ROWS
-from replicated_namesrv.wire import fastjson, fastjson_values, frame, header, proxy_protocol, registration
+from replicated_namesrv.wire import bodies, fastjson, fastjson_values, frame, header, properties, proxy_protocol, registration
 from replicated_namesrv.wire import registration_compressed as compressed
 from replicated_namesrv.wire import registration_values as values
 from tests.packaging.tree import ROOT
@@ -27,6 +27,8 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
         ("members of an object", f"{fastjson_values.MAX_OBJECT_MEMBERS:,}"),
         ("values of an object", f"{fastjson_values.MAX_TEXT_VALUES:,}"),
         ("PROXY protocol v1", f"{proxy_protocol.V1_MAX_BYTES} bytes"),
+        ("topic route", f"{bodies.MAX_BODY_BYTES >> 10} KiB"),
+        ("properties", f"{properties.MAX_BODY_BYTES >> 10} KiB"),
         ("one text in a compressed body", f"{compressed.MAX_TEXT_BYTES >> 20} MiB"),
         ("topics, and static", f"{values.MAX_TOPICS:,} each"),
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),

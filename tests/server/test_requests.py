@@ -22,6 +22,7 @@ from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.wire.header import answer_parts, decode_header
+from replicated_namesrv.wire.properties import MAX_BODY_BYTES
 from tests.support.remoting_server import Answer, Peer, broker_fields, live_server, raw_frame, request, topic_table
 from tests.support.waiting import wait_until
 
@@ -247,6 +248,16 @@ def test_a_request_may_ask_how_fresh_its_answer_is(serialize_type: int, tmp_path
             assert refused.code == 1
             assert why in (refused.header.remark or "")
         assert server.metrics.read_counts() == {"local": 11}
+
+
+def test_properties_of_one_request_are_bounded(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        assert peer.call(318, body=b"unknown=" + bytes(MAX_BODY_BYTES - 8)).code == 0
+        refused = peer.call(318, body=b"a\n" * MAX_BODY_BYTES)
+        assert (refused.code, refused.header.remark) == (
+            1,
+            f"string2Properties error: {2 * MAX_BODY_BYTES} bytes; send at most {MAX_BODY_BYTES} at once",
+        )
 
 
 def test_need_wait_for_service(tmp_path: Path) -> None:

@@ -206,7 +206,9 @@ def test_what_reads_as_nothing_in_java_is_nothing(body: bytes) -> None:
         b"[" * 5000,
         b'{"queueDatas":[{}],"timestamp":"x"}',
         b'{"queueDatas":5,"counter":[]}',
+        b'{"x":"%b"}' % (b"x" * bodies.MAX_BODY_BYTES),
     ],
+    ids=lambda body: body[:40].decode(),
 )
 def test_what_cannot_be_read_is_an_error(decode: Callable[[bytes], object], body: bytes) -> None:
     with pytest.raises(BodyError, match="Failed to decode"):
