@@ -5,6 +5,9 @@ change something asks the leader before proposing it. The first to ask is let th
 (same broker, same content) wait; once it is applied, they are told to look again, and then find that nothing changes: a
 renewal. One that asks after the commit but has looked before it is told the same.
 
+A node counts once: if it asks again, for the same copy or one over another connection, its new question takes the place of the
+old one, which may have nobody waiting for it any more.
+
 This only spares work. Who is let through wrongly, after a change of leader or because the first has died, proposes a
 registration that changes nothing when it is applied.
 """
@@ -16,7 +19,7 @@ from typing import NamedTuple
 from replicated_namesrv.replication.machine import Mark
 from replicated_namesrv.replication.messages import GRANTED, LOOK_AGAIN, Key
 
-GRANT_MS = 10_000.0
+GRANT_MS = 5_000.0
 """So long others wait for the one who was let through, if its node is heard."""
 
 
@@ -37,7 +40,8 @@ class Decided(NamedTuple):
 class _Passing:
     asker: Asker
     since_ms: float
-    waiting: dict[Asker, None] = field(default_factory=dict)
+    waiting: dict[str, Asker] = field(default_factory=dict)
+    """By node, who came first first."""
 
 
 class Admission:
@@ -53,16 +57,18 @@ class Admission:
         if mark is not None and mark.content == content and mark.serial > serial:
             return LOOK_AGAIN
         passing = self._passing.get((key, content))
-        if passing is None or passing.asker == asker:
-            self._passing[key, content] = _Passing(asker, now_ms, {} if passing is None else passing.waiting)
+        if passing is None:
+            self._passing[key, content] = _Passing(asker, now_ms)
             return GRANTED
-        passing.waiting[asker] = None
+        if passing.asker.node == asker.node:
+            return GRANTED
+        passing.waiting[asker.node] = asker
         return None
 
     def applied(self, key: Key, content: str) -> list[Decided]:
         """A registration was applied: who waited for it may look again."""
         passing = self._passing.pop((key, content), None)
-        return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting]
+        return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting.values()]
 
     def overdue(self, silent_nodes: Collection[str], now_ms: float) -> list[Decided]:
         """Who is let through because the one before has not come through in time, or its node is silent."""
@@ -71,8 +77,7 @@ class Admission:
             if now_ms - passing.since_ms < GRANT_MS and passing.asker.node not in silent_nodes:
                 continue
             if passing.waiting:
-                asker = next(iter(passing.waiting))
-                del passing.waiting[asker]
+                asker = passing.waiting.pop(next(iter(passing.waiting)))
                 passing.asker, passing.since_ms = asker, now_ms
                 found.append(Decided(asker, GRANTED))
             else:

@@ -289,7 +289,9 @@ def test_one_copy_is_let_through_and_the_others_look_again() -> None:
     assert admission.ask(SECOND, KEY, "x", 0, 1) is None
     assert admission.ask(FIRST, KEY, "x", 0, 2) == GRANTED, "the answer was lost"
     assert admission.ask(THIRD, KEY, "y", 0, 3) == GRANTED, "something else"
-    assert admission.applied(KEY, "x") == [Decided(SECOND, LOOK_AGAIN)]
+    again = SECOND._replace(number=2)
+    assert admission.ask(again, KEY, "x", 0, 4) is None, "over another connection: the broker gave the first one up"
+    assert admission.applied(KEY, "x") == [Decided(again, LOOK_AGAIN)]
     assert admission.applied(KEY, "x") == []
 
 
