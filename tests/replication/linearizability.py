@@ -47,8 +47,9 @@ from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.verify import Operation, Outcome, Verdict, check_history, read_history, write_history
 from replicated_namesrv.verify.history import Json
-from tests.support.replicated_processes import ReplicatedProcesses, replicated_processes
+from tests.support.replicated_processes import LIMIT_S, ReplicatedProcesses, replicated_processes
 from tests.support.replicated_traffic import CLUSTER, LONG_TIMEOUT_MS, registration
+from tests.support.waiting import until
 
 NAMESPACE = "linearizability"
 REQUEST_TIMEOUT_MS = 1_000
@@ -260,6 +261,7 @@ async def do_fault(cluster: ReplicatedProcesses, rng: random.Random, run: Run) -
     kind = FAULTS[run.faults.total() % len(FAULTS)]
     name = await cluster.leader() if rng.random() < 0.5 else rng.choice(cluster.names)
     hold_s = rng.uniform(0.3, 2.0)
+    least = run.succeeded + rng.randrange(100)
     run.faults[kind] += 1
     if kind == "kill":
         await cluster.kill(name)
@@ -272,7 +274,8 @@ async def do_fault(cluster: ReplicatedProcesses, rng: random.Random, run: Run) -
         other = rng.choice(cluster.others(name))
         for pair in ((name, other), (other, name)):
             cluster.relays[pair].hold()
-    await asyncio.sleep(hold_s)
+    end = time.monotonic() + hold_s
+    await until(lambda: time.monotonic() >= end and run.succeeded >= least, "operations succeed meanwhile", LIMIT_S)
     await cluster.restore()
 
 

@@ -1,13 +1,13 @@
 """A short linearizability run, and proof that the same clients and the same judge notice reads that are not."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.verify import Outcome, Verdict, check_history, read_history, write_history
 from tests.replication.linearizability import Plan, Run, clients_at_work, main, perform
-from tests.support.replicated_processes import eventually, replicated_processes
+from tests.support.replicated_processes import LIMIT_S, eventually, replicated_processes
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,7 +28,8 @@ async def test_linearizable_whatever_happens(tmp_path: Path, seed: int, capsys: 
             async def caught() -> bool:
                 """Cut a follower off and see whether the judge notices what it answers until it fences itself."""
                 cluster.cut(cluster.others(await cluster.leader())[0])
-                await asyncio.sleep(1)
+                least = stale.succeeded + 300
+                await until(lambda: stale.succeeded >= least, "operations succeed meanwhile", LIMIT_S)
                 await cluster.restore()
                 check()
                 return check_history(stale.operations).verdict is Verdict.VIOLATED

@@ -268,7 +268,9 @@ class Traffic:
 
     async def _write(self) -> None:
         servers = self._list(self.client)
-        for number in itertools.count():
+        numbers = itertools.count()
+        while True:
+            number = next(numbers)
             key, value = f"{self._run}-{number}", f"value {number}"
             with contextlib.suppress(NamesrvError):
                 answer = await servers.submit(put_kv_request("faults", key, value))
@@ -280,8 +282,9 @@ class Traffic:
 
     async def _register(self) -> None:
         """Brokers that register once, each over a connection of its own that stays open: silence of one must not end another."""
-        for number in itertools.count():
-            client = RemotingClient()
+        numbers = itertools.count()
+        while True:
+            number, client = next(numbers), RemotingClient()
             self._clients.append(client)
             identity = BrokerIdentity(CLUSTER, f"once-{self._run}-{number}", 0, f"10.{self._run}.2.{number}:10911", "10.1.1.1:1")
             request = registration(identity, DataVersion(1, 0, now_ms()), LONG_TIMEOUT_MS)
