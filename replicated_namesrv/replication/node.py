@@ -127,6 +127,7 @@ class ReplicatedNode(Observer):
             self.read_index,
             lambda: self._stopping or self.fenced,
             budget_ms / 1000,
+            self._now_ms,
         )
         self._machine.on_registered = self._registered
         self._machine.on_lead = self._led
@@ -324,6 +325,7 @@ class ReplicatedNode(Observer):
     def _tick(self) -> None:
         self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self.signs.tick()
+        self.registrations.tick()
         self.reads.tick()
 
     def _change_serving(self, serving: bool) -> None:

@@ -46,6 +46,10 @@ REMOVING_PAUSE_S = 0.02
 REGISTRATION_S = 20.0
 """So long a registration may take while this node is not fenced: when all brokers return at once there is a queue. A broker of
 RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
+STALL_MS = 300.0
+"""A process that did not run for this long may find connections that were opened meanwhile, without its knowing when."""
+BACKLOG_MS = 1_000.0
+"""Connections accepted so long after a stall may have been opened during it."""
 NAME_CHARACTERS_MAX = 10_000
 """Of cluster, broker and address: they travel with every sign of life."""
 SYSTEM_ERROR = 1
@@ -62,12 +66,19 @@ class Registrations:
         read_index: Callable[[], "Future[ReadOutcome]"],
         is_leaving: Callable[[], bool],
         budget_s: float,
+        monotonic_ms: Callable[[], float],
     ) -> None:
         """``is_leaving``: this node stops or serves nobody, so that connections end by its own doing."""
         self._machine, self._signs = machine, signs
         self._propose, self._read_index, self._is_leaving, self._budget_s = propose, read_index, is_leaving, budget_s
-        self._opened: dict[int, int | None] = {}
-        """Open connections: the cluster's revision at some time after they were opened, once it is known."""
+        self._monotonic_ms = monotonic_ms
+        self._opened: dict[int, Opened] = {}
+        """Open connections."""
+        self._ran_ms = monotonic_ms()
+        """When this process was last seen running, and the revision that it had."""
+        self._ran_revision = 0
+        self._stalled: tuple[int, float] | None = None
+        """Revision before the last stall, and until when connections may be of that time."""
         self._late: dict[int, str] = {}
         """Content of the last late copy, by connection."""
         self._refused: dict[tuple[int, Key], int] = {}
@@ -95,15 +106,27 @@ class Registrations:
     # Connections
 
     def opened(self, connection: Connection) -> None:
-        """See NameService: find out which revision the cluster had when this connection was opened, at most."""
+        """See NameService: find out between which revisions of the cluster this connection was opened."""
         connection_id = connection.connection_id
-        self._opened[connection_id] = None
+        self.tick()
+        least = connection.opened_revision if self._stalled is None else min(connection.opened_revision, self._stalled[0])
+        self._opened[connection_id] = Opened(least, None)
 
         def confirmed(outcome: "Future[ReadOutcome]") -> None:
             if not outcome.cancelled() and isinstance(outcome.result(), ReadReady) and connection_id in self._opened:
-                self._opened[connection_id] = self._machine.state.revision
+                self._opened[connection_id] = Opened(least, self._machine.state.revision)
 
         self._read_index().add_done_callback(confirmed)
+
+    def tick(self) -> None:
+        """Call it several times in STALL_MS. The kernel goes on opening connections while this process does not run, and they
+        are accepted once it does: what was committed meanwhile may have been committed before or after that."""
+        now = self._monotonic_ms()
+        if now - self._ran_ms > STALL_MS:
+            self._stalled = (self._ran_revision, now + BACKLOG_MS)
+        elif self._stalled is not None and now > self._stalled[1]:
+            self._stalled = None
+        self._ran_ms, self._ran_revision = now, self._machine.state.revision
 
     def lost(self, connection: Connection, reason: CloseReason) -> None:
         """See NameService."""
@@ -148,7 +171,7 @@ class Registrations:
             return Result(code=SYSTEM_ERROR, remark=remark)
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
-        opened = Opened(connection.opened_revision, self._opened.get(connection.connection_id))
+        opened = self._opened.get(connection.connection_id, Opened(connection.opened_revision, None))
         received = self._refused.pop(slot, self._machine.state.revision)
         task = self.keep(self._register(registration, connection, received, opened))
         self._pending[slot] = task
@@ -175,6 +198,8 @@ class Registrations:
                 if await self._signs.may_register(key, content, serial) == GRANTED:
                     break
                 await self.confirm()
+        if connection.connection_id not in self._opened:
+            raise UnavailableError("its connection has ended meanwhile")
         data = encode_register(registration, self._signs.leader_time_ms, received, opened, content)
         applied = await self._propose(data, int(REGISTRATION_S * 1000))
         if applied.ignored is Ignored.LATE_COPY and connection.connection_id in self._opened:
