@@ -66,6 +66,9 @@ class RaftConfig:
     """The election time is drawn between minimum and this; a wider range makes split votes rarer and fail-over slower."""
     heartbeat_ms: int = 50
     """Pause between the leader's heartbeats."""
+    command_version: int = 1
+    """The newest version of commands that this node's state machine applies. Told to all members; a command is proposed with the
+    version that it needs, and refused until every member is known to apply it, so that nodes can be upgraded one by one."""
     forgiven_bytes_per_second: int = 2_500_000
     """What is larger than ``append_bytes_max`` is received, written and applied in one piece, which silences a node. So nobody
     campaigns, and no leader gives up, before it could be done at this pace, that of a very busy machine. After such a command

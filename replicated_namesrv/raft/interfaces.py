@@ -161,7 +161,8 @@ class MalformedError(RaftError):
 
 class UnknownCommandError(RaftError):
     """A state machine raises it from ``apply`` for a command that only a newer version of it knows: the node stops before the
-    command counts as applied, and goes on from there once it runs the newer version."""
+    command counts as applied, and goes on from there once it runs the newer version. That this stops nobody while nodes are
+    upgraded one by one is what the ``version`` of a proposal is for."""
 
 
 class Observer:

@@ -103,6 +103,7 @@ class Membership:
         self.known: dict[str, int] = {}
         """Peer -> incarnation that greeted last."""
         self._greetings: dict[str, Greeting] = {}
+        """The last of each peer since this process started."""
         self._greet_at: dict[str, float] = {}
         self.problem: str | None = None
         """Why this node cannot take part, for the status."""
@@ -123,6 +124,13 @@ class Membership:
     def counts_now(self, peer: str) -> bool:
         """Whether the incarnation of ``peer`` that is speaking counts."""
         return self.counts(peer, self.known.get(peer, 0))
+
+    def command_version(self, member: str) -> int:
+        """The newest version of commands that ``member`` is known to apply; 0 if it has not greeted since our start."""
+        if member == self.identity.node:
+            return self._node.config.command_version
+        greeting = self._greetings.get(member)
+        return greeting.command_version if greeting else 0
 
     def start(self) -> None:
         """A group of one founds itself."""
@@ -146,7 +154,8 @@ class Membership:
         identity = self.identity
         founders = tuple(sorted(identity.founders.items()))
         self._greet_at[peer] = self._node.environment.now() + self._node.heartbeat_seconds
-        self._node.environment.send(peer, Greeting(identity.incarnation, identity.state, founders, self.known.get(peer, 0)))
+        known, version = self.known.get(peer, 0), self._node.config.command_version
+        self._node.environment.send(peer, Greeting(identity.incarnation, identity.state, founders, known, version))
 
     def tick(self, now: float) -> None:
         """Greet whom we do not know yet, and everybody while the cluster is being founded."""

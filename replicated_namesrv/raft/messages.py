@@ -21,6 +21,8 @@ class Greeting(NamedTuple):
     """(node, incarnation) of every founder, sorted; empty while blank."""
     echo: int
     """Incarnation the sender knows of the receiver, 0 for none: greet again until it is right."""
+    command_version: int
+    """``RaftConfig.command_version`` of the sender."""
 
 
 class Append(NamedTuple):
@@ -246,7 +248,7 @@ _KINDS: tuple[type, ...] = (
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
 _BY_KIND = {layout.kind: layout for layout in _BY_CODE.values()}
-_GREETING = struct.Struct("<BQBQB")
+_GREETING = struct.Struct("<BQBQIB")
 _FOUNDER = struct.Struct("<QB")
 FOUNDERS_MAX = 64
 DIGEST_BYTES_MAX = 128
@@ -255,7 +257,8 @@ DIGEST_BYTES_MAX = 128
 def encode(message: Message) -> bytes:
     """The bytes of one message; the frame around them gives the length."""
     if isinstance(message, Greeting):
-        parts = [_GREETING.pack(GREETING_CODE, message.source, message.state, message.echo, len(message.founders))]
+        head = message.source, message.state, message.echo, message.command_version, len(message.founders)
+        parts = [_GREETING.pack(GREETING_CODE, *head)]
         for node, incarnation in message.founders:
             name = node.encode()
             parts.append(_FOUNDER.pack(incarnation, len(name)) + name)
@@ -293,7 +296,7 @@ def decode(data: bytes) -> Message:
 
 def _decode_greeting(data: bytes) -> Greeting:
     try:
-        _, source, state, echo, count = _GREETING.unpack_from(data)
+        _, source, state, echo, command_version, count = _GREETING.unpack_from(data)
         offset, founders = _GREETING.size, []
         for _ in range(count):
             incarnation, length = _FOUNDER.unpack_from(data, offset)
@@ -303,4 +306,4 @@ def _decode_greeting(data: bytes) -> Greeting:
         raise MalformedError(f"greeting: {error}") from None
     if offset != len(data) or state > 2 or count > FOUNDERS_MAX or len(dict(founders)) != count:
         raise MalformedError("greeting: wrong length, state or founders")
-    return Greeting(source, state, tuple(founders), echo)
+    return Greeting(source, state, tuple(founders), echo, command_version)

@@ -17,6 +17,7 @@ from typing import Any
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.handlers import HANDLERS
 from replicated_namesrv.raft.interfaces import (
     CorruptionError,
     Environment,
@@ -29,29 +30,8 @@ from replicated_namesrv.raft.interfaces import (
     Storage,
 )
 from replicated_namesrv.raft.log import Entry, Log
-from replicated_namesrv.raft.membership import MEMBER, STATES, Identity, Membership
-from replicated_namesrv.raft.messages import (
-    Append,
-    AppendReply,
-    ApplicationData,
-    DigestReport,
-    Forward,
-    ForwardReply,
-    Greeting,
-    HigherTerm,
-    Message,
-    PreVote,
-    PreVoteReply,
-    ReadAck,
-    ReadProbe,
-    ReadReply,
-    ReadRequest,
-    SnapshotAck,
-    SnapshotChunk,
-    TimeoutNow,
-    Vote,
-    VoteReply,
-)
+from replicated_namesrv.raft.membership import MEMBER, Identity, Membership
+from replicated_namesrv.raft.messages import AppendReply, ApplicationData, Greeting, Message
 from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
@@ -59,6 +39,7 @@ from replicated_namesrv.raft.reads import Reads
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions
 from replicated_namesrv.raft.snapshots import SnapshotStore
+from replicated_namesrv.raft.status import status_of
 from replicated_namesrv.raft.transfer import SnapshotReceiving, SnapshotTaking
 
 FOREVER = float("inf")
@@ -314,15 +295,28 @@ class RaftNode:
 
     # Callers
 
-    def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None) -> None:
+    def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None, version: int = 0) -> None:
         """Have ``command`` applied once on every node. ``done`` is called exactly once, perhaps before this returns.
 
-        A node that is not the leader forwards it. Nothing happens before the next ``tick``, which packs what waits.
+        A node that is not the leader forwards it. Nothing happens before the next ``tick``, which packs what waits. ``version``:
+        rejected unless every member is known to apply commands of it; leave it out once one of that version has been applied.
         """
         if self.stopped:
             done(Rejected("this node has stopped"))
+        elif version and version > (known := self.membership.command_version(least := self._least_version())):
+            reason = f"commands of version {version} have to wait: {least} is known to apply none newer than {known}"
+            done(Rejected(f"{reason}; upgrade every member first", self.leader_id))
         else:
             self.proposals.propose(command, done, timeout_ms or self.config.proposal_timeout_ms)
+
+    def _least_version(self) -> str:
+        """The member that is known to apply the oldest commands."""
+        return min(self.members, key=self.membership.command_version)
+
+    @property
+    def command_version(self) -> int:
+        """The newest version of commands that every member is known to apply; 0 while one is unheard of since our start."""
+        return self.membership.command_version(self._least_version())
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
         """Wait until the local state holds all that was acknowledged before this call. On any node."""
@@ -565,69 +559,4 @@ class RaftNode:
 
     def status(self) -> dict[str, object]:
         """Everything an operator or a metric wants, JSON-able."""
-        log, membership = self.log, self.membership
-        followers = {
-            p.peer: {
-                "connected": p.connected,
-                "state": p.state,
-                "match_index": p.match,
-                "next_index": p.next,
-                "inflight_bytes": p.inflight_bytes,
-                "votes": membership.counts_now(p.peer),
-            }
-            for p in self.replication.progress.values()
-        }
-        return {
-            "node": self.node_id,
-            "cluster": self.cluster_id,
-            "members": self.members,
-            "role": self.role,
-            "term": self.term,
-            "leader": self.leader_id,
-            "state": STATES[membership.identity.state],
-            "problem": membership.problem or (str(self.failed) if self.failed else None) or self.writes_refused,
-            "incarnation": self.incarnation,
-            "boot": self.boot,
-            "voters": dict(self.voters),
-            "commit_index": self.commit_index,
-            "applied_index": self.applied_index,
-            "first_index": self.first_index,
-            "last_index": self.last_index,
-            "durable_index": self.durable_index,
-            "log_bytes": log.file_bytes,
-            "snapshot_index": self.snapshots.current.last_index if self.snapshots.current else 0,
-            "snapshot_bytes": self.snapshots.current.size if self.snapshots.current else 0,
-            "snapshots_taken": self.taking.taken,
-            "snapshots_installed": self.receiving.installed,
-            "snapshot_running": self.taking.running,
-            "pending_proposals": self.proposals.count,
-            "pending_reads": self.reads.count,
-            "digests_compared": self.digests.compared,
-            "digest_mismatches": self.digests.mismatches,
-            "lease_valid": self.lease_valid(),
-            "followers": followers if self.core.is_leader else {},
-            "counters": dict(self.counters),
-            "notes": list(self.notes),
-        }
-
-
-HANDLERS: dict[type, Callable[[RaftNode, str, Any], None]] = {
-    Append: lambda node, peer, message: node.replication.on_append(peer, message),
-    AppendReply: lambda node, peer, message: node.replication.on_append_reply(peer, message),
-    PreVote: lambda node, peer, message: node.elections.on_pre_vote(peer, message),
-    PreVoteReply: lambda node, peer, message: node.elections.on_pre_vote_reply(peer, message),
-    Vote: lambda node, peer, message: node.elections.on_vote(peer, message),
-    VoteReply: lambda node, peer, message: node.elections.on_vote_reply(peer, message),
-    HigherTerm: lambda node, peer, message: node.elections.on_higher_term(peer, message),
-    TimeoutNow: lambda node, peer, message: node.elections.on_timeout_now(peer, message),
-    SnapshotChunk: lambda node, peer, message: node.receiving.on_chunk(peer, message),
-    SnapshotAck: lambda node, peer, message: node.replication.on_snapshot_ack(peer, message),
-    ReadProbe: lambda node, peer, message: node.reads.on_probe(peer, message),
-    ReadAck: lambda node, peer, message: node.reads.on_ack(peer, message),
-    ReadRequest: lambda node, peer, message: node.reads.on_request(peer, message),
-    ReadReply: lambda node, peer, message: node.reads.on_reply(peer, message),
-    Forward: lambda node, peer, message: node.proposals.on_forward(peer, message),
-    ForwardReply: lambda node, peer, message: node.proposals.on_forward_reply(message),
-    DigestReport: lambda node, peer, message: node.digests.on_report(peer, message),
-    ApplicationData: lambda node, peer, message: node.observer.received(peer, message.data),
-}
+        return status_of(self)

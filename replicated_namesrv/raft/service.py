@@ -152,10 +152,10 @@ class RaftService:
 
     # Callers
 
-    def propose(self, command: bytes, timeout_ms: int | None = None) -> "asyncio.Future[Outcome]":
-        """The outcome of having ``command`` applied once on every node; the Future never fails."""
+    def propose(self, command: bytes, timeout_ms: int | None = None, version: int = 0) -> "asyncio.Future[Outcome]":
+        """The outcome of having ``command`` applied once on every node; the Future never fails. ``version``: see RaftNode."""
         future: asyncio.Future[Outcome] = self.loop.create_future()
-        self.node.propose(command, _setter(future), timeout_ms)
+        self.node.propose(command, _setter(future), timeout_ms, version)
         self.kick()
         return future
 

@@ -25,7 +25,9 @@ def any_message(draw: st.DrawFn) -> Message:
     kind = draw(st.sampled_from([*kinds(), Greeting]))
     if kind is Greeting:
         founders = draw(st.dictionaries(st.text(max_size=20), numbers, max_size=5))
-        return Greeting(draw(numbers), draw(st.integers(0, 2)), tuple(founders.items()), draw(numbers))
+        return Greeting(
+            draw(numbers), draw(st.integers(0, 2)), tuple(founders.items()), draw(numbers), draw(st.integers(0, 2**32 - 1))
+        )
     return typing.cast(Message, kind(*(draw(FIELDS[hint]) for hint in typing.get_type_hints(kind).values())))
 
 

@@ -143,9 +143,9 @@ class Host:
 
         self.world.later(self.sync_delay, complete)
 
-    def start(self) -> RaftNode:
+    def start(self, machine: Machine | None = None) -> RaftNode:
         self.life += 1
-        self.machine = Machine()
+        self.machine = machine or Machine()
         self.node = RaftNode(
             self.name, self.world.names, "test", self, self.disk, self.machine, self.world.config, self.world.observer
         )
