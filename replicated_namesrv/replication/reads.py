@@ -86,6 +86,7 @@ class Reads:
         self._fresh_ms = 0.0
         """When the last confirmed index was asked for."""
         self._ticked_ms = now_ms()
+        """Until when silence was counted."""
         self._silent_ms = 0.0
         """Time run without a confirmation."""
         self._is_probing = False
@@ -212,7 +213,7 @@ class Reads:
 
     def _confirmed(self, asked_ms: float) -> None:
         self._fresh_ms = max(self._fresh_ms, asked_ms)
-        self._silent_ms = 0.0
+        self._silent_ms, self._ticked_ms = 0.0, self._now_ms()
         if self.fenced:
             self.fenced = False
             log.warning("a majority confirms again: serving")
