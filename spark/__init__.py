@@ -1,1 +1,1 @@
-"""Analysis of recorded traces with Spark, from files alone. Imported by the command line alone. Empty so far."""
+"""Analysis of recorded runs with Spark: traces in, tables and a report out. Imported by the command line alone; see DESIGN.md."""

@@ -1,0 +1,85 @@
+"""``namesrv analyze``: what recorded runs say about AP and CP; see ``replicated_namesrv.spark``."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from replicated_namesrv.errors import NamesrvError
+
+HELP = "compute from recorded runs how consistent and how available each mode was, with a report"
+
+_EXAMPLES = """\
+  namesrv analyze runs/full                       every run of the suite; report in runs/full/analysis
+  namesrv analyze runs/latest --out /tmp/a        one run
+  namesrv analyze runs/full --master spark://host:7077   on a cluster that is there already
+
+Needs Java 17 or later. The folder --out gets report/index.html (opens offline), every figure as SVG and PNG, every table as CSV,
+and the intermediate tables under tables/. Runs that were ingested before are not ingested again.
+
+Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = "examples:\n" + _EXAMPLES
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that holds such folders")
+    parser.add_argument("--out", metavar="DIR", help="folder for tables and report (default: analysis/ inside the first RUN)")
+    parser.add_argument("--master", default="local[*]", metavar="URL", help="Spark master (default: embedded, all cores)")
+    parser.add_argument("--memory", default="1600m", metavar="SIZE", help="heap of the embedded JVM (default 1600m)")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Analyse; exit code as in the examples."""
+    try:
+        from replicated_namesrv.spark.job import analyse
+    except ImportError as error:
+        print(f"namesrv analyze: {error.name} is not installed: pip install 'replicated-namesrv[spark]'", file=sys.stderr)
+        return 2
+    out = arguments.out or f"{arguments.runs[0].rstrip('/')}/analysis"
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        results = analyse(arguments.runs, out, say, arguments.master, arguments.memory)
+    except NamesrvError as error:
+        print(f"namesrv analyze: {error}", file=sys.stderr)
+        return 2
+    for entry in results.ingested:
+        if entry.torn or entry.corrupt:
+            say(f"{entry.run}: {entry.corrupt} corrupt and {entry.torn} torn lines were left out")
+    if arguments.json:
+        print(json.dumps({"out": out, "summary": results.summary, "paired": results.paired}))
+    else:
+        _print_table(results.summary)
+        print(f"report: {out}/report/index.html")
+    return 0
+
+
+_SHOWN = (
+    "linearizable_keys", "fresh_reads", "anomalous_reads", "lost_writes", "resurrected", "equal_probes", "divergence_area",
+    "convergence", "harvest", "ghosts", "yield", "unavailable_longest", "latency_median", "misrouted",
+)  # fmt: skip
+
+
+def _print_table(summary: list[dict[str, Any]]) -> None:
+    rows = {
+        (row["metric"], row["mode"]): row
+        for row in summary
+        if row["scenario"] == row["level"] == row["phase"] == row["side"] == "all"
+    }
+    modes = sorted({mode for _, mode in rows})
+    print(f"{'':22}" + "".join(f"{mode.upper():>34}" for mode in modes))
+    for metric in _SHOWN:
+        cells = [_cell(rows.get((metric, mode))) for mode in modes]
+        if any(cells):
+            print(f"{metric:22}" + "".join(f"{cell:>34}" for cell in cells))
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    return f"{row['mean']:.4g} [{row['low']:.4g}, {row['high']:.4g}] {row['unit']}, {row['runs']} runs"

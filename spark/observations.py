@@ -1,0 +1,119 @@
+"""Observations: what every node would answer over time, how far the nodes' answers differ, and when they agree again (M14, M15).
+
+What a trace holds is mostly repetition, so the first step throws it away: of ten million looks at a node only those where its
+answer changed remain, and all that follows works on them. Of an answer only a hash takes part in that step.
+
+Knowledge ends with silence: from the moment a node is asked and does not answer, its last state is forgotten, and so it is
+where the observer itself stood still. A node without a known state differs from nobody.
+"""
+
+from collections.abc import Iterator
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from replicated_namesrv.spark.divergence import Change, segments_of
+from replicated_namesrv.spark.schemas import SEGMENTS
+
+STANDSTILL_NS = 3_000_000_000
+"""Nodes are looked at at least once a second; after three without a record nothing is known."""
+
+
+def states(records: DataFrame) -> DataFrame:
+    """STATES: node ``node`` answered ``members`` from ``from_ns`` until ``until_ns``. Spans without an answer are left out."""
+    looks = records.where((F.col("record") == "observe") & F.col("corrupt_line").isNull())
+    answered = F.coalesce(F.col("answered"), F.lit(False))
+    looks = looks.select(
+        "run", "key", "node", F.when(answered, F.col("time_ns")).otherwise(F.col("asked_ns")).alias("at_ns"),
+        F.when(answered, F.coalesce("members", F.lit("[]"))).alias("members"),
+    )  # fmt: skip
+    of_node = Window.partitionBy("run", "key", "node").orderBy("at_ns")
+    thin = looks.withColumn("hash", F.when(F.col("members").isNotNull(), F.xxhash64("members"))).drop("members")
+    thin = thin.withColumn("_hash", F.lag("hash").over(of_node)).withColumn("_at", F.lag("at_ns").over(of_node))
+    thin = thin.withColumn("_next", F.lead("at_ns").over(of_node))
+    stood_still = F.coalesce(F.col("at_ns") - F.col("_at") > STANDSTILL_NS, F.lit(True))
+    begins = ~F.col("hash").eqNullSafe(F.col("_hash")) | stood_still
+    ends = F.coalesce(F.col("_next") - F.col("at_ns") > STANDSTILL_NS, F.lit(True))
+    edges = thin.withColumn("begins", begins).withColumn("ends", ends).where(F.col("begins") | F.col("ends"))
+    # What follows a row that begins a state is the next state's, or the last look at this one.
+    edges = edges.withColumn("_follows", F.lead("at_ns").over(of_node))
+    until = F.when(F.col("ends"), F.col("at_ns")).otherwise(F.col("_follows"))
+    spans = edges.where(F.col("begins") & F.col("hash").isNotNull()).withColumn("until_ns", until)
+    answers = looks.select("members").where(F.col("members").isNotNull()).distinct().withColumn("hash", F.xxhash64("members"))
+    return spans.join(answers, "hash").select("run", "key", "node", F.col("at_ns").alias("from_ns"), "until_ns", "members")
+
+
+def segments(states_table: DataFrame) -> DataFrame:
+    """SEGMENTS: spans of time in which the divergence of a key is one number; see ``divergence.segments_of``."""
+
+    def of_group(table: pa.Table) -> pa.Table:
+        run, key = table.column("run")[0].as_py(), table.column("key")[0].as_py()
+        found = list(segments_of(_changes(table)))
+        return pa.table(
+            {
+                "run": [run] * len(found),
+                "key": [key] * len(found),
+                "start_ns": [segment.start_ns for segment in found],
+                "end_ns": [segment.end_ns for segment in found],
+                "divergence": [segment.divergence for segment in found],
+                "nodes_known": pa.array([segment.nodes_known for segment in found], pa.int32()),
+            }
+        )
+
+    return states_table.groupBy("run", "key").applyInArrow(of_group, SEGMENTS)
+
+
+def _changes(table: pa.Table) -> Iterator[Change]:
+    decoded: dict[str | None, frozenset[str]] = {None: frozenset()}
+    columns = (table.column(name).to_pylist() for name in ("node", "from_ns", "until_ns", "members"))
+    for node, from_ns, until_ns, members in zip(*columns, strict=True):
+        state = decoded.get(members)
+        if state is None:
+            state = frozenset(f"{m['name']}@{m['version']}" for m in orjson.loads(members))
+            decoded[members] = state
+        yield Change(node, from_ns, until_ns, state)
+
+
+def episodes(segments_table: DataFrame, runs: DataFrame) -> DataFrame:
+    """EPISODES: longest spans with divergence above zero. Those no longer than the interval at which nodes are looked at are
+    below resolution (``resolved`` false): nodes are not looked at at one instant, so they are neither zero nor real. ``ended``
+    is false for one that observation did not see the end of."""
+    of_key = Window.partitionBy("run", "key").orderBy("start_ns")
+    apart = F.col("divergence") > 0
+    begins = apart & ~(F.coalesce(F.lag(apart).over(of_key), F.lit(False)) & (F.lag("end_ns").over(of_key) == F.col("start_ns")))
+    numbered = segments_table.withColumn(
+        "_number", F.sum(begins.cast("int")).over(of_key.rowsBetween(Window.unboundedPreceding, 0))
+    )
+    last = F.lead("start_ns").over(of_key)
+    numbered = numbered.withColumn("_open", ~F.coalesce(last == F.col("end_ns"), F.lit(False)))
+    seconds = (F.col("end_ns") - F.col("start_ns")) / 1e9
+    found = (
+        numbered.where(apart)
+        .groupBy("run", "key", "_number")
+        .agg(
+            F.min("start_ns").alias("start_ns"),
+            F.max("end_ns").alias("end_ns"),
+            F.sum(F.col("divergence") * seconds).alias("area_s"),
+            F.max("divergence").alias("divergence_max"),
+            F.max(F.when(F.col("_open"), F.col("end_ns"))).alias("_open_ns"),
+        )
+    )
+    found = found.join(F.broadcast(runs.select("run", "observe_interval_ms")), "run")
+    resolved = (F.col("end_ns") - F.col("start_ns")) > F.col("observe_interval_ms") * 1_000_000
+    ended = ~F.coalesce(F.col("_open_ns") == F.col("end_ns"), F.lit(False))
+    return found.select(
+        "run", "key", "start_ns", "end_ns", "area_s", "divergence_max", resolved.alias("resolved"), ended.alias("ended")
+    )
+
+
+def convergence(episodes_table: DataFrame, segments_table: DataFrame, phases_table: DataFrame) -> DataFrame:
+    """M15, one row a run and key: ``converged_ns`` from the begin of ``heal`` until no resolved divergence is left to the
+    run's end; 0 where there was none; null where the last one was never seen to end."""
+    heal = phases_table.where(F.col("phase") == "heal").select("run", F.col("start_ns").alias("heal_ns"))
+    late = episodes_table.where("resolved").join(F.broadcast(heal), "run").where(F.col("end_ns") > F.col("heal_ns"))
+    ends = late.groupBy("run", "key").agg(F.max("end_ns").alias("_end"), F.min("ended").alias("_all_ended"))
+    keys = segments_table.select("run", "key").distinct().join(F.broadcast(heal), "run")
+    waited = F.when(F.col("_end").isNull(), F.lit(0)).when(F.col("_all_ended"), F.col("_end") - F.col("heal_ns"))
+    return keys.join(ends, ["run", "key"], "left").select("run", "key", waited.alias("converged_ns"))

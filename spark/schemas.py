@@ -1,0 +1,107 @@
+"""Schemas of all tables: what each stage takes and gives, declared once. DESIGN.md says what the columns mean."""
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+TRACE_SCHEMA_VERSION = 1
+"""Of trace.jsonl and manifest.json; another one is refused."""
+
+_TEXT, _LONG, _FLAG, _REAL, _INT = StringType(), LongType(), BooleanType(), DoubleType(), IntegerType()
+_TEXTS = ArrayType(_TEXT)
+
+
+def _table(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+CORRUPT = "corrupt_line"
+
+RECORDS = _table(
+    record=_TEXT, time_ns=_LONG, schema=_INT, run=_TEXT, wall_ns=_LONG, phase=_TEXT,
+    op=_LONG, client=_TEXT, kind=_TEXT, key=_TEXT, value=_TEXT, node=_TEXT, level=_TEXT, probe=_LONG, topics=_TEXTS,
+    outcome=_TEXT, members=_TEXT, error=_TEXT,
+    asked_ns=_LONG, answered=_FLAG, revision=_LONG, reason=_TEXT,
+    process=_TEXT, ready=_FLAG, role=_TEXT, term=_LONG, leader=_TEXT, commit_index=_LONG, applied_index=_LONG, digest=_TEXT,
+    fenced=_FLAG,
+    fault=_LONG, edge=_TEXT, began_ns=_LONG, name=_TEXT, variant=_TEXT, nodes=_TEXTS, sides=ArrayType(_TEXTS),
+    source=_TEXT, broker=_TEXT, cause=_TEXT, life=_LONG, state=_TEXT, writable=_FLAG, version=_TEXT, timeout_ms=_LONG,
+    learned_ns=_LONG, reachable=_FLAG, records=_LONG,
+)  # fmt: skip
+"""All record types of a trace side by side. ``members`` stays JSON text: most answers repeat, and only what is new is decoded.
+
+``links`` of faults is left out: ``sides`` says what they amount to."""
+
+RECORD_TYPES = (
+    "header", "phase", "invoke", "complete", "observe", "status", "fault", "election", "expiry", "truth", "send", "end",
+)  # fmt: skip
+
+MEMBERS = ArrayType(_table(name=_TEXT, version=_TEXT))
+
+RUNS = _table(
+    run=_TEXT, mode=_TEXT, scenario=_TEXT, suite=_TEXT, seed=_LONG, nodes=_INT, read_consistency=_TEXT,
+    judged_as=_TEXT, observe_interval_ms=_LONG, deadline_ms=_LONG, fault_s=_REAL, clock_uncertainty_ns=_LONG,
+)  # fmt: skip
+
+PHASES = _table(run=_TEXT, phase=_TEXT, start_ns=_LONG, end_ns=_LONG)
+
+SIDES = _table(run=_TEXT, node=_TEXT, side=_TEXT, start_ns=_LONG, end_ns=_LONG)
+
+OPERATIONS = _table(
+    run=_TEXT, mode=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, op=_LONG, client=_TEXT, kind=_TEXT, key=_TEXT, node=_TEXT,
+    answered_by=_TEXT, probe=_LONG, start_ns=_LONG, end_ns=_LONG, outcome=_TEXT, value=_TEXT, members=_TEXT,
+)  # fmt: skip
+
+STATES = _table(run=_TEXT, key=_TEXT, node=_TEXT, from_ns=_LONG, until_ns=_LONG, members=_TEXT)
+
+SEGMENTS = _table(run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, divergence=_REAL, nodes_known=_INT)
+
+EPISODES = _table(
+    run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, area_s=_REAL, divergence_max=_REAL, resolved=_FLAG, ended=_FLAG,
+)  # fmt: skip
+
+READS = _table(
+    run=_TEXT, key=_TEXT, op=_LONG, anomalous=_FLAG, versions_behind=_LONG, fresh=_FLAG, age_ns=_LONG,
+    read_your_writes=_FLAG, monotonic_reads=_FLAG, monotonic_writes=_FLAG, writes_follow_reads=_FLAG,
+    lost=_FLAG, resurrected=_FLAG,
+)  # fmt: skip
+
+WRITES = _table(run=_TEXT, key=_TEXT, op=_LONG, window_ns=_LONG, reads_after=_LONG)
+
+KEYS = _table(
+    run=_TEXT, key=_TEXT, verdict=_TEXT, operations=_LONG, delta_ns=_LONG, pairs=_LONG, conflicts=_LONG, gamma_max_ns=_LONG
+)
+
+JUDGED = StructType(
+    [
+        *_table(run=_TEXT, key=_TEXT, what=_TEXT).fields,
+        *{
+            field.name: field for table in (READS, WRITES, KEYS) for field in table.fields if field.name not in ("run", "key")
+        }.values(),
+    ]
+)
+"""READS, WRITES and KEYS side by side; ``what`` says which of them a row belongs to."""
+
+PER_RUN = _table(
+    run=_TEXT, mode=_TEXT, scenario=_TEXT, seed=_LONG, nodes=_INT, fault_s=_REAL, level=_TEXT, phase=_TEXT, side=_TEXT,
+    metric=_TEXT, value=_REAL, count=_LONG,
+)  # fmt: skip
+"""One figure of one run; ``count`` is how many observations it stands on."""
+
+SUMMARY = _table(
+    mode=_TEXT, scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, runs=_INT, mean=_REAL,
+    low=_REAL, high=_REAL, minimum=_REAL, maximum=_REAL, count=_LONG,
+)  # fmt: skip
+
+PAIRED = _table(
+    scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, pairs=_INT, ap=_REAL, cp=_REAL,
+    difference=_REAL, low=_REAL, high=_REAL,
+)  # fmt: skip

@@ -1,0 +1,87 @@
+"""Many runs put together: means with bootstrap confidence intervals, and AP beside CP where both ran the same schedule.
+
+The resampling is over runs (seeds), the only things that are independent of one another, and its randomness is fixed, so that the
+same runs give the same interval. Only figures of runs come here, never records.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from replicated_namesrv.spark.metrics import CATALOGUE
+
+RESAMPLES = 1_000
+CONFIDENCE = 0.95
+
+
+def interval(values: Sequence[float], seed: int = 1) -> tuple[float, float]:
+    """Percentile bootstrap of the mean at 95 %. Of one value nothing can be said: the interval is that value."""
+    if len(values) < 2:
+        return values[0], values[0]
+    chooser = random.Random(seed)
+    means = sorted(sum(chooser.choices(values, k=len(values))) / len(values) for _ in range(RESAMPLES))
+    tail = int((1 - CONFIDENCE) / 2 * RESAMPLES)
+    return means[tail], means[RESAMPLES - 1 - tail]
+
+
+def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of SUMMARY from rows of PER_RUN: by mode, scenario and the scenarios together (``all``)."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for figure in figures:
+        for scenario in (figure["scenario"], "all"):
+            group = (figure["mode"], scenario, *(figure[name] for name in ("level", "phase", "side", "metric")))
+            groups[group].append(figure)
+    rows = []
+    for group, members in sorted(groups.items()):
+        values = [member["value"] for member in sorted(members, key=lambda member: str(member["run"]))]
+        low, high = interval(values)
+        mode, scenario, level, phase, side, metric = group
+        rows.append(
+            {
+                "mode": mode, "scenario": scenario, "level": level, "phase": phase, "side": side, "metric": metric,
+                "unit": CATALOGUE[metric].unit, "runs": len(values), "mean": sum(values) / len(values), "low": low, "high": high,
+                "minimum": min(values), "maximum": max(values), "count": sum(member["count"] for member in members),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def paired(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of PAIRED: AP minus CP for each metric over the pairs of runs of the same scenario, seed and number of nodes.
+
+    Levels differ by mode, so only figures over all levels are compared; several runs of one schedule are averaged first.
+    """
+    found: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    for figure in figures:
+        if figure["level"] != "all":
+            continue
+        for scenario in (figure["scenario"], "all"):
+            key = (scenario, figure["level"], figure["phase"], figure["side"], figure["metric"])
+            schedule = (figure["scenario"], figure["seed"], figure["nodes"])
+            found[key][schedule][figure["mode"]].append(figure["value"])
+    rows = []
+    for group, schedules in sorted(found.items()):
+        pairs = [
+            (_mean(modes["ap"]), _mean(modes["cp"])) for _, modes in sorted(schedules.items()) if modes.keys() >= {"ap", "cp"}
+        ]
+        if not pairs:
+            continue
+        differences = [ap - cp for ap, cp in pairs]
+        low, high = interval(differences)
+        scenario, level, phase, side, metric = group
+        rows.append(
+            {
+                "scenario": scenario, "level": level, "phase": phase, "side": side, "metric": metric,
+                "unit": CATALOGUE[metric].unit, "pairs": len(pairs),
+                "ap": _mean([ap for ap, _ in pairs]), "cp": _mean([cp for _, cp in pairs]),
+                "difference": _mean(differences), "low": low, "high": high,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,171 @@
+"""The analysis on a real Spark, from files to the report: traces whose figures are known, and input that cannot be right."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from replicated_namesrv.spark.analysis import KEPT, Analysis
+from replicated_namesrv.spark.generate import generate
+from replicated_namesrv.spark.ingest import InputError
+from replicated_namesrv.spark.job import analyse
+from replicated_namesrv.spark.session import session
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("traces")
+    generate(20_000, 3, 7, out, print)
+    return out
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with session("tests") as running:
+        yield running
+
+
+def copy(run: Path, to: Path) -> Path:
+    to.mkdir(parents=True)
+    for name in ("manifest.json", "trace.jsonl"):
+        (to / name).write_bytes((run / name).read_bytes())
+    return to
+
+
+def rename(run: Path, name: str) -> None:
+    """Another name for a copied run."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps({**manifest, "run": name}))
+    trace = (run / "trace.jsonl").read_text()
+    (run / "trace.jsonl").write_text(trace.replace(manifest["run"], name, 1))
+
+
+def test_figures_of_generated_traces_are_those_they_were_made_with(traces: Path, spark: SparkSession, tmp_path: Path) -> None:
+    results = Analysis(spark, str(tmp_path), print).run([str(traces)])
+    whole = {
+        (row["run"], row["metric"]): row["value"]
+        for row in results.per_run
+        if row["level"] == row["phase"] == row["side"] == "all"
+    }
+    for folder in traces.iterdir():
+        known, run = json.loads((folder / "truth.json").read_text()), folder.name
+        assert whole[run, "episodes"] == known["episodes"]
+        assert whole[run, "episodes_below_resolution"] == known["episodes_below_resolution"]
+        area = whole[run, "divergence_area"]
+        assert area == pytest.approx(known["divergent_ns"] / 1e9, abs=1e-9), (
+            "two versions share no member, so divergence is 0 or 1"
+        )
+        judged = [
+            row for row in results.per_run if row["run"] == run and row["metric"] == "fresh_reads" and row["level"] == "all"
+        ]
+        reads = next(row for row in judged if row["phase"] == row["side"] == "all")
+        assert round((1 - reads["value"]) * reads["count"]) == known["stale_reads_judged"]
+        assert whole[run, "lost_writes"] == known["lost_writes"]
+    modes = {row["run"]: row["mode"] for row in results.runs}
+    assert {mode: whole[run, "linearizable_keys"] for run, mode in modes.items()} == {"ap": 0.0, "cp": 1.0}
+    assert all((tmp_path / "tables" / name).is_dir() for name in ("records", *KEPT))
+
+
+def test_report_stands_on_its_own(traces: Path, tmp_path: Path) -> None:
+    """As a user does it, in a process of its own; the second call ingests nothing again."""
+    command = [sys.executable, "-m", "replicated_namesrv", "analyze", str(traces), "--out", str(tmp_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded from elsewhere"
+    assert page.count("<svg") >= 4
+    assert (tmp_path / "report" / "tables" / "summary.csv").read_text().startswith("mode,scenario,")
+    assert (tmp_path / "report" / "figures" / "divergence.png").read_bytes().startswith(b"\x89PNG")
+    again = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert "2 runs were ingested before" in again.stderr
+    assert json.loads(again.stdout)["summary"] == json.loads(done.stdout)["summary"]
+
+
+def spoil(run: Path, how: str) -> None:
+    trace, manifest = run / "trace.jsonl", run / "manifest.json"
+    lines = trace.read_text().splitlines(keepends=True)
+    match how:
+        case "no manifest":
+            manifest.unlink()
+        case "no JSON":
+            manifest.write_text("{")
+        case "schema version 9":
+            trace.write_text("".join([lines[0].replace('"schema":1', '"schema":9'), *lines[1:]]))
+        case "no header":
+            trace.write_text("".join(lines[1:]))
+        case "cut short":
+            trace.write_text("".join(lines[: len(lines) // 2]))
+        case "clock went back":
+            lines[200] = re.sub(r'"time_ns":\d+', '"time_ns":5', lines[200])
+            trace.write_text("".join(lines))
+        case "mode is":
+            manifest.write_text(
+                manifest.read_text().replace('"mode": "ap"', '"mode": "xp"').replace('"mode": "cp"', '"mode": "xp"')
+            )
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("no manifest", "manifest.json: is missing"),
+        ("no JSON", "no JSON"),
+        ("schema version 9", "schema version 9"),
+        ("no header", "does not begin with a header"),
+        ("cut short", "cut short"),
+        ("clock went back", "clock went back"),
+        ("mode is", "mode is 'xp'"),
+    ],
+)
+def test_bad_runs_are_refused_by_name(traces: Path, spark: SparkSession, tmp_path: Path, how: str, said: str) -> None:
+    run = copy(next(traces.iterdir()), tmp_path / "runs" / "one")
+    spoil(run, how)
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match=said) as refused:
+        Analysis(spark, str(out), print).run([str(tmp_path / "runs")])
+    assert str(run) in str(refused.value), "the message names the file"
+    assert not [path for path in out.rglob("*") if path.is_file() and not path.name.endswith(".crc")], "nothing half-written"
+
+
+def test_bad_folders_are_refused_by_name(traces: Path, spark: SparkSession, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    first = next(traces.iterdir())
+    copy(first, tmp_path / "twice" / "one")
+    copy(first, tmp_path / "twice" / "two")
+    for path, said in (
+        (empty, "holds no run"),
+        (tmp_path / "none", "no such file"),
+        (first / "trace.jsonl", "is a file"),
+        (tmp_path / "twice", "give each run once"),
+    ):
+        with pytest.raises(InputError, match=said):
+            Analysis(spark, str(tmp_path / "out"), print).run([str(path)])
+
+
+def test_torn_and_corrupt_lines_are_counted(traces: Path, spark: SparkSession, tmp_path: Path) -> None:
+    run = copy(next(traces.iterdir()), tmp_path / "runs" / "damaged")
+    rename(run, "damaged")
+    lines = (run / "trace.jsonl").read_text().splitlines(keepends=True)
+    lines[100:100] = ["not JSON\n", '{"record":"unheard of","time_ns":5}\n', '{"record":"observe","time_ns":"soon"}\n']
+    (run / "trace.jsonl").write_text("".join(lines) + '{"record":"obs')
+    (entry,) = Analysis(spark, str(tmp_path / "out"), print).run([str(run)]).ingested
+    assert (entry.corrupt, entry.torn, entry.records) == (3, 1, len(lines) - 3)
+
+
+def test_without_java_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.spark.java.find_java", lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    from replicated_namesrv.spark.java import NoJavaError, java_home
+
+    with pytest.raises(NoJavaError, match="install a Java 17"):
+        java_home(tmp_path)
+    assert callable(analyse)

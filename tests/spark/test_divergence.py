@@ -1,0 +1,58 @@
+"""Divergence over time against its definition at every moment."""
+
+from replicated_namesrv.spark.divergence import Change, segments_of
+from replicated_namesrv.spark.summary import interval, paired, summary
+from tests.spark.oracles import divergence_at, random_changes
+
+
+def test_segments_are_what_divergence_means_at_every_moment() -> None:
+    diverged = 0
+    for seed in range(2000):
+        changes = random_changes(seed)
+        found = {
+            moment: (segment.divergence, segment.nodes_known)
+            for segment in segments_of(changes)
+            for moment in range(segment.start_ns, segment.end_ns)
+        }
+        expected = {moment: value for moment in range(80) if (value := divergence_at(changes, moment)) is not None}
+        assert found == expected, f"seed {seed}"
+        diverged += any(value for value, _ in found.values())
+    assert diverged > 1000
+
+
+def test_neighbours_of_equal_divergence_are_one_segment() -> None:
+    a, b = frozenset("a"), frozenset("b")
+    changes = [Change("n1", 0, 5, a), Change("n1", 5, 9, b), Change("n2", 0, 9, frozenset("c"))]
+    assert len(list(segments_of(changes))) == 1
+
+
+def figure(run: str, mode: str, seed: int, value: float) -> dict[str, object]:
+    same = {
+        "scenario": "s",
+        "nodes": 3,
+        "fault_s": 1.0,
+        "level": "all",
+        "phase": "all",
+        "side": "all",
+        "metric": "harvest",
+        "count": 1,
+    }
+    return {"run": run, "mode": mode, "seed": seed, "value": value, **same}
+
+
+def test_interval_holds_the_mean_and_repeats() -> None:
+    values = [1.0, 2.0, 3.0, 10.0]
+    low, high = interval(values)
+    assert 1.0 <= low < 4.0 < high <= 10.0
+    assert interval(values) == (low, high)
+    assert interval([5.0]) == (5.0, 5.0)
+
+
+def test_summary_and_pairs() -> None:
+    figures = [figure("a1", "ap", 1, 0.5), figure("a2", "ap", 2, 0.7), figure("c1", "cp", 1, 1.0), figure("c3", "cp", 3, 0.0)]
+    rows = {(row["mode"], row["scenario"]): row for row in summary(figures)}
+    assert rows["ap", "all"]["mean"] == 0.6
+    assert rows["ap", "s"]["runs"] == 2
+    (one, two) = paired(figures)
+    assert one["pairs"] == two["pairs"] == 1, "only seed 1 was run in both modes"
+    assert (one["ap"], one["cp"], one["difference"]) == (0.5, 1.0, -0.5)
