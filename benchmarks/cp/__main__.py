@@ -6,6 +6,7 @@ import sys
 
 PARTS = {
     "reads": "route queries by consistency level: CPU a request of the node asked and of the others, latency",
+    "watch": "how soon watchers of every node are told of a change",
     "registrations": "brokers: latency of a change, cost of renewals, all brokers returning at once, restart",
 }
 

@@ -30,9 +30,13 @@ class Group:
         self.processes = list(processes)
         self.servers = [Server(name, host_port(p.listen), child.pid) for p, child in zip(plans, processes, strict=True)]
 
+    def admin(self, number: int) -> str:
+        """Where one node's admin HTTP is."""
+        return f"http://{host_port(self._plans[number].admin)}"
+
     def status(self, number: int) -> dict[str, Any]:
         """``/v1/status`` of one node."""
-        with urllib.request.urlopen(f"http://{host_port(self._plans[number].admin)}/v1/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.admin(number)}/v1/status", timeout=10) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 
