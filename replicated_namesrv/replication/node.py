@@ -433,15 +433,16 @@ class ReplicatedNode(Observer):
                 replicated[row.attribute] = bool(row.parse(text))
             else:
                 local[key] = text
+        changed = False
         if replicated:
-            await self._plain(UpdateSettings(replicated))
+            changed = (await self._plain(UpdateSettings(replicated))).changed
         if local:
             candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
             candidate.update(local)
             path = Path(self._settings.config_store_path)
             await asyncio.to_thread(write_atomically, path, candidate.file_text().encode(), backup=True)
-            self._settings.update(local)
-        return Result(changed=True)
+            changed = bool(self._settings.update(local)) or changed
+        return Result(changed=changed)
 
     def _settings_applied(self) -> None:
         """Show by code 319 what is in force."""
