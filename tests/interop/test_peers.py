@@ -74,7 +74,7 @@ class Group:
         self.name, self.kind = f"broker-{kind.lower()}", kind
         self.topic, self.later_topic = f"Thousand_{kind}", f"Switched_{kind}"
         self._lab, self._version, self._nodes, self._names = lab, version, nodes, ";".join(nodes)
-        self.address, self.master = self._start(0, 0, {"brokerRole": f"{kind}_MASTER"})
+        self.address, self.master = self._start(0, more={"brokerRole": f"{kind}_MASTER"})
 
     def _start(self, broker_id: int, port: int = 0, more: Mapping[str, str] | None = None) -> tuple[str, Process]:
         properties = {"brokerClusterName": f"cluster-{self.kind}", "flushDiskType": f"{self.kind}_FLUSH", **(more or {})}
@@ -92,7 +92,7 @@ class Group:
         wait_for(lambda: registered(self._nodes, self.name, broker_id, topic), f"{self.name} {broker_id} is routed everywhere")
 
     def await_gone(self, broker_id: int) -> None:
-        wait_for(lambda: gone(self._nodes, self.name, broker_id), f"{self.name} {broker_id} left every route", 15)
+        wait_for(lambda: gone(self._nodes, self.name, broker_id), f"{self.name} {broker_id} left every route")
 
     def create_topic(self, driver: Driver, topic: str) -> None:
         create_topic(driver, self._names, self._nodes, topic, self.name, cluster=f"cluster-{self.kind}")
@@ -163,13 +163,13 @@ def test_producer_carries_on(lab: Lab, version: str) -> None:
     wait_for(lambda: driver.sender_state("s")["sent"] > 100, "messages flow")
 
     brokers[0].stop()
-    wait_for(lambda: gone(nodes, "broker-a", 0, "Carry"), "the stopped broker left every route", 15)
+    wait_for(lambda: gone(nodes, "broker-a", 0, "Carry"), "the stopped broker left every route")
     more_messages(driver, "after a broker stopped")
     lab.broker(version, "broker-a", names, port=port_a)
     wait_for(lambda: registered(nodes, "broker-a", 0, "Carry"), "the broker is back")
 
     brokers[1].kill()
-    wait_for(lambda: gone(nodes, "broker-b", 0, "Carry"), "the killed broker left every route", 15)
+    wait_for(lambda: gone(nodes, "broker-b", 0, "Carry"), "the killed broker left every route")
     more_messages(driver, "after a broker was killed")
     lab.broker(version, "broker-b", names, port=port_b)
     wait_for(lambda: registered(nodes, "broker-b", 0, "Carry"), "the broker is back")

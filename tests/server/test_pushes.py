@@ -31,7 +31,8 @@ def closed_port() -> int:
         return port
 
 
-def test_pushes_to_one_broker_come_in_order_over_one_connection(tmp_path: Path) -> None:
+def test_pushes_to_one_broker_come_in_order_over_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.server.pushes.SEND_TIMEOUT_S", 60)
     with live_server(tmp_path) as server, socket.create_server(("127.0.0.1", 0)) as broker:
         address = f"127.0.0.1:{broker.getsockname()[1]}"
         for number in range(20):
