@@ -19,7 +19,6 @@ from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.metrics import EXPOSITION, Exposition
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.admin.responses import json_error
-from replicated_namesrv.admin.views import FRESHNESS
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
 from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StaleReadError, StorageError, UnavailableError
 from replicated_namesrv.server.queries import BadConsistencyError
@@ -74,7 +73,6 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 async def _set_headers(request: web.Request, response: web.StreamResponse) -> None:
     response.headers.setdefault("Cache-Control", "no-store")
-    response.headers.update(request.get(FRESHNESS, {}))
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"
     response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"

@@ -1,17 +1,20 @@
 """JSON answers and errors, the same on every path."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 from aiohttp import web
 
 
-def json_response(value: Any, status: int = 200) -> web.Response:
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """``value`` as JSON, with the newline that a terminal wants."""
     body = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
-    return web.Response(body=body, status=status, content_type="application/json")
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
-def json_error(status: int, error: str, remedy: str, outcome: str = "not done") -> web.Response:
+def json_error(
+    status: int, error: str, remedy: str, outcome: str = "not done", headers: Mapping[str, str] | None = None
+) -> web.Response:
     """``outcome``: "not done", or "unknown" where a change may or may not have happened."""
-    return json_response({"error": error, "remedy": remedy, "outcome": outcome}, status)
+    return json_response({"error": error, "remedy": remedy, "outcome": outcome}, status, headers)

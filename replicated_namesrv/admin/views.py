@@ -28,8 +28,6 @@ DIGEST_ENTRIES_PER_TURN = 2_000
 """About a millisecond of work."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
-FRESHNESS = "freshness"
-"""Of a request that asked how fresh its answer is: headers of the answer."""
 
 
 async def fresh_state(context: AdminContext) -> RouteInfoManager:
@@ -44,17 +42,18 @@ async def passed(context: AdminContext, level: ReadLevel | None, max_staleness_m
     return await asyncio.shield(freshness) if isinstance(freshness, Future) else freshness
 
 
-async def state_for(request: web.Request) -> RouteInfoManager:
-    """The state, as fresh as ``request`` wants it; to be read before the next await. Raises UnavailableError, StaleReadError,
-    BadConsistencyError."""
+async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, str]]:
+    """The state, as fresh as ``request`` wants it, to be read before the next await; headers that say so, where it asked.
+
+    Raises UnavailableError, StaleReadError, BadConsistencyError.
+    """
     context = request.app[CONTEXT]
     given = ((name, request.query.get(name, request.headers.get(name))) for name in CONSISTENCY_FIELDS)
     level, bound = wanted_consistency({name: text for name, text in given if text is not None})
     freshness = await passed(context, level, bound)
     state = context.service.state
-    if level is not None or bound is not None:
-        request[FRESHNESS] = freshness_fields(freshness, state.revision)
-    return state
+    asked = level is not None or bound is not None
+    return state, freshness_fields(freshness, state.revision) if asked else {}
 
 
 def advertised_address(context: AdminContext) -> str:
@@ -105,7 +104,7 @@ async def status(request: web.Request) -> web.Response:
 async def topics(request: web.Request) -> web.Response:
     """``GET /v1/topics``: topics by name, a row each with how many broker names serve it and their queues in all."""
     wanted = page_request(request)
-    state = await state_for(request)
+    state, told = await state_for(request)
 
     def row(topic: str) -> dict[str, Any] | None:
         by_name = state.topic_queues(topic)
@@ -122,18 +121,18 @@ async def topics(request: web.Request) -> web.Response:
 
     page = cut(sorted(state.topic_revisions), wanted)
     rows = await build_rows(page.keys, row)
-    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": state.revision})
+    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
 
 
 async def brokers(request: web.Request) -> web.Response:
     """``GET /v1/brokers``: registered brokers by cluster, name and id."""
     context = request.app[CONTEXT]
     wanted = page_request(request)
-    state = await state_for(request)
+    state, told = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     page = cut(sorted(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key]))
-    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": state.revision})
+    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
 
 
 def _broker_key(registration: Registration) -> str:
@@ -163,11 +162,12 @@ def _broker_row(context: AdminContext, registration: Registration) -> dict[str, 
 async def route(request: web.Request) -> web.Response:
     """``GET /v1/routes/{topic}``: what code 105 answers, as strict JSON."""
     topic = request.match_info["topic"]
-    state = await state_for(request)
+    state, told = await state_for(request)
     found = state.route(topic)
     if found is None:
-        return json_error(404, f"no broker serves topic '{topic}'", "create it (mqadmin updateTopic) or see /v1/topics")
-    return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)})
+        remedy = "create it (mqadmin updateTopic) or see /v1/topics"
+        return json_error(404, f"no broker serves topic '{topic}'", remedy, headers=told)
+    return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)}, headers=told)
 
 
 def _route_fields(found: TopicRoute) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _broker_data(broker: BrokerData) -> dict[str, Any]:
 async def kv(request: web.Request) -> web.Response:
     """``GET /v1/kv``: the KV config by namespace and key; ``?namespace=`` shows one."""
     wanted = page_request(request)
-    state = await state_for(request)
+    state, told = await state_for(request)
     only = request.query.get("namespace")
     entries = {
         _SEPARATOR.join((namespace, key)): {"namespace": namespace, "key": key, "value": value}
@@ -225,20 +225,22 @@ async def kv(request: web.Request) -> web.Response:
     }
     page = cut(sorted(entries), wanted)
     rows = await build_rows(page.keys, entries.__getitem__)
-    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision})
+    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
 
 
 async def digest(request: web.Request) -> web.Response:
     """``GET /v1/digest``: digest of the state at its revision; nodes with equal states have equal digests."""
     context = request.app[CONTEXT]
-    state = await state_for(request)
+    state, told = await state_for(request)
     while not state.advance_digest(DIGEST_ENTRIES_PER_TURN):  # noqa: ASYNC110 - lets others run, waits for nothing
         await asyncio.sleep(0)
-    return json_response({"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()})
+    return json_response(
+        {"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()}, headers=told
+    )
 
 
 async def config(request: web.Request) -> web.Response:
     """``GET /v1/config``: settings in force, as code 319 tells them."""
-    await state_for(request)
+    _, told = await state_for(request)
     lines = request.app[CONTEXT].service.config_text().splitlines()
-    return json_response(dict(line.split("=", 1) for line in lines if "=" in line))
+    return json_response(dict(line.split("=", 1) for line in lines if "=" in line), headers=told)

@@ -1,0 +1,85 @@
+"""Choosing how fresh an answer is: over HTTP and on the command line, from a node of either mode."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.node import Node
+from tests.support.nodes import http, run_command, running_node
+from tests.support.ports import free_port
+
+VIEWS = ("/v1/topics", "/v1/brokers", "/v1/kv", "/v1/digest", "/v1/config")
+NAMES = ("readLevel", "revision", "raftTerm", "stalenessMs", "leader")
+
+
+def replicated() -> dict[str, str]:
+    """Flags of a group of one."""
+    return {"mode": "cp", "nodeId": "n1", "peers": f"n1=127.0.0.1:{free_port()}", "fenceAfterMs": "20000"}
+
+
+async def test_views_tell_how_fresh_they_are_to_who_asks(tmp_path: Path) -> None:
+    async with running_node(tmp_path, **replicated()) as (_, port):
+        assert (await http(port, "/v1/kv/N/k", "PUT", b"v")).status == 200
+        for view in VIEWS:
+            assert not set(NAMES) & (await http(port, view)).headers.keys()
+            for level in ("linearizable", "lease", "stale"):
+                by_query = await http(port, f"{view}?readConsistency={level}")
+                by_header = await http(port, view, headers={"readConsistency": level})
+                for answer in (by_query, by_header):
+                    assert (answer.status, answer.headers["leader"]) == (200, "n1")
+                    assert int(answer.headers["raftTerm"]) >= 1
+                    assert int(answer.headers["revision"]) >= 1
+                    assert int(answer.headers["stalenessMs"]) >= 0
+                    assert answer.headers["readLevel"] == level
+        missing = await http(port, "/v1/routes/None?maxStalenessMs=60000")
+        assert (missing.status, missing.headers["readLevel"]) == (404, "linearizable")
+        for query, why in (
+            ("readConsistency=strong", "readConsistency=strong: give one of linearizable, lease, stale"),
+            ("readConsistency=stale&maxStalenessMs=soon", "maxStalenessMs=soon: give milliseconds, 0 or more"),
+        ):
+            refused = await http(port, f"/v1/topics?{query}")
+            assert (refused.status, refused.json["error"]) == (400, why)
+
+
+async def test_an_independent_node_promises_nothing(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as (_, port):
+        answer = await http(port, "/v1/topics?readConsistency=linearizable")
+        assert {name: answer.headers[name] for name in NAMES} == {
+            "readLevel": "local",
+            "revision": "0",
+            "raftTerm": "0",
+            "stalenessMs": "-1",
+            "leader": "",
+        }
+        bounded = await http(port, "/v1/topics?maxStalenessMs=5000")
+        assert bounded.status == 412
+        assert "this node is independent (mode=ap)" in bounded.json["error"]
+
+
+async def namesrv(node: Node, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command that asks ``node``."""
+    done = await asyncio.to_thread(run_command, *arguments, "-n", node.listen_address)
+    return done.returncode, done.stdout, done.stderr
+
+
+async def test_command_line(tmp_path: Path) -> None:
+    async with running_node(tmp_path, **replicated()) as (node, port):
+        assert (await http(port, "/v1/kv/N/k", "PUT", b"v")).status == 200
+        code, out, error = await namesrv(node, "kv", "get", "N", "k", "--read-consistency", "stale")
+        assert (code, out) == (0, "v\n")
+        assert error.startswith("stale answer, at most ")
+        assert ", leader n1" in error
+        code, out, _ = await namesrv(node, "topics", "--read-consistency", "linearizable", "--json")
+        freshness = json.loads(out)["freshness"]
+        assert (code, freshness["readLevel"], freshness["stalenessMs"]) == (0, "linearizable", 0)
+        code, out, error = await namesrv(node, "route", "T", "--json", "--max-staleness-ms", "60000")
+        assert (code, json.loads(out)["freshness"]["readLevel"]) == (1, "linearizable")
+
+
+@pytest.mark.parametrize("command", [("kv", "put", "N", "k", "v"), ("topics", "delete", "T"), ("brokers", "wipe-write", "b")])
+async def test_writes_have_no_consistency_to_choose(command: tuple[str, ...]) -> None:
+    done = await asyncio.to_thread(run_command, *command, "--max-staleness-ms", "5")
+    assert done.returncode == 2
+    assert "are for reading: leave them out here" in done.stderr
