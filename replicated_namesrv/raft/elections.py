@@ -34,6 +34,8 @@ class Elections:
         now = node.environment.now()
         self.leader_heard_at = now if node.defences.boot_silence else NEVER
         self._forgiven_until = NEVER
+        self._large_entry = 0, 0
+        """(index, size) of the newest entry that cannot be worked on in slices."""
         self.deadline = 0.0
         self.restart_timer(now)
         self._pre_votes: tuple[int, set[str]] | None = None
@@ -49,11 +51,14 @@ class Elections:
     def restart_timer(self, now: float) -> None:
         self.deadline = now + self._min + self._spread * self._node.environment.rng.random() + self.forgiven(now)
 
-    def forgive(self, size: int) -> None:
-        """``size`` bytes are under way, in one piece if they are many: whoever works on them may be silent meanwhile."""
+    def forgive(self, size: int, log_index: int = 0) -> None:
+        """``size`` bytes are under way, in one piece if they are many: whoever works on them may be silent meanwhile.
+        ``log_index``: where they are in the log."""
         config = self._node.config
         if size <= config.append_bytes_max:
             return
+        if log_index:
+            self._large_entry = log_index, size
         now = self._node.environment.now()
         before = self.forgiven(now)
         seconds = min(size / config.forgiven_bytes_per_second, config.forgiven_ms_max / 1000)
@@ -76,6 +81,8 @@ class Elections:
         now = self._node.environment.now()
         self.leader_heard_at = now
         self._pre_votes = None
+        if self._large_entry[0] > self._node.core.commit_index:
+            self.forgive(self._large_entry[1])  # at any moment the leader may begin to apply it
         self.restart_timer(now)
         self._node.set_leader(peer)
 

@@ -478,6 +478,8 @@ class RaftNode:
                 self.membership.joined(*unpack_join(payload))
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
+        if len(payload) > self.config.append_bytes_max:
+            self.elections.forgive(len(payload))  # the others apply it now, or will soon
         if self.proposals.placed:
             self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:

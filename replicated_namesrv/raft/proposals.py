@@ -204,7 +204,7 @@ class Proposals:
         node = self._node
         index = node.core.propose(PROPOSALS + b"".join(parts))
         size = sum(len(part) for part in parts)
-        node.elections.forgive(size)
+        node.elections.forgive(size, index)
         self._uncommitted.append((index, size))
         if numbers:
             self.placed.setdefault(index, []).append((node.core.term, numbers))

@@ -87,8 +87,8 @@ class Replication:
         core, log = node.core, node.log
         if not self.accept_leader(peer, message.term):
             return
-        node.elections.forgive(len(message.entries))
         entries = unpack_entries(message.entries, message.previous_index + 1)
+        node.elections.forgive(len(message.entries), message.previous_index + len(entries))
         with_entries = bool(entries)
         previous_index, previous_term, commit_index = message.previous_index, message.previous_term, message.commit_index
         if message.acknowledged > log.last_index and node.defences.acknowledged_check:

@@ -181,6 +181,27 @@ def test_fail_over(tmp_path: Path, how: str) -> None:
         assert ask(new, "status")["status"]["term"] == term
 
 
+def test_large_commands_that_take_long_to_apply_cause_no_election(tmp_path: Path) -> None:
+    """As large as a registration of 60,000 topics near the frame limit, and twice the work; through the leader and a follower."""
+    with running(cluster(tmp_path, **PATIENT)) as children:
+        leader = leader_of(children)
+        write_until_committed(children, "a=1")
+        elections = {c.settings["node"]: held_elections(c) for c in children}
+        for number, child in enumerate([leader, next(c for c in children if c is not leader)] * 2):
+            with closing(child.client(timeout=60)) as client:
+                assert client.ask("propose", command=f"work{number}={'x' * 8_000_000}", timeout_ms=60_000)["ok"]
+        write_until_committed(children, "b=2")
+        assert {c.settings["node"]: held_elections(c) for c in children} == elections
+        for child in children:
+            wait_until(lambda: len(ask(child, "read", key="work3").get("value") or "") == 8_000_000, "it everywhere", 60)  # noqa: B023
+
+
+def held_elections(child: Child) -> tuple[int, int]:
+    """Term, and elections that the node has thought of."""
+    status = ask(child, "status")["status"]
+    return status["term"], status["counters"].get("pre_votes", 0)
+
+
 class BlackHole:
     """A TCP proxy that can stop passing bytes without closing anything."""
 

@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -26,8 +27,11 @@ from tests.support.ports import free_ports
 LENGTH = struct.Struct("<I")
 
 
+WORK_SECONDS = 0.2
+
+
 class MapMachine:
-    """``key=value`` commands; the result is the number of commands applied."""
+    """``key=value`` commands; the result is the number of commands applied. Keys ``work…`` take WORK_SECONDS of processor time."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -37,6 +41,10 @@ class MapMachine:
     def apply(self, command: bytes) -> object:
         key, _, value = command.partition(b"=")
         self.values[key] = value
+        if key.startswith(b"work"):
+            ends_at = time.thread_time() + WORK_SECONDS
+            while time.thread_time() < ends_at:
+                pass
         self.applied += 1
         self.sum ^= int.from_bytes(blake2b(command, digest_size=8).digest(), "little")
         return self.applied
