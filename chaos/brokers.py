@@ -54,19 +54,24 @@ class ChaosBroker:
         rng: random.Random,
         clock: Clock,
         queues: Callable[[], int],
+        running: Callable[[str], bool],
         brokers: dict[str, BrokerAgent],
     ) -> None:
-        """``name_servers``: where it dials each node. ``queues`` gives numbers never used before."""
+        """``name_servers``: where it dials each node. ``queues`` gives numbers never used before. ``running``: whether a node's
+        process is there; one that dies loses connections without anybody's having closed them."""
         self.topics = list(topics)
         self.life = 0
         self.state = "stopped"
         self.writable = True
         self.version: str | None = None
         self._nodes = {address: node for node, address in name_servers.items()}
-        self._recorder, self._queues, self._options = recorder, queues, options
+        self._recorder, self._queues, self._options, self._running = recorder, queues, options, running
         self._versions: dict[DataVersion, str] = {}
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
+        self._held_by: set[str] = set()
+        """Nodes that acknowledged it over a connection that it has not closed since."""
+        self._is_cut = False
         self._follows: ChaosBroker | None = None
         # A registration of a single topic counts as the change of one: name servers refuse it from a broker that is new.
         system = TopicTable(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC"))
@@ -89,7 +94,7 @@ class ChaosBroker:
     @property
     def alive(self) -> bool:
         """Its process would be there."""
-        return self.state in ("starting", "serving", "exposed", "covered", "safe")
+        return self.state in ("starting", "serving", "exposed", "safe")
 
     def follow(self, master: "ChaosBroker") -> None:
         """Be the slave of ``master``: what it registers is the master's."""
@@ -98,7 +103,9 @@ class ChaosBroker:
     async def start(self) -> None:
         """A new life, with topics of a new version."""
         self.life += 1
+        self._held_by.clear()
         self._say("starting")
+        self.set_cut(self._is_cut)
         if self._follows is None:
             await self._change()
         await self.agent.start()
@@ -135,15 +142,22 @@ class ChaosBroker:
         """Close what a silent death left open."""
         await self.agent.release()
 
-    def expose(self) -> None:
-        """From now on even a correct cluster may drop it."""
+    def set_cut(self, is_cut: bool) -> None:
+        """Whether the faults in force leave it no link to a majority: then even a correct cluster may drop it."""
+        self._is_cut = is_cut
+        if is_cut:
+            self._expose()
+
+    def _expose(self) -> None:
         if self.alive and self.state != "exposed":
             self._say("exposed")
 
-    def cover(self) -> None:
-        """It can reach a majority again: safe as soon as it is acknowledged."""
-        if self.state == "exposed":
-            self.state = "covered"
+    def _gave_up(self, node: str) -> None:
+        """It waited in vain and closed the connection, as brokers do. One that has closed all of them may be dropped as lost."""
+        if node in self._held_by and self._running(node):
+            self._held_by.discard(node)
+            if not self._held_by:
+                self._expose()
 
     def _say(self, state: str) -> None:
         self.state = state
@@ -164,7 +178,10 @@ class ChaosBroker:
             self._copies.pop(event.sequence), Ended(_OUTCOMES[event.kind], self._nodes[event.address], error=event.detail or None)
         )
         if event.kind is EventKind.DONE:
+            self._held_by.add(self._nodes[event.address])
             self._acknowledged(kind, event)
+        elif event.kind is EventKind.UNKNOWN:
+            self._gave_up(self._nodes[event.address])
 
     def _version_of(self, version: DataVersion | None) -> str | None:
         if version is None or (self._follows is None and self.version is None):
@@ -199,7 +216,7 @@ class ChaosBroker:
             self._open[said] = announcement._replace(op=0)
         if kind == "register-copy" and self.state == "starting":
             self._say("serving")
-        elif kind == "register-copy" and self.state == "covered":
+        elif kind == "register-copy" and self.state == "exposed" and not self._is_cut:
             self._say("safe")
 
     def _abandon(self) -> None:

@@ -18,7 +18,7 @@ import aiohttp
 from replicated_namesrv import provision
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.links import Links
-from replicated_namesrv.chaos.processes import ChildProcess, ProcessError, free_ports
+from replicated_namesrv.chaos.processes import ChildProcess, Ports, ProcessError
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
 
 START_TIMEOUT_S = 60.0
@@ -64,7 +64,8 @@ class Cluster:
         # AP nodes say nothing to each other: their links exist in plans and records only.
         self._unused = peers if mode == "ap" else []
         links = [*outside, *(peers if mode == "cp" else [])]
-        ports = free_ports(3 * count + 1 + len(links), rng)
+        self._ports = Ports(3 * count + 1 + len(links), rng)
+        ports = list(self._ports.numbers)
         self._toxiproxy_port = ports.pop()
         self._addresses = {link: f"{_LOOPBACK}:{ports.pop()}" for link in links}
         self.client = ToxiproxyClient(_LOOPBACK, self._toxiproxy_port)
@@ -95,6 +96,7 @@ class Cluster:
         if self._toxiproxy is not None:
             await self._toxiproxy.kill()
         await self.session.close()
+        self._ports.release()
 
     def address(self, link: Link) -> str:
         """Where ``link.source`` dials ``link.target``."""
@@ -165,6 +167,11 @@ class Cluster:
                 missing = str(error) or type(error).__name__
             await asyncio.sleep(0.05)
         raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
+
+    def check(self) -> None:
+        """Raises ProcessError if a node has ended by itself: at this moment all should run."""
+        for node in self.nodes.values():
+            node.process.check()
 
     async def leader(self) -> str | None:
         """Who leads, by the word of the nodes themselves: the one of the highest term. None in AP, or if nobody does."""

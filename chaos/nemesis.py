@@ -27,10 +27,10 @@ class Nemesis:
         recorder: Recorder,
         rng: random.Random,
         variant: Effect,
-        at_edge: Callable[[set[str]], None],
+        at_edge: Callable[[set[str], set[str]], None],
         say: Callable[[str], None],
     ) -> None:
-        """``at_edge`` is given, after each change, the brokers that a correct cluster may now drop.
+        """``at_edge`` is given, before and after each change, the brokers that may be dropped, and the nodes that are dead.
 
         ``variant``: what "cut" means in this run.
         """
@@ -69,7 +69,7 @@ class Nemesis:
     async def _cut(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
         assert made.effect is not None
         began_ns = self._recorder.now_ns()
-        self._forewarn(made.links if made.effect.breaks else (), ())
+        self._forewarn(links=made.links if made.effect.breaks else ())
         await self._cluster.links.impair(number, made.links, Impairment(made.effect))
         self._edge(number, "start", began_ns, spec, made)
 
@@ -81,7 +81,8 @@ class Nemesis:
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         nodes = [self._cluster.nodes[name] for name in made.nodes]
         began_ns = self._recorder.now_ns()
-        self._forewarn((), made.nodes)
+        pauses = spec.kind is Kind.PAUSE
+        self._forewarn(stopped=made.nodes if pauses else (), dead=() if pauses else made.nodes)
         match spec.kind:
             case Kind.PAUSE:
                 for node in nodes:
@@ -108,18 +109,18 @@ class Nemesis:
                 await node.process.start()
         self._edge(number, "end", began_ns, spec, made)
 
-    def _forewarn(self, links: Iterable[Link], nodes: Iterable[str]) -> None:
+    def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:
         """Links change one by one: a broker may be dropped from the moment at which its first is touched."""
-        now, gone = self._cluster.links.broken(), self._gone()
-        soon = exposed(self._topology, now.union(links), {*gone, *nodes})
-        self._at_edge(soon | exposed(self._topology, now, gone))
+        now, gone = self._cluster.links.broken(), self._in_state("paused", "dead")
+        soon = exposed(self._topology, now.union(links), gone.union(stopped, dead))
+        self._at_edge(soon | exposed(self._topology, now, gone), self._in_state("dead").union(dead))
 
-    def _gone(self) -> list[str]:
-        return [name for name, node in self._cluster.nodes.items() if node.process.state != "running"]
+    def _in_state(self, *states: str) -> set[str]:
+        return {name for name, node in self._cluster.nodes.items() if node.process.state in states}
 
     def _edge(self, number: int, edge: str, began_ns: int, spec: FaultSpec, made: FaultPlan) -> None:
         broken = self._cluster.links.broken()
-        gone = self._gone()
+        gone = self._in_state("paused", "dead")
         nodes = self._topology.nodes
         variant = None if made.effect is None else made.effect.value
         links = [str(link) for link in made.links]
@@ -129,7 +130,7 @@ class Nemesis:
         )
         what = f"{spec.kind}{f' ({variant})' if variant else ''} of {', '.join(made.nodes)}"
         self._say(f"{'begins' if edge == 'start' else 'ends'}: {what}; sides {_shown(now)}")
-        self._at_edge(exposed(self._topology, broken, gone))
+        self._at_edge(exposed(self._topology, broken, gone), self._in_state("dead"))
 
 
 def _shown(found: Iterable[Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ a harness that is killed without a chance to act, the kernel ends each child (``
 import asyncio
 import contextlib
 import ctypes
+import fcntl
 import os
 import random
 import signal
@@ -15,7 +16,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
+from replicated_namesrv import provision
 from replicated_namesrv.errors import NamesrvError
 
 STOP_TIMEOUT_S = 10.0
@@ -137,18 +140,57 @@ def _die_with(parent_pid: int) -> Callable[[], None]:
     return set_death_signal
 
 
-def free_ports(count: int, rng: random.Random) -> list[int]:
-    """Different ports of 127.0.0.1 that nobody listens on. Raises ProcessError."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
+class Ports:
+    """Ports of 127.0.0.1 for one run.
+
+    Runs of other processes at the same time get others: each port is held by a lock on its byte of one file, which the kernel
+    lets go when the process ends.
+    """
+
+    _file: ClassVar[int | None] = None
+    """Descriptor, open as long as this process lives: closing it would end all its locks."""
+
+    def __init__(self, count: int, rng: random.Random) -> None:
+        """Raises ProcessError: there are not so many."""
+        if Ports._file is None:
+            folder = provision.cache_dir()
+            folder.mkdir(parents=True, exist_ok=True)
+            Ports._file = os.open(folder / "chaos-ports.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self.numbers: list[int] = []
         for port in rng.sample(range(PORT_FIRST, PORT_END), PORT_END - PORT_FIRST):
-            attempt = held.enter_context(socket.socket())
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                attempt.bind(("127.0.0.1", port))
-                found.append(port)
-            if len(found) == count:
-                return found
-    raise ProcessError(
-        f"{count} free ports are needed between {PORT_FIRST} and {PORT_END}, {len(found)} are there; end other runs"
-    )
+            if len(self.numbers) == count:
+                break
+            if self._lock(port, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                if _is_free(port):
+                    self.numbers.append(port)
+                else:
+                    self._lock(port, fcntl.LOCK_UN)
+        if len(self.numbers) < count:
+            found = len(self.numbers)
+            self.release()
+            raise ProcessError(f"{count} free ports are needed of {PORT_FIRST} to {PORT_END}, {found} are there; end other runs")
+
+    def release(self) -> None:
+        """Let others have them."""
+        for port in self.numbers:
+            self._lock(port, fcntl.LOCK_UN)
+        self.numbers = []
+
+    @staticmethod
+    def _lock(port: int, operation: int) -> bool:
+        assert Ports._file is not None
+        try:
+            fcntl.lockf(Ports._file, operation, 1, port)
+        except OSError:
+            return False
+        return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -202,7 +202,7 @@ class Truth(Record):
     """Counts the starts of this broker."""
     state: str
     """starting, serving (its first registration was acknowledged), stopping, stopped, dead (connections closed), silent (dead
-    with its connections left open), exposed (alive, and yet a correct CP cluster may drop it: no link to a majority), safe."""
+    with its connections left open), exposed (alive, and yet a correct CP cluster may drop it), safe (no longer so)."""
     writable: bool
     version: str | None
     """Version of the topics that it now stands for."""

@@ -120,10 +120,10 @@ class _Stage:
         nemesis_rng, workload_rng = random.Random(rng.random()), random.Random(rng.random())
         self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng)
         self._nemesis = Nemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
-        self._links = cluster.links
+        self._cluster = cluster
 
-    def _at_edge(self, exposed: set[str]) -> None:
-        self._workload.at_edge(exposed)
+    def _at_edge(self, exposed: set[str], dead: set[str]) -> None:
+        self._workload.at_edge(exposed, dead)
         self._observer.at_edge()
 
     async def play(self) -> None:
@@ -153,13 +153,15 @@ class _Stage:
             group.create_task(self._nemesis.run(faults, timing.fault_s))
             group.create_task(workload.during_fault(timing.fault_s))
             group.create_task(asyncio.sleep(timing.fault_s))
-        await self._links.reset()
+        await self._cluster.links.reset()
         self._phase("heal")
         workload.complain()
+        self._cluster.check()
         await workload.calm()
         await self._settle(timing.heal_s)
         self._phase("final")
         workload.complain()
+        self._cluster.check()
         await workload.end()
         await workload.final_reads()
         self._observer.at_edge()

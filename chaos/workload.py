@@ -7,6 +7,7 @@ some on few KV keys, one for each weaker read level, and the probe.
 """
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import Coroutine, Sequence
@@ -25,7 +26,7 @@ from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVers
 PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
-FINAL_TRIES = 40
+FINAL_S = 20.0
 _BROKER_PORT = 10_911
 
 
@@ -80,6 +81,7 @@ class Workload:
         self._cluster = cluster
         self._tasks: set[asyncio.Task[Any]] = set()
         self._changing = True
+        self._dead: set[str] = set()
         self._agents: dict[str, BrokerAgent] = {}
         self.brokers = self._make_brokers()
         self.clients = {name: self._make_client(name, kind) for name, kind in cast.clients.items()}
@@ -91,7 +93,7 @@ class Workload:
             version=BrokerVersion.V5_3,
             register_period_ms=spec.register_period_ms,
             heartbeat_timeout_ms=spec.broker_timeout_ms,
-            register_timeout_ms=spec.register_period_ms,
+            register_timeout_ms=spec.broker_timeout_ms // 2,
             scan_interval_ms=max(100, spec.register_period_ms // 2),
         )
         found = {}
@@ -102,7 +104,16 @@ class Workload:
             servers = {node: self._cluster.address(Link(name, node)) for node in self._cast.nodes}
             rng = random.Random(self._rng.random())
             found[name] = ChaosBroker(
-                identity, topics, servers, options, self._recorder, rng, clock, lambda: next(queues), self._agents
+                identity,
+                topics,
+                servers,
+                options,
+                self._recorder,
+                rng,
+                clock,
+                lambda: next(queues),
+                lambda node: node not in self._dead,
+                self._agents,
             )
         if "pair/1" in found:
             found["pair/1"].follow(found["pair/0"])
@@ -118,13 +129,11 @@ class Workload:
         """Whether a message sent to ``brokerName/0`` now would be taken: it lives, and is the master."""
         return any(one.name == broker and one.alive and one.writable for one in self.brokers.values())
 
-    def at_edge(self, exposed: set[str]) -> None:
-        """The links changed: brokers of ``exposed`` may now be dropped, and no others."""
+    def at_edge(self, exposed: set[str], dead: set[str]) -> None:
+        """Links or nodes change: brokers of ``exposed`` may now be dropped, and no others; nodes of ``dead`` do not run."""
+        self._dead = dead
         for name, broker in self.brokers.items():
-            if name in exposed:
-                broker.expose()
-            else:
-                broker.cover()
+            broker.set_cut(name in exposed)
 
     async def start(self) -> None:
         """Start the brokers; they have registered where they could when this returns."""
@@ -196,12 +205,12 @@ class Workload:
         """Every key and topic from every node once more; a node that gives no answer is asked again."""
         probe = self.clients["probe"]
         asked = [(probe.get, key) for key in self._cast.kv_keys] + [(probe.route, topic) for topic in self._cast.all_topics()]
-        for read, key in asked:
-            for node in self._cast.nodes:
-                for _ in range(FINAL_TRIES):
-                    if (await read(key, node=node)).outcome == OK:
-                        break
-                    await asyncio.sleep(0.1)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FINAL_S):
+                for read, key in asked:
+                    for node in self._cast.nodes:
+                        while (await read(key, node=node)).outcome != OK:  # noqa: ASYNC110 - each look is a question
+                            await asyncio.sleep(0.1)
 
     async def close(self) -> None:
         """End everything, without a word where nobody listens any more."""

@@ -12,8 +12,8 @@ from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Verdict
 
-STALL_NS = 2_500_000_000
-"""Cover records come every second: a longer gap between records of any kind means that nothing here ran."""
+STALL_NS = 500_000_000
+"""A hundred records and more come every second: a longer gap means that nothing here ran, and hardly a node either."""
 States = dict[str, tuple[Member, ...] | None]
 
 

@@ -1,9 +1,13 @@
 """Scenario files: those that come with the product, and what a mistake in one's own is told."""
 
+import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.chaos.processes import Ports
 from replicated_namesrv.chaos.scenario import Kind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
 from replicated_namesrv.errors import SettingError
@@ -68,3 +72,19 @@ def test_a_mistake_is_told_with_its_remedy(tmp_path: Path, content: str, expecte
 def test_a_name_that_is_none_is_told_the_nearest() -> None:
     with pytest.raises(SettingError, match="did you mean isolate-leader"):
         load("isolate-leadr")
+
+
+def test_two_runs_at_once_get_different_ports() -> None:
+    """The other run is another process: locks of one process never keep it from itself."""
+    program = (
+        "import random, sys; from replicated_namesrv.chaos.processes import Ports\n"
+        "ports = Ports(20, random.Random(1)); print(*ports.numbers, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        mine = Ports(20, random.Random(1))
+        assert len(theirs) == 20
+        assert not theirs & set(mine.numbers)
+        mine.release()
+        other.communicate("")

@@ -11,7 +11,7 @@ import pytest
 from replicated_namesrv import provision
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.links import Impairment, Links
-from replicated_namesrv.chaos.processes import ChildProcess, free_ports
+from replicated_namesrv.chaos.processes import ChildProcess, Ports
 from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient, ToxiproxyError
 
 pytestmark = pytest.mark.slow  # the server may have to be built first
@@ -48,7 +48,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
 
 
 async def test_refusals_are_errors_and_each_server_has_its_own_client(tmp_path: Path) -> None:
-    first, second, listen = free_ports(3, random.SystemRandom())
+    first, second, listen = Ports(3, random.SystemRandom()).numbers
     async with server(tmp_path, first) as one, server(tmp_path, second) as two:
         one.populate([ProxyPlan("a", f"127.0.0.1:{listen}", "127.0.0.1:9")])
         with pytest.raises(ToxiproxyError, match="address already in use"):
@@ -70,7 +70,7 @@ async def test_refusals_are_errors_and_each_server_has_its_own_client(tmp_path: 
 
 
 async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Path) -> None:
-    control, *listens = free_ports(3, random.SystemRandom())
+    control, *listens = Ports(3, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]
     async with server(tmp_path, control) as client:
