@@ -106,6 +106,11 @@ class Process:
         """Whether the process still runs."""
         return self.child.poll() is None
 
+    def last_words(self) -> str:
+        """How it stands and the end of its log, for the reader of an error."""
+        lines = self.log.read_text(errors="replace").splitlines()[-3:]
+        return f"{self.name} {'runs' if self.alive() else 'has ended'}, {self.log}: " + " | ".join(lines)
+
     def kill(self) -> None:
         """End it at once, without a word to anyone."""
         self.child.kill()
@@ -185,8 +190,11 @@ class Lab:
         if self._mode == "cp":
             shared["peers"] = ",".join(f"{name}=127.0.0.1:{port + 20}" for name, port in ports.items())
         started = [self._start_namesrv(name, port, shared) for name, port in ports.items()]
-        for address, process in started:
-            wait_for(partial(ask, address, 206), f"{process.name} serves on {address} (log: {process.log})")
+        try:
+            for address, process in started:
+                wait_for(partial(ask, address, 206), f"{process.name} serves on {address}")
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *(process.last_words() for _, process in started)])) from None
         return started
 
     def _start_namesrv(self, name: str, port: int, settings: Mapping[str, str]) -> tuple[str, Process]:
