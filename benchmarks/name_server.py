@@ -1,6 +1,6 @@
 """Our node beside RocketMQ's own name server: CPU per request, latency, stalls and memory, alternating in one run.
 
-    python -m benchmarks.name_server [--seconds 4] [--rounds 3] [--only route,rate,register,stall,size] [--json]
+    python -m benchmarks.name_server [--seconds 4] [--rounds 3] [--only route,rate,register,stall,hostile,size] [--json]
 
 The load comes from a Go program over raw epoll (benchmarks/loadgen), so that the generator is not what is measured. CPU is that
 of the server process alone, from the kernel's accounting, divided by the requests that were answered; both servers get a
@@ -48,12 +48,12 @@ class Server:
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
-    def rss_mb(self) -> float:
-        """Resident memory."""
+    def rss_mb(self, name: str = "VmRSS") -> float:
+        """Resident memory; ``VmHWM``: the most there has been."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS"):
+            if line.startswith(name):
                 return int(line.split()[1]) / 1024
-        raise AssertionError("no VmRSS")
+        raise AssertionError(f"no {name}")
 
 
 class LoadGenerator:
@@ -192,6 +192,23 @@ def measure_stalls(generator: LoadGenerator, server: Server, arguments: argparse
             )  # fmt: skip
 
 
+def measure_hostile(generator: LoadGenerator, server: Server, arguments: argparse.Namespace, report: Report) -> None:
+    """How long a route query waits while 40 connections send costly registrations of 16 MB, and what memory is left of them."""
+    before = server.rss_mb()
+    with generator.staying("seed", server, "-brokers", "1", "-topics", "100"):
+        attack = [str(generator._program), "hostile", "-addr", server.address, "-connections", "40"]
+        attack += ["-seconds", str(arguments.seconds)]
+        with subprocess.Popen(attack, stdout=subprocess.PIPE) as attackers:
+            asked = generator.run("route", server, "-rate", "500", "-topics", "100", "-seconds", str(arguments.seconds))
+            sent = json.loads(attackers.communicate()[0])
+        generator.run("route", server, "-rate", "500", "-topics", "100", "-seconds", "3")
+        figures = {f"{key}_ms": asked[f"{key}_us"] / 1000 for key in ("p50", "p99", "max")}
+        report.note(
+            "route wait beside registrations of 16 MB", **figures, frames=sent["requests"],
+            rss_before_mb=before, rss_peak_mb=server.rss_mb("VmHWM"), rss_after_mb=server.rss_mb(),
+        )  # fmt: skip
+
+
 def measure_size(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespace, report: Report) -> None:
     """300 brokers x 10,000 topics, and 10,000 connections that say nothing, each on a fresh node."""
     server = ours(lab, "full")
@@ -219,7 +236,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
     parser.add_argument("--seconds", type=float, default=4, help="length of one run (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="counted runs of each case and server (default 3)")
-    parser.add_argument("--only", default="route,rate,register,stall,size", help="parts to measure, separated by commas")
+    parser.add_argument("--only", default="route,rate,register,stall,hostile,size", help="parts to measure, separated by commas")
     parser.add_argument("--json", metavar="FILE", help="write every figure there as well")
 
 
@@ -256,6 +273,8 @@ def main() -> int:
             measure_registrations(generator, servers, arguments, report)
         if "stall" in arguments.only:
             measure_stalls(generator, ours(lab, "stall"), arguments, report)
+        if "hostile" in arguments.only:
+            measure_hostile(generator, ours(lab, "hostile"), arguments, report)
         if "size" in arguments.only:
             measure_size(generator, lab, arguments, report)
     if arguments.json:

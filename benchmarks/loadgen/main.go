@@ -3,6 +3,7 @@
 //	loadgen route    -addr 127.0.0.1:9876 -connections 16 -in-flight 1 -seconds 5 -topics 1000 [-rate N]
 //	loadgen register -addr 127.0.0.1:9876 -seconds 5 -topics 1000 -change none|one|all [-broker NAME] [-connections N]
 //	loadgen seed     -addr 127.0.0.1:9876 -brokers 8 -topics 1000      (registers and stays until stdin closes)
+//	loadgen hostile  -addr 127.0.0.1:9876 -connections 40 -seconds 5    (registrations of 16 MB that are costly to read)
 //	loadgen idle     -addr 127.0.0.1:9876 -connections 10000           (connects, says nothing, stays until stdin closes)
 //
 // It prints one JSON document: requests, errors, seconds, latencies in microseconds. The CPU time of the server is read by the caller.
@@ -46,7 +47,7 @@ func fail(format string, arguments ...any) {
 
 func main() {
 	if len(os.Args) < 2 {
-		fail("give one of: route, register, seed, idle")
+		fail("give one of: route, register, hostile, seed, idle")
 	}
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	var o options
@@ -65,6 +66,8 @@ func main() {
 		print(runRoute(o))
 	case "register":
 		print(runRegister(o))
+	case "hostile":
+		print(runHostile(o))
 	case "seed":
 		runSeed(o)
 		fmt.Println("ready")
@@ -74,7 +77,7 @@ func main() {
 		fmt.Println("ready")
 		io.Copy(io.Discard, os.Stdin)
 	default:
-		fail("%s: unknown; give one of: route, register, seed, idle", os.Args[1])
+		fail("%s: unknown; give one of: route, register, hostile, seed, idle", os.Args[1])
 	}
 }
 
