@@ -84,7 +84,7 @@ class Timing:
 
     steady_s: float = 2.5
     fault_s: float = 7.0
-    heal_s: float = 8.0
+    heal_s: float = 12.0
     """At most: it ends when the nodes have agreed for a while, but not before three seconds."""
 
 
@@ -122,7 +122,7 @@ class WorkloadSpec:
 class Promises:
     """Limits that the checkers hold a run to."""
 
-    converge_s: float = 6.0
+    converge_s: float = 8.0
     """From the end of the last fault until all nodes answer the same."""
     gap_s: float = 6.0
     """Longest time without a success, for clients that can reach a side with a majority."""

@@ -1,9 +1,11 @@
 """Real runs: the smoke suite in both modes, and the proof that its checkers bite.
 
-What is asserted never depends on how fast this machine is: a run whose machine stood still is unknown in what it says of time.
+What is asserted never depends on how fast this machine is: limits of time are lifted, and a run may take as long as its nodes
+need to agree.
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
@@ -25,10 +27,17 @@ SAFETY = {
 }
 
 
+def patient(plan: RunPlan) -> RunPlan:
+    """The same run with limits of time that no busy machine reaches."""
+    promises = dataclasses.replace(plan.scenario.promises, converge_s=120.0, gap_s=120.0, ghost_margin_s=60.0)
+    timing = dataclasses.replace(plan.scenario.timing, heal_s=120.0)
+    return dataclasses.replace(plan, scenario=dataclasses.replace(plan.scenario, promises=promises, timing=timing))
+
+
 @pytest.mark.parametrize("plan", smoke_plans(), ids=lambda plan: plan.name)
 def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
     """What a mode promises holds; and what CP promises is found broken in AP, whatever the fault."""
-    done = execute(plan, tmp_path, print)
+    done = execute(patient(plan), tmp_path, print)
     found = {check.name: check.verdict for check in done.judgement.checks}
     broken = [check for check in done.judgement.checks if check.verdict is Verdict.VIOLATED and done.judgement.promised(check)]
     assert not broken, f"{broken}\nsee {done.folder}"
