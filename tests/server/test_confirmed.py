@@ -5,6 +5,8 @@ import struct
 from asyncio import Future, get_running_loop
 from pathlib import Path
 
+import pytest
+
 from replicated_namesrv.compat.node import IndependentNode
 from replicated_namesrv.errors import UnavailableError
 from replicated_namesrv.service import Freshness, ReadLevel
@@ -127,3 +129,74 @@ def test_a_connection_that_is_gone_before_the_barrier_completes(tmp_path: Path) 
         assert server.metrics.pending_requests == 0
         node.at_once = True
         assert other.call(105, {"topic": "None"}).code == 17
+
+
+class SharingNode(ConfirmingNode):
+    """All reads that wait share one barrier."""
+
+    def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
+        if not self.at_once and self.barriers:
+            return self.barriers[0]
+        return super().barrier(level, max_staleness_ms)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_connections_that_share_a_barrier(changes: bool, tmp_path: Path) -> None:
+    with (
+        live_server(tmp_path, SharingNode) as server,
+        Peer(server.port) as first,
+        Peer(server.port) as second,
+        Peer(server.port) as other,
+    ):
+        node = prepared(server, first)
+        second.send(request(216, {"topic": "None"}))  # decides what the connection speaks
+        assert second.answers(1)[0].code == 0
+        for peer in (first, second):
+            before = server.metrics.pending_requests
+            peer.send(request(105, {"topic": "T"}, opaque=7) + request(105, {"topic": "U"}, opaque=8))
+            wait_until(lambda: server.metrics.pending_requests > before, "the queries to wait")  # noqa: B023 - waited for in the loop
+        assert len(node.barriers) == 1
+        counted = server.do(lambda: server.metrics.request_counts().get((105, 0), 0))
+        if changes:
+            other.send(request(216, {"topic": "T"}))
+            assert other.answers(1)[0].code == 0
+        node.at_once = True
+        server.do(lambda: complete(node))
+        for peer in (first, second):
+            answers = peer.answers(2)
+            assert {a.header.opaque: a.code for a in answers} == {7: 17 if changes else 0, 8: 0}
+        counts = server.do(server.metrics.request_counts)
+        assert counts[105, 0] - counted == (-2 if changes else 0), (
+            "counted when they were looked up, corrected where that was wrong"
+        )
+        assert counts.get((105, 17), 0) == (2 if changes else 0)
+        assert server.metrics.pending_requests == 0
+
+
+def test_a_fence_answers_what_is_confirmed_and_closes_everything(tmp_path: Path) -> None:
+    with (
+        live_server(tmp_path, ConfirmingNode) as server,
+        Peer(server.port) as confirmed,
+        Peer(server.port) as unconfirmed,
+        Peer(server.port) as idle,
+    ):
+        node = prepared(server, confirmed)
+        for number, peer in enumerate((confirmed, unconfirmed)):
+            peer.send(request(105, {"topic": "T"}, opaque=7))
+            wait_until(lambda: len(node.barriers) > number, "the query to wait")  # noqa: B023 - waited for in the loop
+
+        def fence() -> None:
+            node.barriers[0].set_result(FRESH)
+            server.server.fence()
+
+        server.do(fence)
+        assert confirmed.answers(1)[0].code == 0
+        assert confirmed.is_closed()
+        assert unconfirmed.is_closed(), "though nobody ever says what became of its barrier"
+        assert idle.is_closed()
+        with pytest.raises(ConnectionRefusedError):
+            Peer(server.port)
+        server.wait_for(server.server.unfence())
+        node.at_once = True
+        with Peer(server.port) as again:
+            assert again.call(105, {"topic": "T"}).code == 17, "the node below is an independent one: T went with its broker"
