@@ -134,6 +134,8 @@ class _Stage:
             for task in background:
                 if task.done():
                     await task
+        except ExceptionGroup as group:
+            raise _first(group) from group
         finally:
             for task in background:
                 task.cancel()
@@ -181,6 +183,14 @@ class _Stage:
     def _phase(self, name: str) -> None:
         self._recorder.write(Phase(self._recorder.now_ns(), name))
         self._say(f"phase {name}: {self._recorder.succeeded} of {self._recorder.issued} operations succeeded so far")
+
+
+def _first(group: ExceptionGroup) -> Exception:
+    """Of errors that came together the first: it is the one to tell."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _manifest(plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, cluster: Cluster) -> dict[str, Any]:

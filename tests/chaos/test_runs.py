@@ -7,6 +7,7 @@ need to agree.
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,6 +70,14 @@ def test_a_leader_that_does_not_ask_its_majority_is_caught(tmp_path: Path) -> No
     plan = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, duration_s=3.0, node_command=without)
     done = execute(plan, tmp_path, print)
     assert done.judgement.verdict is Verdict.VIOLATED, f"nothing was found, see {done.folder}"
+
+
+def test_a_node_that_does_not_start_is_told_and_unknown(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "replicated_namesrv", "chaos", "run", "no-fault", "--out", str(tmp_path)]
+    done = subprocess.run([*command, "--node-command", "false"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert re.search(r"namesrv chaos run: n\d ended \(exit status 1\), see", done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
