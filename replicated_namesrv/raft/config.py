@@ -78,7 +78,8 @@ class RaftConfig:
     clock_drift_max: float = 0.05
     """Greatest relative difference of clock rates between two nodes. Leases are shortened by twice this share."""
     lease_reads: bool = False
-    """Whether ``lease_read`` may answer from the lease; otherwise it is a read index."""
+    """Whether ``lease_read`` may answer from the lease; otherwise it is a read index. The lease rests on what the others promise:
+    ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
     proposal_timeout_ms: int = 5_000
     """A proposal undecided for this long ends as indeterminate (or rejected, if it surely left no trace)."""
     read_timeout_ms: int = 2_000

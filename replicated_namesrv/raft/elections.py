@@ -71,8 +71,9 @@ class Elections:
         return max(0.0, self._forgiven_until - now)
 
     def patience(self, now: float) -> float:
-        """How long a leader may have heard nothing of a majority: the usual time must have passed since silence was forgiven."""
-        if now >= self._forgiven_until + self._min:
+        """How long a leader may have heard nothing of a majority: longer until the usual time has passed since silence was
+        forgiven, and while a large command is not committed."""
+        if now >= self._forgiven_until + self._min and self._large_entry[0] <= self._node.core.commit_index:
             return self._min
         return self._min + self._node.config.forgiven_ms_max / 1000
 

@@ -31,7 +31,7 @@ WORK_SECONDS = 0.2
 
 
 class MapMachine:
-    """``key=value`` commands; the result is the number of commands applied. Keys ``work…`` take WORK_SECONDS of processor time."""
+    """``key=value`` commands; the result is the number of commands applied. Keys ``work…`` take WORK_SECONDS to apply."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
