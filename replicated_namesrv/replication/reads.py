@@ -109,6 +109,8 @@ class Reads:
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
             self._others_came = True
             return shared
+        if not self._is_live:
+            raise UnavailableError("this node has not caught up with a majority since its start")
         wanted = level or self._default
         if wanted is LEASE and self._group.lease_valid():
             return Freshness(LEASE, self._group.term, self._group.leader or "", 0)
@@ -153,8 +155,6 @@ class Reads:
 
     def _stale(self, max_staleness_ms: int | None) -> Freshness:
         age_ms = self.staleness_ms
-        if age_ms == UNKNOWN_AGE:
-            raise UnavailableError("this node has not caught up with a majority since its start")
         if max_staleness_ms is not None and age_ms > max_staleness_ms:
             raise StaleReadError(
                 f"maxStalenessMs={max_staleness_ms}: the state here is {age_ms} ms old; allow more, ask for "

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.node import Node
+from replicated_namesrv.settings import load_settings
 from tests.support.nodes import http, run_command, running_node
-from tests.support.ports import free_port
+from tests.support.ports import free_port, free_ports
+from tests.support.waiting import until
 
 VIEWS = ("/v1/topics", "/v1/brokers", "/v1/kv", "/v1/digest", "/v1/config")
 NAMES = ("readLevel", "revision", "raftTerm", "stalenessMs", "leader")
@@ -56,6 +58,28 @@ async def test_an_independent_node_promises_nothing(tmp_path: Path) -> None:
         bounded = await http(port, "/v1/topics?maxStalenessMs=5000")
         assert bounded.status == 412
         assert "this node is independent (mode=ap)" in bounded.json["error"]
+
+
+async def test_a_starting_node_says_that_it_has_not_caught_up(tmp_path: Path) -> None:
+    one, *others = free_ports(3)
+    peers = f"n1=127.0.0.1:{one},n2=127.0.0.1:{others[0]},n3=127.0.0.1:{others[1]}"
+    addresses = {"bindAddress": "127.0.0.1", "listenPort": "0", "adminListen": "127.0.0.1:0"}
+    flags = {**addresses, "dataDir": str(tmp_path), "mode": "cp", "nodeId": "n1", "peers": peers}
+    node = Node(load_settings(flags=flags, environment={}))
+    admin = node.admin
+    assert admin is not None
+    starting = asyncio.create_task(node.start())
+    try:
+        address = await until(lambda: admin.address, "the admin port")
+        assert address is not None
+        for query in ("", "?readConsistency=stale", "?readConsistency=lease"):
+            answer = await http(address[1], f"/v1/topics{query}")
+            assert (answer.status, answer.json["error"]) == (503, "this node has not caught up with a majority since its start")
+        assert (await http(address[1], "/readyz")).status == 503
+        assert (await http(address[1], "/livez")).status == 200
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
 
 
 async def namesrv(node: Node, *arguments: str) -> tuple[int, str, str]:

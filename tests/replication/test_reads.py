@@ -250,8 +250,9 @@ async def test_whoever_gives_up_waiting_takes_nobody_along(serves_stale: bool) -
 async def test_before_it_has_caught_up_a_node_vouches_for_nothing() -> None:
     scene = Scene(live=False)
     assert scene.reads.staleness_ms == UNKNOWN_AGE
-    with pytest.raises(UnavailableError, match="not caught up"):
-        scene.at_once(STALE)
+    for level in (None, LINEARIZABLE, LEASE, STALE):
+        with pytest.raises(UnavailableError, match="not caught up"):
+            scene.reads.barrier(level, None)
     scene.run(10 * FENCE_AFTER_MS)
     assert not scene.changes
     asked_ms = scene.now_ms
