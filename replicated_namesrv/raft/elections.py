@@ -33,7 +33,7 @@ class Elections:
         self._max = config.election_max_ms / 1000
         now = node.environment.now()
         self.leader_heard_at = now if node.defences.boot_silence else NEVER
-        self._forgiven_until = NEVER
+        self._forgiven_until, self._grace = NEVER, 0.0
         self._large_entry = 0, 0
         """(index, size) of the newest entry that cannot be worked on in slices."""
         self.deadline = 0.0
@@ -63,7 +63,7 @@ class Elections:
         before = self.forgiven(now)
         seconds = min(size / config.forgiven_bytes_per_second, config.forgiven_ms_max / 1000)
         if seconds > before:
-            self._forgiven_until = now + seconds
+            self._grace, self._forgiven_until = seconds, now + seconds
             self.deadline += seconds - before
 
     def forgiven(self, now: float) -> float:
@@ -75,7 +75,7 @@ class Elections:
         forgiven, and while a large command is not committed."""
         if now >= self._forgiven_until + self._min and self._large_entry[0] <= self._node.core.commit_index:
             return self._min
-        return self._min + self._node.config.forgiven_ms_max / 1000
+        return self._min + self._grace
 
     def heard_leader(self, peer: str) -> None:
         """A message of the current term's leader arrived."""
