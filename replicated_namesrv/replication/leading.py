@@ -126,7 +126,7 @@ class Leading:
         self._admission = Admission(machine.marks)
         self._removing: set[tuple[Key, int]] = set()
         self._suspects: dict[Key, None] = {}
-        """Brokers of which a connection was lost."""
+        """Brokers of which a connection was lost since all were looked at."""
         self._unjudged: list[tuple[str, Report, bool]] = []
         self._is_judging = False
         self._early: dict[Asker, Inquiry] = {}
@@ -303,6 +303,7 @@ class Leading:
         state = self._machine.state
         if now - self._last_scan_ms >= SCAN_INTERVAL_MS:
             self._last_scan_ms = now
+            self._suspects.clear()
             leases = [Lease((r.cluster_name, r.broker_addr), r.epoch, r.heartbeat_timeout_ms) for r in state.registrations()]
             if now - self._last_ages_ms >= AGES_INTERVAL_MS:
                 self._last_ages_ms = now

@@ -159,7 +159,6 @@ class Registrations:
         elif connection_id in self._opened:
             self._carriers[connection_id] = connection
             attachments.attach(key, epoch, connection_id, now)
-        self._signs.report_soon()
 
     # Registrations
 
@@ -229,6 +228,7 @@ class Registrations:
         held = self._machine.state.registration(*key)
         if held is not None and held.epoch == applied.result.epoch:
             self._attach(key, held.epoch, connection)
+            self._signs.report_soon()
         return applied.result
 
     def renew_unchanged(
@@ -260,7 +260,7 @@ class Registrations:
         return await self._signs.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """See NameService."""
+        """See NameService; the leader is told with the next report."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is not None:
             self._attach((cluster_name, broker_addr), registration.epoch, connection)
