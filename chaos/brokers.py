@@ -148,6 +148,10 @@ class ChaosBroker:
         if is_cut:
             self._expose()
 
+    def stood_still(self) -> None:
+        """This process did not run, so the broker was silent: it may be dropped for that."""
+        self._expose()
+
     def _expose(self) -> None:
         if self.alive and self.state != "exposed":
             self._say("exposed")

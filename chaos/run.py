@@ -128,7 +128,8 @@ class _Stage:
 
     async def play(self) -> None:
         """From the first registration to the last read."""
-        background = [asyncio.create_task(work) for work in (self._observer.run(), self._watcher.run())]
+        works = (self._observer.run(), self._watcher.run(), self._workload.watch_own_pauses())
+        background = [asyncio.create_task(work) for work in works]
         try:
             await self._phases()
             for task in background:

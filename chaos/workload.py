@@ -135,6 +135,16 @@ class Workload:
         for name, broker in self.brokers.items():
             broker.set_cut(name in exposed)
 
+    async def watch_own_pauses(self) -> None:
+        """Notice when this process did not run for a third of the brokers' time-out."""
+        loop, limit_s = asyncio.get_running_loop(), self._spec.broker_timeout_ms / 3000
+        while True:
+            before = loop.time()
+            await asyncio.sleep(limit_s / 10)
+            if loop.time() - before > limit_s:
+                for broker in self.brokers.values():
+                    broker.stood_still()
+
     async def start(self) -> None:
         """Start the brokers; they have registered where they could when this returns."""
         await asyncio.gather(*(broker.start() for broker in self.brokers.values()))

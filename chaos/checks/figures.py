@@ -7,7 +7,7 @@ from replicated_namesrv.chaos.checks.final import GONE
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.order import stale_kv_reads
 from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
-from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap, stalled, timeline
+from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap, timeline
 from replicated_namesrv.chaos.records import Election, Send
 
 LOOKS = 3
@@ -75,7 +75,7 @@ def figures(story: Story) -> Figures:
         sends=len(sends),
         misrouted=sum(send.broker is not None and not send.reachable for send in sends),
         elections=sum(isinstance(record, Election) for record in story.trace.records),
-        harness_stall_s=round(stalled(story), 3),
+        harness_stall_s=round(story.stalled_s, 3),
     )
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from replicated_namesrv.chaos.checks.linear import late_copies
-from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result
+from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result, unless_stalled
 from replicated_namesrv.chaos.records import Expiry
 
 SCAN_NS = 1_000_000_000
@@ -145,7 +145,7 @@ def check_ghosts(story: Story) -> CheckResult:
                     f"{story.ms(read.start_ns)}: {read.node} still lists {member.name} in {read.key}, "
                     f"{life.state} since {story.ms(life.start_ns)}"
                 )
-    return result("no ghosts", Promise.BOTH, looked_at, wrong)
+    return unless_stalled(story, result("no ghosts", Promise.BOTH, looked_at, wrong))
 
 
 def check_live_kept(story: Story) -> CheckResult:
@@ -161,4 +161,4 @@ def check_live_kept(story: Story) -> CheckResult:
         life = story.life_at(expiry.broker, expiry.time_ns)
         if life is not None and life.state in ("serving", "safe") and not expiry.broker.startswith("pair/"):
             wrong.append(f"{story.ms(expiry.time_ns)}: {expiry.node} dropped {expiry.broker} ({expiry.cause}), which lives")
-    return result("live brokers are kept", Promise.CP, sum(map(len, story.lives.values())), wrong)
+    return unless_stalled(story, result("live brokers are kept", Promise.CP, sum(map(len, story.lives.values())), wrong))

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link
@@ -51,12 +52,23 @@ class CheckResult:
 
 
 FINDINGS_MAX = 5
+STALL_NS = 500_000_000
+"""A hundred records and more come every second: a longer gap means that nothing here ran."""
 
 
 def result(name: str, promise: Promise, looked_at: int, wrong: Sequence[str]) -> CheckResult:
     """VIOLATED if anything is wrong, UNKNOWN if nothing was looked at."""
     verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
     return CheckResult(name, promise, verdict, looked_at, tuple(wrong[:FINDINGS_MAX]), len(wrong))
+
+
+def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
+    """``found``, but unknown instead of violated where the harness stood still for STALL_NS: then its clients did not ask, its
+    brokers did not renew, and the nodes hardly ran either, so nothing that takes time can be judged."""
+    if found.verdict is Verdict.VIOLATED and story.stalled_s * 1e9 > STALL_NS:
+        text = f"the harness itself stood still for {story.stalled_s:.1f} s, so no time can be judged"
+        return CheckResult(found.name, found.promise, Verdict.UNKNOWN, found.looked_at, (text, *found.findings), 0)
+    return found
 
 
 class Op(NamedTuple):
@@ -164,6 +176,12 @@ class Story:
         """From the begin of ``steady`` to the end of ``final``."""
         spans = [self.phases[name] for name in JUDGED_PHASES if name in self.phases]
         return Span(spans[0].start_ns, spans[-1].end_ns) if spans else Span(0, 0)
+
+    @property
+    def stalled_s(self) -> float:
+        """The longest time for which the harness recorded nothing."""
+        times = sorted(record.time_ns for record in self.trace.records if record.time_ns <= self.judged.end_ns)
+        return max((after - before for before, after in pairwise(times)), default=0) / 1e9
 
     def last_heal_ns(self) -> int:
         """When the last fault had ended, or the phase ``heal`` began if there was none."""

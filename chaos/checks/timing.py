@@ -1,19 +1,27 @@
 """What must happen in time: convergence after the last fault, answers for whoever can reach a majority, and enough of everything.
 
 Limits are a scenario's promises. They are of the order of seconds, far above what the product takes, so that a busy machine does
-not break them; where the harness itself stood still for longer than STALL_NS the judgement is unknown, not violated.
+not break them.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Span, Standing, Story, result
+from replicated_namesrv.chaos.checks.story import (
+    NEVER_NS,
+    CheckResult,
+    Op,
+    Promise,
+    Span,
+    Standing,
+    Story,
+    result,
+    unless_stalled,
+)
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Verdict
 
-STALL_NS = 500_000_000
-"""A hundred records and more come every second: a longer gap means that nothing here ran, and hardly a node either."""
 States = dict[str, tuple[Member, ...] | None]
 
 
@@ -28,7 +36,7 @@ def check_convergence(story: Story) -> CheckResult:
         wrong = ["at the end of the run nodes still answered differently, or not at all"]
     elif converged_s > limit_s:
         wrong = [f"all nodes answered the same only {converged_s:.2f} s after the last fault; {limit_s:g} s are promised"]
-    return _unless_stalled(story, result("convergence", Promise.BOTH, len(story.observations), wrong))
+    return unless_stalled(story, result("convergence", Promise.BOTH, len(story.observations), wrong))
 
 
 def convergence_s(story: Story) -> float | None:
@@ -65,7 +73,7 @@ def check_availability(story: Story) -> CheckResult:
         if gap.end_ns - gap.start_ns > limit_s * 1e9:
             took_s = (gap.end_ns - gap.start_ns) / 1e9
             wrong.append(f"{client} had no success for {took_s:.2f} s from {story.ms(gap.start_ns)}; {limit_s:g} s are promised")
-    return _unless_stalled(story, result("availability", Promise.BOTH, looked_at, wrong))
+    return unless_stalled(story, result("availability", Promise.BOTH, looked_at, wrong))
 
 
 def _by_client(story: Story) -> dict[str, list[Op]]:
@@ -133,16 +141,3 @@ def check_enough(story: Story) -> CheckResult:
             wrong.append(f"{succeeded} operations succeeded in phase {phase}; {needed} are needed to judge")
     verdict = Verdict.UNKNOWN if wrong else Verdict.VALID
     return CheckResult("enough to judge", Promise.BOTH, verdict, counted, tuple(wrong), len(wrong))
-
-
-def stalled(story: Story) -> float:
-    """The longest time in seconds for which the harness recorded nothing."""
-    times = sorted(record.time_ns for record in story.trace.records if record.time_ns <= story.judged.end_ns)
-    return max((after - before for before, after in pairwise(times)), default=0) / 1e9
-
-
-def _unless_stalled(story: Story, found: CheckResult) -> CheckResult:
-    if found.verdict is Verdict.VIOLATED and stalled(story) * 1e9 > STALL_NS:
-        text = f"the harness itself stood still for {stalled(story):.1f} s, so no time can be judged"
-        return CheckResult(found.name, found.promise, Verdict.UNKNOWN, found.looked_at, (text, *found.findings), 0)
-    return found
