@@ -1,9 +1,9 @@
 """Reads: when this node may answer, how fresh that is, and when it has to serve nobody.
 
 A linearizable read waits for a read index that was asked for after the read came. All that come in one go ask for it together,
-which is what makes it cheap; one that comes after the question was sent waits for the next. Any node can do this. A read by
-lease is answered at once by a leader whose lease holds, elsewhere it is linearizable. A stale read is answered at once and told
-its age.
+which is what makes it cheap; what comes after the question was sent waits for the next one, which is asked when it is answered.
+Any node can do this. A read by lease is answered at once by a leader whose lease holds, elsewhere it is linearizable. A stale
+read is answered at once and told its age.
 
 Two clocks, because a process may be stopped and a machine may sleep:
 
@@ -32,7 +32,7 @@ from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 log = logging.getLogger(__name__)
 
 COLLECTING_MAX_MS = 1.0
-"""While reads come in every turn of the loop, how long the first of them waits for others before the index is asked for."""
+"""While reads come in every turn of the loop, how long an index that could be asked for is not, so that they share it."""
 PROBE_INTERVAL_MS = 100.0
 """A majority is asked at least this often, whether or not anybody reads."""
 STEP_MAX_MS = 250.0
@@ -80,6 +80,8 @@ class Reads:
         """For reads whose index was not asked for yet."""
         self._collecting_since_ms = 0.0
         self._others_came = False
+        self._is_asking = False
+        """There is one question at a time: the leader would let the next one wait anyway, and so more share it."""
         self._waiting: dict[Future[Freshness], Future[ReadOutcome] | None] = {}
         """Those that are not answered yet, with the question that was asked for each."""
         self._is_live = False
@@ -124,8 +126,9 @@ class Reads:
             loop = asyncio.get_running_loop()
             shared = self._collecting = loop.create_future()
             self._waiting[shared] = None
-            self._collecting_since_ms = self._now_ms()
-            loop.call_soon(self._ask)
+            if not self._is_asking:
+                self._collecting_since_ms = self._now_ms()
+                loop.call_soon(self._ask)
         else:
             self._others_came = True
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
@@ -140,11 +143,16 @@ class Reads:
             return
         shared, self._collecting = self._collecting, None
         if shared is not None and not shared.done():
+            self._is_asking = True
             question = self._waiting[shared] = self._group.read_index()
             question.add_done_callback(partial(self._answered, shared, self._now_ms()))
 
     def _answered(self, shared: Future[Freshness], asked_ms: float, answer: "Future[ReadOutcome]") -> None:
         self._waiting.pop(shared, None)
+        self._is_asking = False
+        if self._collecting is not None:
+            self._collecting_since_ms = self._now_ms()
+            asyncio.get_running_loop().call_soon(self._ask)
         outcome = Rejected("this node stops") if answer.cancelled() else answer.result()
         if isinstance(outcome, ReadReady):
             self._confirmed(asked_ms)
