@@ -5,10 +5,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from replicated_namesrv.spark.histories import NEVER, Event, judge
-from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, WRITES
+from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, WRITES, arrow
 from replicated_namesrv.verify import Limits, Operation, Outcome, check_history
 
 KINDS = ("put", "delete", "get")
@@ -42,7 +41,7 @@ def judged(kv: DataFrame) -> DataFrame:
         rows: list[dict[str, Any]] = [{**same, "what": "read", **read._asdict()} for read in judgement.reads]
         rows += [{**same, "what": "write", **window._asdict()} for window in judgement.windows]
         rows.append({**same, "what": "key", "verdict": found, "operations": len(events), **judgement.distance._asdict()})
-        return pa.Table.from_pylist(rows, schema=_arrow(JUDGED))
+        return pa.Table.from_pylist(rows, schema=arrow(JUDGED))
 
     return kv.groupBy("run", "key").applyInArrow(of_key, JUDGED)
 
@@ -60,13 +59,6 @@ def writes(judged_table: DataFrame) -> DataFrame:
 def keys(judged_table: DataFrame) -> DataFrame:
     """KEYS: each key's verdict (valid, violated, unknown), and how far from atomic it is."""
     return judged_table.where(F.col("what") == "key").select(*KEYS.names)
-
-
-_ARROW = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32()}
-
-
-def _arrow(schema: StructType) -> pa.Schema:
-    return pa.schema([(field.name, _ARROW[field.dataType.simpleString()]) for field in schema.fields])
 
 
 def verdict(events: list[Event]) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark.divergence import Change, segments_of
-from replicated_namesrv.spark.schemas import SEGMENTS
+from replicated_namesrv.spark.schemas import SEGMENTS, arrow
 
 STANDSTILL_NS = 3_000_000_000
 """Nodes are looked at at least once a second; after three without a record nothing is known."""
@@ -50,17 +50,8 @@ def segments(states_table: DataFrame) -> DataFrame:
 
     def of_group(table: pa.Table) -> pa.Table:
         run, key = table.column("run")[0].as_py(), table.column("key")[0].as_py()
-        found = list(segments_of(_changes(table)))
-        return pa.table(
-            {
-                "run": [run] * len(found),
-                "key": [key] * len(found),
-                "start_ns": [segment.start_ns for segment in found],
-                "end_ns": [segment.end_ns for segment in found],
-                "divergence": [segment.divergence for segment in found],
-                "nodes_known": pa.array([segment.nodes_known for segment in found], pa.int32()),
-            }
-        )
+        found = [{"run": run, "key": key, **segment._asdict()} for segment in segments_of(_changes(table))]
+        return pa.Table.from_pylist(found, schema=arrow(SEGMENTS))
 
     return states_table.groupBy("run", "key").applyInArrow(of_group, SEGMENTS)
 

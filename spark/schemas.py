@@ -1,5 +1,6 @@
 """Schemas of all tables: what each stage takes and gives, declared once. DESIGN.md says what the columns mean."""
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
@@ -89,6 +90,14 @@ JUDGED = StructType(
     ]
 )
 """READS, WRITES and KEYS side by side; ``what`` says which of them a row belongs to."""
+
+_ARROW = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32()}
+
+
+def arrow(schema: StructType) -> pa.Schema:
+    """The same schema for rows made in Python, which say nothing of their types where there are none."""
+    return pa.schema([(field.name, _ARROW[field.dataType.simpleString()]) for field in schema.fields])
+
 
 PER_RUN = _table(
     run=_TEXT, mode=_TEXT, scenario=_TEXT, seed=_LONG, nodes=_INT, fault_s=_REAL, level=_TEXT, phase=_TEXT, side=_TEXT,

@@ -3,7 +3,6 @@
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +13,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 from replicated_namesrv.spark import leaders, metrics, observations, operations, timeline, truth
 from replicated_namesrv.spark.divergence import Change
 from replicated_namesrv.spark.schemas import CORRUPT, RECORDS, RUNS
-from replicated_namesrv.spark.session import session
 from tests.spark.oracles import divergence_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -22,12 +20,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 RUN_COUNT = 1000
 _STORED = StructType([*RECORDS.fields, StructField("mode", StringType()), StructField(CORRUPT, StringType())])
 BROKERS = ("a/0", "b/0", "c/0")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    with session("tests") as running:
-        yield running
 
 
 def looks(chooser: random.Random) -> list[dict[str, Any]]:
@@ -80,7 +72,7 @@ def facts(chooser: random.Random) -> list[dict[str, Any]]:
 def asked(chooser: random.Random) -> list[dict[str, Any]]:
     """Route look-ups and gets; some are never completed."""
     rows = []
-    for op in range(chooser.randint(1, 6)):
+    for op in range(chooser.randint(1, 8)):
         start = chooser.randint(12, 88)
         kind = chooser.choice(("route", "get"))
         rows.append(
