@@ -25,7 +25,7 @@ examples:
   namesrv chaos list                                      the scenarios that come with the product
   namesrv chaos run isolate-leader --mode cp --seed 7     one run, about 20 s
   namesrv chaos run mine.toml --nodes 5                   a scenario of your own (copy one and change it)
-  namesrv chaos compare isolate-leader halves             AP beside CP under the same schedule
+  namesrv chaos compare isolate-leader trickle            AP beside CP under the same schedule
   namesrv chaos suite smoke                               six scenarios in both modes, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
   namesrv chaos check runs/latest                         judge a recorded run again
