@@ -129,6 +129,11 @@ def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
         counts = [verdict["verdict"] for verdict in verdicts if verdict["mode"] == mode]
         told = ", ".join(f"{counts.count(outcome)} {outcome}" for outcome in ("valid", "violated", "unknown"))
         yield f"- {mode.upper()}: {len(counts)} runs, judged by what {mode.upper()} promises: {told}."
+    stalls = sorted(verdict["figures"]["harness_stall_s"] for verdict in verdicts)
+    yield (
+        f"- How busy the machine was: the harness stood still for up to {stalls[len(stalls) // 2]:.2f} s in half of the runs, "
+        f"{stalls[-1]:.2f} s in the worst."
+    )
     for verdict in verdicts:
         wrong = [check for check in verdict["checks"] if check["promised"] and check["verdict"] != "valid"]
         if wrong:
