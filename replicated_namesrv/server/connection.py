@@ -39,8 +39,8 @@ LARGE_ANSWER_BYTES = 65_536
 """An answer of more is written at once, so that back-pressure counts it before the next one is made."""
 LONG_FRAME_BYTES = 65_536
 """An incomplete frame of more is handed on where it was received."""
-ROOM_MAX_BYTES = 1 << 20
-"""Bytes of one connection that are received at one go."""
+ROOM_MIN_BYTES, ROOM_MAX_BYTES = 8192, 1 << 20
+"""Room for what is missing of an incomplete frame, however little has come of it, and however much."""
 SAMPLED_HITS = 16
 """Requests of the fast path of which one read's latency is taken for all."""
 
@@ -158,7 +158,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._partial is None or not self._is_plain:
             return self._host.receive_view
         if self._filled == len(self._partial):
-            room = min(max(LONG_FRAME_BYTES, 3 * self._filled), ROOM_MAX_BYTES, self._needed - self._filled)
+            room = min(max(ROOM_MIN_BYTES, 3 * self._filled), ROOM_MAX_BYTES, self._needed - self._filled)
             self._partial += bytes(room)
         return memoryview(self._partial)[self._filled :]
 
