@@ -66,6 +66,8 @@ class Reads:
         self._sequence = node.boot << 32
         """Never the same in two lives of a node, so that a late answer is not taken for another's."""
         self.count = 0
+        self._lease = (0, 0.0)
+        """(term led, until when the lease holds at least)."""
 
     # Callers
 
@@ -86,13 +88,20 @@ class Reads:
     def lease_valid(self) -> bool:
         """Whether no other leader can exist now, and this one knows all that was committed before it."""
         node = self._node
-        if not node.core.is_leader or node.elections.lease_ended_term == node.core.term or not self._term_committed():
+        term = node.core.term
+        if not node.core.is_leader or node.elections.lease_ended_term == term:
+            return False
+        now = node.environment.now()
+        if self._lease[0] == term and now < self._lease[1]:
+            return True  # later acknowledgements have only prolonged it
+        if not self._term_committed():
             return False
         if node.quorum == 1:
             return True
         drift = 2 * node.config.clock_drift_max if node.defences.lease_drift else 0.0
         lease = node.config.election_min_ms / 1000 * (1 - drift)
-        return node.environment.now() < node.replication.quorum_acknowledged_at() + lease
+        self._lease = term, node.replication.quorum_acknowledged_at() + lease
+        return now < self._lease[1]
 
     def _term_committed(self) -> bool:
         node = self._node

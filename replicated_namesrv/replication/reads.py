@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 COLLECTING_MAX_MS = 1.0
 """While reads come in every turn of the loop, how long an index that could be asked for is not, so that they share it."""
-PROBE_INTERVAL_MS = 100.0
-"""A majority is asked at least this often, whether or not anybody reads."""
+PROBE_AFTER_MS = 200.0
+"""A majority is asked when the state has become this old, whether or not anybody reads."""
 STEP_MAX_MS = 250.0
 """Of the time between two ticks, what counts as run."""
 NO_MAJORITY = "no majority confirms this node"
@@ -202,13 +202,13 @@ class Reads:
         self._confirmed(asked_ms)
 
     def tick(self) -> None:
-        """Call it every PROBE_INTERVAL_MS."""
+        """Call it about ten times a second."""
         now = self._now_ms()
         self._silent_ms += min(now - self._ticked_ms, STEP_MAX_MS)
         self._ticked_ms = now
         if not self._is_live:
             return
-        if not self._is_probing and now - self._fresh_ms >= PROBE_INTERVAL_MS / 2:
+        if not self._is_probing and now - self._fresh_ms >= PROBE_AFTER_MS:
             self._is_probing = True
             self._group.read_index().add_done_callback(partial(self._probed, now))
         if not self.fenced and self._silent_ms > self._fence_after_ms and not any(map(is_ready, self._waiting.values())):

@@ -124,7 +124,7 @@ async def test_lease_only_while_it_holds() -> None:
 
 async def test_age_counts_from_when_the_confirmed_question_was_asked() -> None:
     scene = Scene()
-    scene.run(TICK_MS)
+    scene.run(2 * TICK_MS)
     scene.now_ms += 400
     await scene.answer()
     assert scene.at_once(STALE).staleness_ms == 400, "not from the answer: others may have written meanwhile"
@@ -150,7 +150,7 @@ async def test_a_pause_ages_the_state_but_is_no_silence_of_the_others() -> None:
 
 async def test_an_answer_that_waited_out_a_pause_makes_nothing_younger() -> None:
     scene = Scene()
-    scene.run(TICK_MS)
+    scene.run(2 * TICK_MS)
     scene.now_ms += 60_000
     await scene.answer()
     assert scene.at_once(STALE).staleness_ms == 60_000
