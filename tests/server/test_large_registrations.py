@@ -157,7 +157,7 @@ def test_a_refused_body_is_freed_with_its_answer(tmp_path: Path, monkeypatch: py
         refused = peer.call(103, broker_fields(), b'{"a":' + LARGE)
         assert refused.code == 1
         assert "Failed to decode" in (refused.header.remark or "")
-        wait_until(lambda: server.do(lambda: not alive), "the body to be freed", 5)
+        wait_until(lambda: server.do(lambda: not alive), "the body to be freed", 60)
 
 
 class RefusingNode(IndependentNode):
