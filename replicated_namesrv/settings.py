@@ -371,6 +371,7 @@ ROWS: dict[str, Row] = {row.name: row for row in _rows()}
 
 ENVIRONMENT_PREFIX = "NAMESRV_"
 _FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
+_OPERATORS_VARIABLE = "NAMESRV_ADMIN"
 """RocketMQ's own client variable, and what Kubernetes sets for a service of the name namesrv."""
 
 
@@ -445,7 +446,7 @@ def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], o
             continue
         row = by_variable.get(variable)
         if row is None:
-            if variable.startswith(_FOREIGN_ENVIRONMENT):
+            if variable.startswith(_FOREIGN_ENVIRONMENT) or variable == _OPERATORS_VARIABLE:
                 continue
             near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.8)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -66,6 +66,9 @@ def leader_among(nodes: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], arguments: argparse.Namespace) -> int:
+    if arguments.to == leader["nodeId"]:
+        print(f"{arguments.to} leads already, in term {leader['term']}", file=sys.stderr)
+        return GOOD
     path = "/v1/leader/transfer" + (f"?to={arguments.to}" if arguments.to else "")
     try:
         admin.ask(leader["admin"], path, "POST")

@@ -106,11 +106,12 @@ def assess(nodes: list[dict[str, Any]]) -> Report:
 def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], problems: list[str]) -> bool:
     newest = max(answering, key=lambda node: int(node["term"]))
     leaders = [node["nodeId"] for node in answering if node["role"] == "leader" and node["term"] == newest["term"]]
-    facts["term"], facts["leader"] = newest["term"], leaders[0] if leaders else newest["leader"]
     members = sorted({member for node in answering for member in node["members"]})
     working = sum(bool(node["ready"]) for node in answering)
     quorum = len(members) // 2 + 1
-    facts |= {"members": members, "quorum": quorum, "mayFail": max(0, working - quorum)}
+    named = newest["leader"] if newest["ready"] else None
+    facts["term"], facts["leader"] = newest["term"], leaders[0] if leaders and working else named
+    facts |= {"members": members, "quorum": quorum, "serving": working, "mayFail": max(0, working - quorum)}
     commit = max(node["commitIndex"] for node in answering)
     for node in answering:
         node["lag"] = commit - node["appliedIndex"]
@@ -126,7 +127,7 @@ def _assess_group(facts: dict[str, Any], answering: list[dict[str, Any]], proble
         if len(set(digests.values())) > 1:
             facts["digestsEqual"] = False
             problems.append(f"states differ at entry {index}: {', '.join(f'{n} {d[:12]}' for n, d in sorted(digests.items()))}")
-    if facts["digestsEqual"] is None and len(by_index) == 1:
+    if facts["digestsEqual"] is None and len(by_index) == 1 and len(answering) > 1:
         facts["digestsEqual"] = True
     return len(answering) > 1
 
@@ -138,9 +139,13 @@ def _print(facts: dict[str, Any]) -> None:
     print_table((*header, *more), [_line(node, is_group) for node in facts["nodes"]])
     print()
     if is_group:
-        leader = "no leader" if facts["leader"] is None else f"leader {facts['leader']}"
+        leader = "no leader is known" if facts["leader"] is None else f"leader {facts['leader']}"
         print(f"{leader}, term {facts['term']}; {len(facts['members'])} nodes, quorum {facts['quorum']}: {_spare(facts)}")
-        words = {True: "equal", False: "DIFFERENT", None: "not comparable at this moment: nodes are at different entries"}
+        words = {
+            True: "equal",
+            False: "DIFFERENT",
+            None: "not comparable at this moment: nodes are at different entries, or only one answers",
+        }
         print(f"revision {facts['revision']}, digests {words[facts['digestsEqual']]}")
     elif facts["mode"] == "ap":
         print("independent nodes: 'namesrv diff' compares what they answer")
@@ -150,6 +155,8 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _spare(facts: dict[str, Any]) -> str:
     count = facts["mayFail"]
+    if facts["serving"] < facts["quorum"]:
+        return f"only {facts['serving']} of those asked serve"
     return "no further one may fail" if count == 0 else f"{count} more may fail" if count > 1 else "one more may fail"
 
 

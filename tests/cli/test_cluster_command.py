@@ -81,7 +81,7 @@ async def test_nodes_agree_unless_they_are_told_otherwise(base_port: int, tmp_pa
         done = run_command("status", environment={"NAMESRV_ADMIN": f"127.0.0.1:{base_port + 10}"})
         assert done.returncode == 1, "one node of three was asked"
         addresses = ";".join(f"127.0.0.1:{base_port + 10 + number}" for number in range(3))
-        assert run_command("status", "-a", addresses).returncode == 0
+        wait_until(lambda: run_command("status", "-a", addresses).returncode == 0)
         cluster.process.send_signal(signal.SIGINT)
         assert cluster.process.wait(DEADLINE_S) == 0
 

@@ -1,0 +1,132 @@
+"""docs/operations.md: its commands are understood, and switching modes, backing up and restoring go as it says."""
+
+import contextlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.cli.main import parser_of
+from tests.support.nodes import RunningCommand, run_command, running_command
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+FILES = re.compile(r"(?:deploy|docs)/[\w./-]+")
+DEADLINE_S = 60.0
+
+
+def typed() -> list[str]:
+    """Lines of the code blocks, without prompt and comment."""
+    blocks = re.findall(r"^```\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [re.sub(r"^(?:n\d)?[$#] ", "", line) for line in lines]
+
+
+def test_every_command_on_the_page_is_understood() -> None:
+    understood = 0
+    for line in typed():
+        for part in re.split(r"&&|;\s(?=do|done)|\bdo\b|\buntil\b", line):
+            words = shlex.split(part.strip().rstrip(";")) if "namesrv " in part else []
+            if "namesrv" in words and words[0] in ("namesrv", "kubectl", "docker"):
+                name, *arguments = words[len(words) - words[::-1].index("namesrv") :] if words[0] != "namesrv" else words[1:]
+                if words[0] == "kubectl" and "--" not in words:
+                    continue
+                parser, _ = parser_of(name)
+                parser.parse_args(arguments)
+                understood += 1
+    assert understood >= 20
+
+
+def test_files_that_the_page_names_are_there() -> None:
+    root = PAGE.parents[1]
+    named = {name.rstrip(".") for line in typed() for name in FILES.findall(line)} - {"deploy/docker/peer-secret"}
+    assert named
+    assert not [name for name in named if not (root / name).exists()]
+
+
+class Deployment:
+    """Ports that stay, whatever runs on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.base = free_port(1, 2, 10, 11, 12, 20, 21, 22)
+        self.namesrv = ";".join(f"127.0.0.1:{self.base + number}" for number in range(3))
+        self.environment = {
+            "NAMESRV_ADMIN": ";".join(f"127.0.0.1:{self.base + 10 + number}" for number in range(3)),
+            "NAMESRV_ADDR": self.namesrv,
+        }
+
+    @contextlib.contextmanager
+    def running(self, mode: str, data: str) -> Iterator[None]:
+        """Three nodes of a mode."""
+        arguments = ("cluster", "--mode", mode, "--listen", f"127.0.0.1:{self.base}", "--data-dir", str(self.folder / data))
+        with running_command(*arguments, "--json", stderr=self.folder / f"{data}.err") as cluster:
+            cluster.wait_line("namesrvAddr")
+            yield
+            cluster.process.terminate()
+            assert cluster.process.wait(DEADLINE_S) == 0
+
+    def do(self, *arguments: str) -> str:
+        """Output of a command that has to succeed."""
+        done = run_command(*arguments, environment=self.environment)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    def brokers(self) -> set[str]:
+        """Addresses that the first node knows."""
+        groups = json.loads(self.do("brokers", "--json"))["brokers"]
+        return {address for group in groups for address in group["brokerAddrs"].values()}
+
+    def all_is_well(self) -> None:
+        """``namesrv status`` says so; on a busy machine a node may take its time."""
+        wait_until(lambda: run_command("status", environment=self.environment).returncode == 0, "a healthy cluster", DEADLINE_S)
+
+    def sees_brokers(self) -> bool:
+        """Whether both brokers are registered."""
+        with contextlib.suppress(AssertionError):
+            return len(self.brokers()) == 2
+        return False
+
+
+@contextlib.contextmanager
+def brokers(deployment: Deployment) -> Iterator[RunningCommand]:
+    """Two that register every second, with whoever listens."""
+    arguments = ("broker", "--brokers", "2", "--topics", "2", "-n", deployment.namesrv, "--period-ms", "1000")
+    with running_command(*arguments, stderr=deployment.folder / "broker.err") as running:
+        yield running
+
+
+@pytest.mark.slow
+def test_modes_are_switched_there_and_back_with_the_kv_config_and_the_brokers(tmp_path: Path) -> None:
+    here = Deployment(tmp_path)
+    backup = str(tmp_path / "namesrv.backup")
+    with here.running("ap", "ap"):
+        here.do("kv", "put", "ORDER_TOPIC_CONFIG", "orders", "broker-0:4")
+        here.do("kv", "put", "N", "k", "one")
+        with brokers(here):
+            wait_until(here.sees_brokers, "the brokers at independent nodes", DEADLINE_S)
+    with brokers(here):
+        with here.running("cp", "cp"):
+            here.do("kv", "import", str(tmp_path / "ap" / "n2" / "kvConfig.json"))
+            here.all_is_well()
+            for address in here.namesrv.split(";"):
+                assert here.do("kv", "get", "N", "k", "-n", address) == "one\n"
+            wait_until(here.sees_brokers, "the brokers at nodes that agree", DEADLINE_S)
+            here.do("kv", "put", "N", "k", "two")
+            here.do("backup", backup)
+            here.do("backup", "--check", backup)
+        with here.running("ap", "ap-again"):
+            here.do("kv", "import", backup)
+            for address in here.namesrv.split(";"):
+                assert here.do("kv", "get", "N", "k", "-n", address) == "two\n"
+                assert here.do("kv", "get", "ORDER_TOPIC_CONFIG", "orders", "-n", address) == "broker-0:4\n"
+            wait_until(here.sees_brokers, "the brokers at independent nodes again", DEADLINE_S)
+    with here.running("cp", "lost-and-formed-anew"):
+        here.do("restore", backup)
+        here.all_is_well()
+        for address in here.namesrv.split(";"):
+            assert here.do("kv", "get", "N", "k", "-n", address) == "two\n"
