@@ -14,7 +14,8 @@ from replicated_namesrv.simulation.simulation import Result, Scenario
 from replicated_namesrv.simulation.subjects import run
 from tests.simulation.test_simulate import fresh_seed, judge
 
-FIXED_SEEDS = 12
+FIXED_SEEDS = (*range(9), 100, 113, 121)
+"""The last three once found faults: a renewal dated when it was refused, and refused proposals repeated without pause."""
 FRESH_SEEDS = 6
 
 
@@ -36,7 +37,7 @@ def test_a_seed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_fixed_seeds() -> None:
-    judge_load(list(run_all([scenario(seed, 5 if seed % 6 == 5 else 3) for seed in range(FIXED_SEEDS)], cores())))
+    judge_load(list(run_all([scenario(seed, 5 if seed % 6 == 5 else 3) for seed in FIXED_SEEDS], cores())))
 
 
 @pytest.mark.slow
