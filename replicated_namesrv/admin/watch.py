@@ -121,8 +121,8 @@ class Watchers:
             try:
                 changes = history.after(watcher.position, BATCH_BYTES)
             except CompactedError as error:
-                self.too_slow_count += 1
                 await self._send(response, _end("compacted", str(error), history))
+                self.too_slow_count += 1
                 return
             events = [_event(change.kind, change.data, _id(change.revision, history_id)) for change in changes]
             notices, watcher.notices = watcher.notices, []
