@@ -82,7 +82,7 @@ async def test_two_of_three_killed(cluster: ReplicatedProcesses) -> None:
 
 async def test_all_killed_and_mass_reregistration(cluster: ReplicatedProcesses) -> None:
     """Nothing is forgotten, so that brokers which come back all at once find themselves registered: nothing changes."""
-    brokers = [agent(f"mass-{number}", cluster.addresses) for number in range(60)]
+    brokers = [agent(f"mass-{number}", cluster.addresses, register_period_ms=3_000) for number in range(60)]
     client = RemotingClient()
     try:
         async with traffic(cluster) as it:

@@ -23,7 +23,7 @@ from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion, register_request
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import get_kv_request, put_kv_request, read_kv, read_route, route_request
-from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClient, RemotingCommand
 from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion
@@ -33,6 +33,7 @@ CLUSTER = "DefaultCluster"
 GHOST_TIMEOUT_MS = 3_000
 LONG_TIMEOUT_MS = 600_000
 """heartbeatTimeoutMillis of brokers that register once: no test lasts that long."""
+CHECK_TIMEOUT_MS = 30_000
 FAIL_OVER_LIMIT_S = 30.0
 """A client waits its own time-out (3 s) for a paused node, and an election takes half a second; the rest is for busy machines."""
 _numbers = itertools.count(1)
@@ -75,9 +76,9 @@ def _only_address(answer: RemotingCommand) -> str | None:
     return addresses[0] if len(addresses) == 1 else None
 
 
-async def members(client: RemotingClient, address: str, broker_name: str) -> dict[int, str]:
+async def members(client: RemotingClient, address: str, broker_name: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> dict[int, str]:
     """Addresses of a broker group by id, as the node at ``address`` routes its topic."""
-    route = read_route(await client.request(address, route_request(topic_of(broker_name))))
+    route = read_route(await client.request(address, route_request(topic_of(broker_name)), timeout_ms))
     return {} if route is None else {i: a for data in route.broker_datas for i, a in data.broker_addrs}
 
 
@@ -116,7 +117,7 @@ class Watch:
             for look in (self._status, self._digest, self._brokers):
                 with contextlib.suppress(OSError, ValueError, LookupError, EOFError):
                     await look(name)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.2)
 
     async def _status(self, name: str) -> None:
         status = await self._cluster.status(name)
@@ -233,14 +234,20 @@ class Traffic:
         assert self.watch.compared, "no two answers could be compared"
 
     async def _check_node(self, address: str) -> None:
-        for key, value in self.written.items():
-            found = read_kv(await self.client.request(address, get_kv_request("faults", key), 10_000))
-            assert found == value, f"acknowledged {key}={value} is {found} at {address}"
-        for name, broker_addr in self.registered.items():
-            found_members = await members(self.client, address, name)
-            assert found_members == {0: broker_addr}, f"{name}, acknowledged at {broker_addr}, is {found_members} at {address}"
-        name, want = self.living.identity.broker_name, {0: self.living.identity.broker_addr}
-        assert await members(self.client, address, name) == want, f"{name} is not {want} at {address}"
+        """All at once: nodes confirm together what is asked together."""
+        living = {self.living.identity.broker_name: self.living.identity.broker_addr}
+        await asyncio.gather(
+            *(self._check_entry(address, key, value) for key, value in self.written.items()),
+            *(self._check_broker(address, name, addr) for name, addr in (self.registered | living).items()),
+        )
+
+    async def _check_entry(self, address: str, key: str, value: str) -> None:
+        found = read_kv(await self.client.request(address, get_kv_request("faults", key), CHECK_TIMEOUT_MS))
+        assert found == value, f"acknowledged {key}={value} is {found} at {address}"
+
+    async def _check_broker(self, address: str, name: str, broker_addr: str) -> None:
+        found = await members(self.client, address, name, CHECK_TIMEOUT_MS)
+        assert found == {0: broker_addr}, f"{name}, acknowledged at {broker_addr}, is {found} at {address}"
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
@@ -264,7 +271,7 @@ class Traffic:
                 last = now
             except NamesrvError:
                 pass  # nobody answers: how long that lasts is measured
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
 
     async def _write(self) -> None:
         servers = self._list(self.client)
@@ -278,7 +285,7 @@ class Traffic:
                     self.written[key] = value
                 elif not self.outage_expected:
                     self.problems.append(f"{answer.address} answered a write with {answer.response}")
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
     async def _register(self) -> None:
         """Brokers that register once, each over a connection of its own that stays open: silence of one must not end another."""
