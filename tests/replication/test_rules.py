@@ -6,6 +6,7 @@ import pytest
 
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import UpdateSettings
+from replicated_namesrv.service import CloseReason
 from replicated_namesrv.simulation.brokers import or_else
 from replicated_namesrv.simulation.route_cluster import WALL_S, NameServer, SimulatedConnection
 from replicated_namesrv.simulation.world import SECOND
@@ -187,17 +188,25 @@ def test_a_full_restart_grants_one_time_out_and_no_more() -> None:
         assert cluster.until(cluster.is_gone, "gone") < TIMEOUT_S
 
 
-@pytest.mark.parametrize("how", ["crash", "fence"])
-def test_a_nodes_crash_or_fence_is_no_loss(how: str) -> None:
+@pytest.mark.parametrize("how", ["crash", "crash and return", "fence", "closed at a limit"])
+def test_what_we_close_and_a_nodes_crash_is_no_loss(how: str) -> None:
     with virtual_cluster() as cluster:
         name = cluster.followers()[0]
         cluster.register(cluster.wire(name), registration())
         cluster.run(0.5)
-        if how == "crash":
-            cluster.machines[name].crash(power_loss=False)
-        else:
+        if how == "fence":
             cluster.isolate(name)
-        cluster.run(0.75 * TIMEOUT_S)
+        elif how == "closed at a limit":
+            server = cluster.servers.servers[name]
+            with server.loop.running():
+                for connection in list(server.connections.values()):
+                    connection.close(CloseReason.OURS)
+        else:
+            cluster.machines[name].crash(power_loss=False)
+        if how == "crash and return":
+            cluster.run(0.5)
+            cluster.machines[name].start()
+        cluster.run(0.6 * TIMEOUT_S)
         others = [other for other in cluster.machines if other != name]
         assert all(cluster.is_shown(other) for other in others)
         cluster.until(lambda: not any(cluster.is_shown(other) for other in others), "gone", TIMEOUT_S + 2)
