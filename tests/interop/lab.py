@@ -37,7 +37,7 @@ LOGBACK = """<configuration>
 <root level="WARN"><appender-ref ref="F"/></root></configuration>"""
 
 
-def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = 180) -> Any:
     """The first true value of ``condition``. Raises AssertionError after ``timeout_s``, saying what was waited for."""
     deadline = time.monotonic() + timeout_s
     last: object = None

@@ -42,7 +42,7 @@ def create_topic(
 def follow(slave: Process, topic: str) -> None:
     """Wait until a slave knows a topic: it asks its master every 10 s, an acting one less often."""
     topics = slave.folder / "store" / "config" / "topics.json"
-    wait_for(lambda: topic in topics.read_text(), f"the slave knows {topic}", 150)
+    wait_for(lambda: topic in topics.read_text(), f"the slave knows {topic}")
 
 
 def stored(driver: Driver, address: str) -> int:
@@ -61,7 +61,7 @@ def consume(driver: Driver, names: str, group: str, topic: str, count: int) -> s
             raise ValueError(f"{now} messages")
         return now
 
-    wait_for(received, f"{group} received {count} messages", 90)
+    wait_for(received, f"{group} received {count} messages")
     hosts = driver.call("receiver-hosts", group)
     driver.call("receiver-stop", group)
     return hosts
@@ -92,7 +92,7 @@ class Group:
         wait_for(lambda: registered(self._nodes, self.name, broker_id, topic), f"{self.name} {broker_id} is routed everywhere")
 
     def await_gone(self, broker_id: int) -> None:
-        wait_for(lambda: gone(self._nodes, self.name, broker_id), f"{self.name} {broker_id} left every route")
+        wait_for(lambda: gone(self._nodes, self.name, broker_id), f"{self.name} {broker_id} left every route", 60)
 
     def create_topic(self, driver: Driver, topic: str) -> None:
         create_topic(driver, self._names, self._nodes, topic, self.name, cluster=f"cluster-{self.kind}")
@@ -100,9 +100,7 @@ class Group:
     def await_slave_has_all(self, driver: Driver) -> None:
         follow(self.slave, self.topic)
         size = partial(stored, driver)
-        wait_for(
-            lambda: size(self.slave_address) >= size(self.address) > 0, f"the slave of {self.name} has what its master has", 90
-        )
+        wait_for(lambda: size(self.slave_address) >= size(self.address) > 0, f"the slave of {self.name} has what its master has")
 
     def await_former_slave_alone(self) -> None:
         expected = {"0": self.slave_address}
@@ -163,13 +161,13 @@ def test_producer_carries_on(lab: Lab, version: str) -> None:
     wait_for(lambda: driver.sender_state("s")["sent"] > 100, "messages flow")
 
     brokers[0].stop()
-    wait_for(lambda: gone(nodes, "broker-a", 0, "Carry"), "the stopped broker left every route")
+    wait_for(lambda: gone(nodes, "broker-a", 0, "Carry"), "the stopped broker left every route", 60)
     more_messages(driver, "after a broker stopped")
     lab.broker(version, "broker-a", names, port=port_a)
     wait_for(lambda: registered(nodes, "broker-a", 0, "Carry"), "the broker is back")
 
     brokers[1].kill()
-    wait_for(lambda: gone(nodes, "broker-b", 0, "Carry"), "the killed broker left every route")
+    wait_for(lambda: gone(nodes, "broker-b", 0, "Carry"), "the killed broker left every route", 60)
     more_messages(driver, "after a broker was killed")
     lab.broker(version, "broker-b", names, port=port_b)
     wait_for(lambda: registered(nodes, "broker-b", 0, "Carry"), "the broker is back")
@@ -239,9 +237,9 @@ def test_acting_master(lab: Lab) -> None:
     acting = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerNotActiveTimeoutMillis": "10000"}
     acting["timerWheelEnable"] = "true"  # without it a 5.3.3 slave serves nobody while it acts
     address, master = lab.broker("5.3.3", "broker-a", names, properties=acting, system=tls)
-    wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered", 90)
+    wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered")
     slave_address, slave = lab.broker("5.3.3", "broker-a", names, broker_id=1, properties=acting, system=tls)
-    wait_for(lambda: registered(nodes, "broker-a", 1), "the slave is registered", 90)
+    wait_for(lambda: registered(nodes, "broker-a", 1), "the slave is registered")
     driver = lab.driver("5.3.3", system=("-Dtls.enable=true",))
     create_topic(driver, names, nodes, "Acting", "broker-a")
     assert "100 stored" in driver.call("send", names, "Acting", "100", "m")
@@ -259,7 +257,6 @@ def test_acting_master(lab: Lab) -> None:
     wait_for(
         lambda: all(addresses_of(node, "Acting").get("broker-a") == {"0": address, "1": slave_address} for node in nodes),
         "the master is back in its place everywhere",
-        90,
     )
 
 
@@ -271,7 +268,7 @@ def test_address_list_over_http(lab: Lab, version: str) -> None:
     host, _, port = keeper.rpartition(":")
     system = (f"-Drocketmq.namesrv.domain={host}:{int(port) + 10}",)
     lab.broker(version, "broker-a", "", system=system, properties={"fetchNamesrvAddrByAddressServer": "true"})
-    wait_for(lambda: registered(nodes, "broker-a", 0), "the broker found all nodes by itself", 90)
+    wait_for(lambda: registered(nodes, "broker-a", 0), "the broker found all nodes by itself")
     driver = lab.driver(version, system=system)
     create_topic(driver, names, nodes, "Found", "broker-a")
     assert "100 stored" in driver.call("send", "", "Found", "100", "m")
