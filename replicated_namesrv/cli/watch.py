@@ -120,7 +120,9 @@ def _show(event: Event, address: str, as_json: bool) -> None:
         print(json.dumps({"event": event.kind, "id": event.id, "node": address, **event.data}), flush=True)
         return
     if event.kind == "hello":
-        print(f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}", file=sys.stderr, flush=True)
+        leader = f", leader {event.data['leader']} of term {event.data['term']}" if "leader" in event.data else ""
+        text = f"watching {event.data['nodeId']} ({address}) after revision {event.data['from']}{leader}"
+        print(text, file=sys.stderr, flush=True)
         return
     when = datetime.fromtimestamp(event.data["timeMs"] / 1000).isoformat(" ", "milliseconds") if "timeMs" in event.data else "-"
     print(f"{event.data.get('revision', '-') if event.id else '-'}  {when}  {event.kind}  {_words(event)}".rstrip(), flush=True)
