@@ -74,7 +74,7 @@ async def test_without_a_manager_nothing_happens_and_a_deaf_one_harms_nobody(tmp
 
 
 async def test_the_watchdog_of_another_process_is_not_ours(manager: Manager) -> None:
-    told = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "1"})
+    told = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000", "WATCHDOG_PID": str(os.getpid() + 1)})
     told.watch()
     told.stopping()
     assert manager.next() == {"STOPPING": "1"}
