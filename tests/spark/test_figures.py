@@ -1,0 +1,18 @@
+"""Figures from small results: what is drawn has to be what is known."""
+
+from replicated_namesrv.spark import figures
+from replicated_namesrv.spark.analysis import Results
+
+
+def test_mean_divergence_never_exceeds_one() -> None:
+    """Bins finer than the grid, and several runs of a mode, are a mean of maxima, not a sum."""
+    runs = [{"run": run, "mode": "ap"} for run in ("a", "b")]
+    curve = [{"run": run, "at_s": number / 20, "divergence": 1.0} for run in ("a", "b") for number in range(40)]
+    results = Results(runs, [], [], [], [], curve, [], [], [], [])
+    canvas = figures.Canvas()
+    axes = canvas.add_subplot()
+    assert figures._divergence(axes, results) == 2
+    (line,) = axes.get_lines()
+    heights = [float(y) for y in line.get_ydata()]
+    assert heights[:4] == [1.0] * 4
+    assert heights[-1] == 0.0
