@@ -1,5 +1,8 @@
 """Figures from small results: what is drawn has to be what is known."""
 
+import numpy
+from matplotlib.figure import Figure
+
 from replicated_namesrv.spark import figures
 from replicated_namesrv.spark.analysis import Results
 
@@ -9,10 +12,10 @@ def test_mean_divergence_never_exceeds_one() -> None:
     runs = [{"run": run, "mode": "ap"} for run in ("a", "b")]
     curve = [{"run": run, "at_s": number / 20, "divergence": 1.0} for run in ("a", "b") for number in range(40)]
     results = Results(runs, [], [], [], [], curve, [], [], [], [])
-    canvas = figures.Canvas()
+    canvas = Figure()
     axes = canvas.add_subplot()
     assert figures._divergence(axes, results) == 2
     (line,) = axes.get_lines()
-    heights = [float(y) for y in line.get_ydata()]
+    heights = numpy.asarray(line.get_ydata()).tolist()
     assert heights[:4] == [1.0] * 4
     assert heights[-1] == 0.0
