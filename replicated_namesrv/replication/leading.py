@@ -135,7 +135,7 @@ class Leading:
         """Removals under way for other nodes."""
         self._again: list[Callable[[], None]] = []
         """Proposals without an outcome, to be repeated at the next tick."""
-        self._last_scan_ms = self._last_ages_ms = 0.0
+        self._last_scan_ms = self._last_ages_ms = -AGES_INTERVAL_MS
         self._claim()
 
     @property
@@ -162,8 +162,9 @@ class Leading:
 
     # What was applied
 
-    def led(self) -> None:
-        """LEAD was applied."""
+    def led(self, before: int) -> None:
+        """LEAD was applied; ``before``: term of the one before."""
+        self.table.succeed(before, self._machine.state.revision, self._now_ms())
         self._judge_next()
 
     def registered(self, key: Key, epoch: int, content: str) -> None:
@@ -186,7 +187,9 @@ class Leading:
         for entry in report.entries:
             if entry.state >= LOST:
                 self._suspects[entry.key] = None
-        taken = self.table.report(peer, report.session, report.sequence, report.is_full, report.entries, self._now_ms())
+        taken = self.table.report(peer, report, self._now_ms())
+        if report.is_full and self.is_known:
+            self._tell_ages([peer], self._leases())
         if any(entry.renews for entry in report.entries):
             self._unjudged.append((peer, report, taken))
             self._judge_next()
@@ -300,14 +303,16 @@ class Leading:
         self._expire(now)
 
     def _expire(self, now: float) -> None:
+        if not self.table.is_ready:
+            return
         state = self._machine.state
         if now - self._last_scan_ms >= SCAN_INTERVAL_MS:
             self._last_scan_ms = now
             self._suspects.clear()
-            leases = [Lease((r.cluster_name, r.broker_addr), r.epoch, r.heartbeat_timeout_ms) for r in state.registrations()]
+            leases = self._leases()
             if now - self._last_ages_ms >= AGES_INTERVAL_MS:
                 self._last_ages_ms = now
-                self._tell_ages(leases, now)
+                self._tell_ages(self._members, leases)
         else:
             found = ((key, state.registration(*key)) for key in self._suspects)
             leases = [Lease(key, r.epoch, r.heartbeat_timeout_ms) for key, r in found if r is not None]
@@ -354,8 +359,12 @@ class Leading:
         registration = self._machine.state.registration(*key)
         return registration is None or registration.epoch != epoch
 
-    def _tell_ages(self, leases: list[Lease], now: float) -> None:
-        ages = self.table.ages(leases, now)
+    def _leases(self) -> list[Lease]:
+        registrations = self._machine.state.registrations()
+        return [Lease((r.cluster_name, r.broker_addr), r.epoch, r.heartbeat_timeout_ms) for r in registrations]
+
+    def _tell_ages(self, members: Sequence[str], leases: list[Lease]) -> None:
+        ages = self.table.ages(leases, self._now_ms())
         if ages:
-            for member in self._members:
+            for member in members:
                 self._send(member, Ages(self.term, tuple(ages)))

@@ -15,17 +15,24 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
 - A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
+- Ages grow stale: what an earlier leader accepted after it had told them is known to the nodes that it heard, as long as their
+  processes live. Two majorities share a node, so the ages that the last leader told to any of a majority hold if none of it
+  began its process after that. If there is no such majority nothing is known: every broker and every silent node counts as heard
+  when the lists were there, and for a time-out from then on no broker counts as lost that some node has not held since.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key
+from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key, Report
 
 STEP_MAX_MS = 1_000.0
 NODE_SILENCE_MS = 1_000.0
 """A node that has not reported for this long cannot be heard."""
+MEMORY_WAIT_MS = 250.0
+"""How long a new leader looks for a majority that knows how old the ages are, once a majority has told everything."""
 
 
 class RunningClock:
@@ -198,6 +205,16 @@ class _Node:
     records: dict[Key, _Record] = field(default_factory=dict)
 
 
+class _Memory(NamedTuple):
+    """How far back a node's process remembers, by the leader's clock."""
+
+    told_term: int
+    told_ms: float
+    """When the leader of that term told it all ages last, at the earliest."""
+    began_ms: float
+    """When it began, at the latest."""
+
+
 class LeaseTable:
     """The leader's view. A new one for every term led."""
 
@@ -207,38 +224,63 @@ class LeaseTable:
         self._own = own
         self._grace_ms = grace_ms
         self._since_ms = now_ms
+        self._memories: dict[str, _Memory] = {}
+        """Of the nodes that have told everything; no longer collected once the table is ready."""
         self._granted_ms: float | None = None
-        """When a majority had told everything: from then on runs the time of brokers that none knew."""
+        """When that was: from then on runs the time of brokers that none knew."""
+        self._unknown_epoch: int | None = None
+        """Nobody knows when registrations up to this epoch were heard last; 0: it is known; None: not decided yet."""
+        self._predecessor: tuple[int, int] | None = None
         self._node_ages: dict[str, float] = {}
         """When nodes were last heard, as earlier leaders told."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether a majority has sent its whole list."""
-        return self._granted_ms is not None
+        """Whether a majority has sent its whole list, and what it is worth is known."""
+        return self._granted_ms is not None and self._unknown_epoch is not None
 
-    def report(self, node: str, session: int, sequence: int, is_full: bool, entries: Iterable[Entry], now_ms: float) -> bool:
+    def report(self, node: str, report: Report, now_ms: float) -> bool:
         """Take a node's report; False: something before it is missing, the whole list is needed."""
         known = self._nodes[node]
-        if known.session != session:
+        if known.session != report.session:
             self._restarted(known)
-            known.session, known.is_complete = session, False
-        elif sequence <= known.sequence:
+            known.session, known.is_complete = report.session, False
+        elif report.sequence <= known.sequence:
             return True
-        if not is_full and (not known.is_complete or sequence != known.sequence + 1):
+        if not report.is_full and (not known.is_complete or report.sequence != known.sequence + 1):
             known.heard_ms = now_ms
             known.is_complete = False
             return False
-        known.sequence, known.heard_ms = sequence, now_ms
-        if is_full:
-            self._replace(known, entries, now_ms)
+        known.sequence, known.heard_ms = report.sequence, now_ms
+        if report.is_full:
+            self._replace(known, report.entries, now_ms)
             known.is_complete = True
+            if self._unknown_epoch is None:
+                self._memories[node] = _Memory(report.told_term, self._since_ms - report.told_ms, now_ms - report.running_ms)
         else:
-            for entry in entries:
+            for entry in report.entries:
                 known.records[entry.key] = _record(entry, now_ms)
         if self._granted_ms is None and sum(n.is_complete for n in self._nodes.values()) >= self._quorum:
             self._granted_ms = now_ms
+        self._decide(now_ms)
         return True
+
+    def succeed(self, term: int, newest_epoch: int, now_ms: float) -> None:
+        """This leader's LEAD is applied: it is the next after that of ``term``, and no leader before has heard registrations
+        with later epochs than ``newest_epoch``."""
+        self._predecessor = (term, newest_epoch)
+        self._decide(now_ms)
+
+    def _decide(self, now_ms: float) -> None:
+        """Whether a majority knows what earlier leaders heard; nodes that may know are waited for a moment."""
+        if self._granted_ms is None or self._predecessor is None or self._unknown_epoch is not None:
+            return
+        term, newest_epoch = self._predecessor
+        told_ms = max((memory.told_ms for memory in self._memories.values() if memory.told_term == term), default=-math.inf)
+        if sum(memory.began_ms <= told_ms for memory in self._memories.values()) >= self._quorum:
+            self._unknown_epoch = 0
+        elif now_ms - self._granted_ms >= MEMORY_WAIT_MS:
+            self._unknown_epoch = newest_epoch
 
     def _restarted(self, node: _Node) -> None:
         """What ended with a process is no loss: it counts as heard when its node last was."""
@@ -284,8 +326,8 @@ class LeaseTable:
             node.records.pop(key, None)
 
     def due(self, leases: Iterable[Lease], now_ms: float) -> list[Expiry]:
-        """Removals to propose now; nothing before a majority has told everything."""
-        if self._granted_ms is None:
+        """Removals to propose now; nothing before the table is ready."""
+        if not self.is_ready:
             return []
         silent_nodes = {name: self._nodes[name] for name in self.silent_nodes(now_ms)}
         found = []
@@ -303,12 +345,19 @@ class LeaseTable:
         return name != self._own and (node.heard_ms is None or not node.is_complete or now_ms - node.heard_ms > NODE_SILENCE_MS)
 
     def _last_heard(self, name: str, node: _Node) -> float:
-        told = self._node_ages.get(name, self._since_ms)
+        told = self._since_ms if self._unknown_epoch else self._node_ages.get(name, self._since_ms)
         return told if node.heard_ms is None else max(told, node.heard_ms)
+
+    def _is_unknown(self, lease: Lease) -> bool:
+        """Whether some node's process may have held it before and has not said since."""
+        if lease.epoch > (self._unknown_epoch or 0):
+            return False
+        records = (node.records.get(lease.key) for node in self._nodes.values())
+        return any(record is None or record.epoch != lease.epoch or record.state == KNOWN for record in records)
 
     def newest_ms(self, lease: Lease) -> float:
         """When the broker was last heard by anybody."""
-        newest: float | None = None
+        newest = self._granted_ms if self._is_unknown(lease) else None
         for node in self._nodes.values():
             record = node.records.get(lease.key)
             if record is not None and (record.epoch == lease.epoch or record.state == KNOWN):
@@ -321,7 +370,8 @@ class LeaseTable:
     def _verdict(self, lease: Lease, silent_nodes: dict[str, _Node], now_ms: float) -> bool | None:
         """True: gone, False: silent, None: alive as far as can be known."""
         last_ms = self.newest_ms(lease)
-        protected = False
+        assert self._granted_ms is not None
+        protected = self._is_unknown(lease) and now_ms <= self._granted_ms + lease.timeout_ms
         for name, node in silent_nodes.items():
             record = node.records.get(lease.key)
             if node.is_complete and (record is None or record.state not in (HELD, RELEASED)):
@@ -351,7 +401,7 @@ class LeaseTable:
 
     def ages(self, leases: Iterable[Lease], now_ms: float) -> list[tuple[Key, int]]:
         """What a successor has to know: ages of brokers, and of nodes that cannot be heard."""
-        if self._granted_ms is None:
+        if not self.is_ready:
             return []
         found = [(lease.key, max(0, int(now_ms - self.newest_ms(lease)))) for lease in leases]
         for name, node in self._nodes.items():

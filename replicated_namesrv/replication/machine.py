@@ -140,8 +140,8 @@ class RouteStateMachine:
         self.on_registered: Callable[[Key, int, str], None] = lambda key, epoch, content: None
         """Told of every registration taken: its epoch and the hash of its content. Also in replay."""
         self.on_settings: Callable[[], None] = lambda: None
-        self.on_lead: Callable[[int], None] = lambda term: None
-        """Told the term of every LEAD that counts."""
+        self.on_lead: Callable[[int, int], None] = lambda term, before: None
+        """Told the term of every LEAD that counts, and that of the one before."""
 
     def apply(self, data: bytes) -> Applied:
         """See ``raft.interfaces.StateMachine``. Raises UnknownCommandError."""
@@ -183,9 +183,9 @@ class RouteStateMachine:
     def _lead(self, command: Command, term: int) -> Applied:
         if term <= self.led_term:
             return Applied(Result(), Ignored.OTHER_TERM)
-        is_first, self.led_term = self.led_term == 0, term
-        applied = self._plain(command) if is_first else Applied(Result())
-        self.on_lead(term)
+        before, self.led_term = self.led_term, term
+        applied = Applied(Result()) if before else self._plain(command)
+        self.on_lead(term, before)
         return applied
 
     def _register(self, command: Command, received: int, least: int, most: int | None, content: str) -> Applied:

@@ -16,7 +16,7 @@ KNOWN, HELD, LOST, RELEASED = range(4)
 """How a node stands to a broker: knows only when it was last heard; holds a connection of it; lost the last one because the
 peer closed it or it was silent; closed it by our own doing."""
 ENTRIES_MAX = 200_000
-_REPORT = struct.Struct("<BQQQBI")
+_REPORT = struct.Struct("<BQQQBIQII")
 _ANSWER = struct.Struct("<BQQQBQI")
 _AGES = struct.Struct("<BQI")
 _INQUIRY = struct.Struct("<BQQQBQI")
@@ -53,6 +53,12 @@ class Report(NamedTuple):
     term: int
     is_full: bool
     entries: tuple[Entry, ...]
+    told_term: int
+    """Of the leader that told this process all ages last; 0: none has."""
+    told_ms: int
+    """Since then, by a clock that goes on while the process is stopped."""
+    running_ms: int
+    """Since the process began, by the same clock."""
 
 
 DIFFERS, REMOVING = 1, 2
@@ -121,8 +127,10 @@ def encode(message: Message) -> bytes:
     """The bytes of one message."""
     match message:
         case Report():
-            head = _REPORT.pack(1, message.session, message.sequence, message.term, message.is_full, len(message.entries))
-            return head + b"".join(_ENTRY.pack(*entry[1:5], *map(_age, entry[5:])) + _key(entry.key) for entry in message.entries)
+            session, sequence, term, is_full, entries, told_term, told_ms, running_ms = message
+            ages = (told_term, _age(told_ms), _age(running_ms))
+            head = _REPORT.pack(1, session, sequence, term, is_full, len(entries), *ages)
+            return head + b"".join(_ENTRY.pack(*entry[1:5], *map(_age, entry[5:])) + _key(entry.key) for entry in entries)
         case Answer():
             *fields, refusals = message
             return _ANSWER.pack(2, *fields, len(refusals)) + b"".join(_REFUSAL.pack(*refusal) for refusal in refusals)
@@ -177,9 +185,9 @@ def decode(data: bytes) -> Message:
 def _decode(reader: _Reader) -> Message:
     match reader.data[0]:
         case 1:
-            _, session, sequence, term, is_full, count = reader.take(_REPORT)
+            _, session, sequence, term, is_full, count, *ages = reader.take(_REPORT)
             _check(count, is_full)
-            return Report(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)))
+            return Report(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)), *ages)
         case 2:
             _, session, sequence, term, wants_full, time_ms, count = reader.take(_ANSWER)
             _check(count, wants_full)
@@ -188,11 +196,11 @@ def _decode(reader: _Reader) -> Message:
         case 3:
             _, term, count = reader.take(_AGES)
             _check(count, 0)
-            ages = []
+            told = []
             for _ in range(count):
                 (age,) = reader.take(_AGE)
-                ages.append((reader.key(), age))
-            return Ages(term, tuple(ages))
+                told.append((reader.key(), age))
+            return Ages(term, tuple(told))
         case 4:
             _, session, number, term, kind, serial, registered_ms = reader.take(_INQUIRY)
             _check(0, kind)

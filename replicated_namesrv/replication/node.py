@@ -343,8 +343,8 @@ class ReplicatedNode(Observer):
             return
         self.signs.lead(term)
 
-    def _led(self, term: int) -> None:
-        asyncio.get_running_loop().call_soon(self.signs.led, term)
+    def _led(self, term: int, before: int) -> None:
+        asyncio.get_running_loop().call_soon(self.signs.led, term, before)
 
     # Writes
 

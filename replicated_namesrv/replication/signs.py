@@ -87,6 +87,9 @@ class SignsOfLife:
         self._grace_ms, self._monotonic_ms, self._wall_ms = grace_ms, monotonic_ms, wall_ms
         self._session = rng.getrandbits(63)
         self._sequence = 0
+        self._began_ms = monotonic_ms()
+        self._ages_term, self._ages_ms = 0, 0.0
+        """When a leader told all ages last, and its term."""
         self._told: tuple[int, str] | None = None
         """(term, leader) that has our whole list."""
         self._sent: dict[int, _Sent] = {}
@@ -191,7 +194,9 @@ class SignsOfLife:
         self._sequence += 1
         self._last_report_ms = now
         self._sent[self._sequence] = _Sent(now, renewals)
-        self._send(leader, Report(self._session, self._sequence, term, is_full, tuple(entries)))
+        clock_ms = self._monotonic_ms()
+        ages = (self._ages_term, int(clock_ms - self._ages_ms) + 1, int(clock_ms - self._began_ms))
+        self._send(leader, Report(self._session, self._sequence, term, is_full, tuple(entries), *ages))
 
     def _requeue_sent(self) -> None:
         for sent in self._sent.values():
@@ -277,6 +282,7 @@ class SignsOfLife:
         if message.term != self._group.term:
             return
         now = self.now_ms
+        self._ages_term, self._ages_ms = message.term, self._monotonic_ms()
         for key, age_ms in message.ages:
             if key[0] == "" or self._machine.state.registration(*key) is not None:
                 self.attachments.learn(key, now - age_ms)
@@ -319,10 +325,10 @@ class SignsOfLife:
             self._counts = [self.expired_count, self.lost_count]
             self.leading = None
 
-    def led(self, term: int) -> None:
-        """A leader's LEAD was applied."""
+    def led(self, term: int, before: int) -> None:
+        """A leader's LEAD was applied; ``before``: term of the one before."""
         if self.leading is not None and self.leading.term == term:
-            self.leading.led()
+            self.leading.led(before)
 
     def registered(self, key: Key, epoch: int, content: str) -> None:
         """A registration was applied: a sign of life."""

@@ -120,14 +120,14 @@ class Scene:
     def led(self) -> None:
         """LEAD is applied, and all nodes have told their lists."""
         self.commit()
-        self.leading.led()
+        self.leading.led(TERM - 1)
         for member in MEMBERS:
             self.report(member, full=True)
         self.sent.clear()
 
     def report(self, node: str, *entries: Entry, full: bool = False) -> None:
         self._sequences[node] += 1
-        self.leading.on_report(node, Report(1, self._sequences[node], TERM, full, entries))
+        self.leading.on_report(node, Report(1, self._sequences[node], TERM, full, entries, TERM - 1, 0, 3_600_000))
 
     def entry(self, renews: bool, age_ms: int = 0, reattached_ms: int = AGE_MAX) -> Entry:
         return Entry(KEY, HELD, renews, self.epoch, 0, age_ms, 0, reattached_ms)
@@ -174,7 +174,7 @@ def test_no_renewal_is_judged_before_this_leaders_first_command_is_applied(scene
     scene.leading.tick()
     assert (scene.group.reads, scene.refusals()) == ([], [])
     scene.commit()
-    scene.leading.led()
+    scene.leading.led(TERM - 1)
     assert scene.refusals() == [], "and not before a read index that was asked for later"
     scene.confirm()
     assert scene.refusals() == [()]

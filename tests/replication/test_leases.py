@@ -1,7 +1,11 @@
 """The leader's conclusions, on a virtual clock: one test a rule."""
 
+from typing import NamedTuple
+
+import pytest
+
 from replicated_namesrv.replication.leases import Attachments, Expiry, Lease, LeaseTable, RunningClock
-from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry
+from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Report
 
 KEY = ("c", "a:1")
 LEASE = Lease(KEY, 7, 10_000)
@@ -13,17 +17,22 @@ def entry(state: int, age_ms: int = 0, lost_ms: int = 0, epoch: int = 7) -> Entr
 
 
 class Leader:
-    """n1 leads; every node reports in order."""
+    """n1 leads term 5; every node reports in order, began long ago and was told all ages in term 4 a moment ago."""
 
     def __init__(self, now_ms: float = 0.0) -> None:
         self.now_ms = now_ms
         self.table = LeaseTable(MEMBERS, "n1", 500, now_ms)
+        self.table.succeed(4, 100, now_ms)
         self.sequences = dict.fromkeys(MEMBERS, 0)
         self.sessions = dict.fromkeys(MEMBERS, 1)
+        self.told = dict.fromkeys(MEMBERS, (4, 100))
+        self.running_ms = dict.fromkeys(MEMBERS, 3_600_000)
 
     def report(self, node: str, *entries: Entry, full: bool = False) -> bool:
         self.sequences[node] += 1
-        return self.table.report(node, self.sessions[node], self.sequences[node], full, entries, self.now_ms)
+        memory = (*self.told[node], self.running_ms[node])
+        report = Report(self.sessions[node], self.sequences[node], 5, full, entries, *memory)
+        return self.table.report(node, report, self.now_ms)
 
     def lists(self, **states: tuple[Entry, ...]) -> None:
         for node, entries in states.items():
@@ -134,6 +143,68 @@ def test_changes_of_leader_do_not_keep_a_dead_broker() -> None:
         gone_at = now if leader.due() else None
     assert gone_at is not None
     assert gone_at <= 2 * LEASE.timeout_ms
+
+
+class Ages(NamedTuple):
+    """What n2 was told and since when the processes of n1 and n2 run; whether that tells when other nodes heard a broker."""
+
+    told_term: int
+    told_ms: int
+    running_ms: tuple[int, int]
+    suffice: bool
+
+
+AGES = {
+    "told by the last leader": Ages(4, 1_900, (3_600_000, 3_600_000), True),
+    "told since it began": Ages(4, 1_900, (3_600_000, 2_000), True),
+    "one began since": Ages(4, 1_900, (1_500, 3_600_000), False),
+    "both began since": Ages(4, 1_900, (1_500, 1_500), False),
+    "told by the leader before the last": Ages(3, 100, (3_600_000, 3_600_000), False),
+    "never told": Ages(0, AGE_MAX, (3_600_000, 3_600_000), False),
+}
+
+
+@pytest.mark.parametrize("ages", AGES.values(), ids=AGES)
+def test_ages_told_before_a_process_of_the_majority_began_are_worth_nothing(ages: Ages) -> None:
+    """n3 led and is silent now; the broker, which n2 lost long ago, may have been heard by n3 and by n1 before it began anew."""
+    leader = Leader()
+    leader.told["n1"], leader.told["n2"] = (0, AGE_MAX), (ages.told_term, ages.told_ms)
+    leader.running_ms["n1"], leader.running_ms["n2"] = ages.running_ms
+    silent_since = Entry(("", "n3"), KNOWN, False, 0, 0, 60_000, 0, AGE_MAX)
+    leader.lists(n1=(), n2=(entry(RELEASED, 60_000, 60_000), silent_since))
+    leader.run(250, silent=("n3",))
+    assert leader.due() == ([Expiry(KEY, 7, False)] if ages.suffice else [])
+    leader.run(9_500, silent=("n3",))
+    assert leader.due() == ([Expiry(KEY, 7, False)] if ages.suffice else [])
+    leader.run(500, silent=("n3",))
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_what_only_processes_that_ended_held_is_not_lost() -> None:
+    leader = Leader()
+    leader.running_ms["n2"] = leader.running_ms["n3"] = 50
+    leader.lists(n1=(entry(LOST, 60_000, 60_000),), n2=())
+    leader.lists(n3=())
+    leader.run(9_750)
+    assert leader.due() == []
+    leader.report("n2", entry(HELD))
+    leader.report("n3", entry(HELD))
+    leader.run(250)
+    leader.report("n2", entry(LOST))
+    leader.report("n3", entry(LOST))
+    leader.run(750)
+    assert leader.due() == [Expiry(KEY, 7, True)], "every node has had it since"
+
+
+def test_registrations_of_this_term_are_known_from_their_beginning() -> None:
+    leader = Leader()
+    leader.told = dict.fromkeys(MEMBERS, (0, AGE_MAX))
+    leader.table.succeed(4, 6, leader.now_ms)
+    leader.lists(n1=(), n2=(), n3=())
+    leader.report("n1", entry(HELD))
+    leader.report("n1", entry(LOST))
+    leader.run(750)
+    assert leader.due() == [Expiry(KEY, 7, True)]
 
 
 def test_a_gap_in_the_reports_asks_for_the_whole_list() -> None:

@@ -25,7 +25,14 @@ from replicated_namesrv.replication.messages import (
 
 MESSAGES = [
     Report(
-        5, 6, 7, True, (Entry(("c", "ä:1"), HELD, True, 8, 9, 10, 0, 11), Entry(("", "n2"), LOST, False, 0, 0, 1, 2, AGE_MAX))
+        5,
+        6,
+        7,
+        True,
+        (Entry(("c", "ä:1"), HELD, True, 8, 9, 10, 0, 11), Entry(("", "n2"), LOST, False, 0, 0, 1, 2, AGE_MAX)),
+        4,
+        300,
+        12,
     ),
     Answer(5, 6, 7, False, 1_700_000_000_000, ((0, 1), (3, 2))),
     Ages(7, ((("c", "a:1"), 12), (("", "n1"), 0))),
