@@ -2,8 +2,8 @@
 
 A linearizable read waits for a read index that was asked for after the read came. All that come in one go ask for it together,
 which is what makes it cheap; what comes after the question was sent waits for the next one, which is asked when it is answered.
-Any node can do this. A read by lease is answered at once by a leader whose lease holds, elsewhere it is linearizable. A stale
-read is answered at once and told its age.
+Any node can do this. Reads by lease are answered by a leader whose lease holds when all have come that come in one go: one look
+at the lease serves them all. Elsewhere they are linearizable. A stale read is answered at once and told its age.
 
 Two clocks, because a process may be stopped and a machine may sleep:
 
@@ -80,6 +80,8 @@ class Reads:
         """For reads whose index was not asked for yet."""
         self._collecting_since_ms = 0.0
         self._others_came = False
+        self._needs_index = False
+        """Whether one of them asked for more than a lease."""
         self._is_asking = False
         """There is one question at a time: the leader would let the next one wait anyway, and so more share it."""
         self._waiting: dict[Future[Freshness], Future[ReadOutcome] | None] = {}
@@ -114,8 +116,8 @@ class Reads:
         if not self._is_live:
             raise UnavailableError("this node has not caught up with a majority since its start")
         wanted = level or self._default
-        if wanted is LEASE and self._group.lease_valid():
-            return Freshness(LEASE, self._group.term, self._group.leader or "", 0)
+        if level is LEASE and self._group.lease_valid():
+            return self._leased()
         if wanted is STALE:
             return self._stale(max_staleness_ms)
         if self.fenced:
@@ -131,17 +133,27 @@ class Reads:
                 loop.call_soon(self._ask)
         else:
             self._others_came = True
+        if wanted is LINEARIZABLE or self._default is not LEASE:  # those that join it later say nothing
+            self._needs_index = True
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
             return self._judged(shared, level, max_staleness_ms)
         return shared
 
     def _ask(self) -> None:
-        """Ask for one index on behalf of all that came so far, once a turn of the loop brought no more."""
+        """Answer all that came so far by the lease, or else ask for one index on their behalf, once a turn of the loop brought no
+        more."""
+        shared = self._collecting
+        if shared is not None and not self._needs_index and self._group.lease_valid():
+            self._collecting = None
+            del self._waiting[shared]
+            if not shared.done():
+                shared.set_result(self._leased())
+            return
         if self._others_came and self._now_ms() - self._collecting_since_ms < COLLECTING_MAX_MS:
             self._others_came = False
             asyncio.get_running_loop().call_soon(self._ask)
             return
-        shared, self._collecting = self._collecting, None
+        self._collecting, self._needs_index = None, False
         if shared is not None and not shared.done():
             self._is_asking = True
             question = self._waiting[shared] = self._group.read_index()
@@ -160,6 +172,9 @@ class Reads:
                 shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._group.leader or "", 0))
         elif not shared.done():
             fail(shared, outcome.reason)
+
+    def _leased(self) -> Freshness:
+        return Freshness(LEASE, self._group.term, self._group.leader or "", 0)
 
     def _stale(self, max_staleness_ms: int | None) -> Freshness:
         age_ms = self.staleness_ms

@@ -2,7 +2,7 @@
 
 A query is looked up when it comes, and what was found is kept until the barrier completes. If the state has not moved by then,
 which its revision tells, the answer is still the right one and is written; else the query is looked up again, and one whose
-answer has gone takes the general way. What the barrier gives at once (a lease that holds) is written at once. If the state cannot
+answer has gone takes the general way. What the barrier gives at once is written at once. If the state cannot
 be confirmed in time the connection is closed, so that its clients turn to another name server.
 """
 

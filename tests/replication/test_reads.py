@@ -112,14 +112,42 @@ async def test_a_read_that_is_not_confirmed_in_its_time_fails_alone() -> None:
 async def test_lease_only_while_it_holds() -> None:
     scene = Scene(LEASE)
     scene.leased = True
-    assert scene.at_once() == scene.at_once(LEASE) == Freshness(LEASE, 7, "n2", 0)
-    scene.leased = False
-    waiting = scene.waiting()
+    first, second = scene.waiting(), scene.waiting()
+    assert scene.at_once(LEASE) == Freshness(LEASE, 7, "n2", 0)
     await turns()
+    assert first.result() == second.result() == Freshness(LEASE, 7, "n2", 0)
+    assert not scene.asked, "nobody had to be asked"
+    waiting = scene.waiting()
+    scene.leased = False
+    await turns()
+    assert not waiting.done(), "the lease is looked at after the read came"
     await scene.answer()
     assert waiting.result().level is LINEARIZABLE, "the answer says that the lease did not hold"
+
+
+async def test_who_names_a_level_gets_it_beside_reads_by_lease() -> None:
+    scene = Scene(LEASE)
     scene.leased = True
-    assert isinstance(scene.reads.barrier(LINEARIZABLE, None), Future), "who names a level gets it"
+    by_lease, linearizable = scene.waiting(), scene.waiting(LINEARIZABLE)
+    await turns()
+    assert not by_lease.done()
+    assert not linearizable.done()
+    await scene.answer()
+    assert linearizable.result().level is LINEARIZABLE
+    again = scene.waiting()
+    await turns()
+    assert again.result().level is LEASE
+
+
+async def test_a_lease_that_holds_again_answers_nobody_who_did_not_ask_for_it() -> None:
+    scene = Scene(LINEARIZABLE)
+    scene.waiting(LEASE)
+    unnamed = scene.waiting()
+    scene.leased = True
+    await turns()
+    assert not unnamed.done()
+    await scene.answer()
+    assert unnamed.result().level is LINEARIZABLE
 
 
 async def test_age_counts_from_when_the_confirmed_question_was_asked() -> None:
