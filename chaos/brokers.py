@@ -64,6 +64,8 @@ class ChaosBroker:
         self.state = "stopped"
         self.writable = True
         self.version: str | None = None
+        self.acknowledged: str | None = None
+        """The version that was acknowledged last."""
         self._nodes = {address: node for node, address in name_servers.items()}
         self._recorder, self._queues, self._options, self._running = recorder, queues, options, running
         self._versions: dict[DataVersion, str] = {}
@@ -96,6 +98,11 @@ class ChaosBroker:
         """Its process would be there."""
         return self.state in ("starting", "serving", "exposed", "safe")
 
+    @property
+    def is_acknowledged(self) -> bool:
+        """Some node acknowledged what it says now."""
+        return self.version is not None and self.acknowledged == self.version
+
     def follow(self, master: "ChaosBroker") -> None:
         """Be the slave of ``master``: what it registers is the master's."""
         self._follows = master
@@ -114,10 +121,20 @@ class ChaosBroker:
         """Change its topics and register them."""
         await self._change()
 
-    async def _change(self) -> None:
+    async def replace_topic(self, old: str | None, new: str) -> None:
+        """Drop one of its topics and create another, in one registration."""
+        self.topics = [*(topic for topic in self.topics if topic != old), new]
+        await self._change([old] if old is not None else [])
+
+    async def _change(self, dropped: Sequence[str] = ()) -> None:
         number = self._queues()
         self.version = str(number)
-        await self.agent.change_topics(TopicConfig(topic, number, number) for topic in self.topics)
+        await self.agent.change_topics([TopicConfig(topic, number, number) for topic in self.topics], dropped)
+
+    def set_writable(self, writable: bool) -> None:
+        """Somebody has changed its write permission."""
+        self.writable = writable
+        self._say(self.state)
 
     async def switch_role(self, broker_id: int) -> None:
         """Become master (0) or slave of its group."""
@@ -218,6 +235,8 @@ class ChaosBroker:
         if announcement is not None and announcement.op > 0:
             self._recorder.complete(announcement.op, Ended(OK, self._nodes[event.address]))
             self._open[said] = announcement._replace(op=0)
+        if kind == "register-copy":
+            self.acknowledged = version
         if kind == "register-copy" and self.state == "starting":
             self._say("serving")
         elif kind == "register-copy" and self.state == "exposed" and not self._is_cut:

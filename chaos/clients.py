@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
 from replicated_namesrv.chaos.records import Send
-from replicated_namesrv.client.answers import TopicRouteData
+from replicated_namesrv.client.answers import PERM_WRITE, TopicRouteData
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     delete_kv_request,
@@ -84,6 +84,40 @@ class Client:
         except NamesrvError as error:
             return self._end(op, ended_by(error, self._names[address]))
         return self._end(op, Ended(OK, self._names[address]))
+
+    async def order(self, kind: str, key: str, value: str | None, request: RemotingCommand, node: str) -> Ended:
+        """Have ``node`` do something; recorded as a write of ``value``."""
+        op = self._invoke(kind, key, value=value, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            try:
+                read_done(response)
+            except NamesrvError as error:  # a refusal tells what became of a change, of a question it does not matter
+                return ended_by(error, self._names[address])
+            return Ended(OK, self._names[address])
+
+        return await self._ask(op, request, node, read)
+
+    async def perm(self, broker: str, topic: str, *, node: str) -> Ended:
+        """What ``broker`` (``brokerName/brokerId``) lets others do in one of its topics, as ``node`` tells."""
+        op = self._invoke("perm", broker, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            route = read_route(response)
+            perms = {} if route is None else {f"{name}/0": str(data.perm) for name, data in route.queue_datas}
+            return Ended(OK, self._names[address], perms.get(broker))
+
+        return await self._ask(op, route_request(topic), node, read)
+
+    async def topic(self, topic: str, *, node: str) -> Ended:
+        """Which registration ``node`` shows of a topic that a single broker serves."""
+        op = self._invoke("topic", topic, node=node)
+
+        def read(address: str, response: RemotingCommand) -> Ended:
+            members = route_members(read_route(response))
+            return Ended(OK, self._names[address], members[0].version if members else None)
+
+        return await self._ask(op, route_request(topic), node, read)
 
     def _invoke(self, kind: str, key: str, *, node: str | None = None, **more: object) -> int:
         return self._recorder.invoke(self.name, kind, key, node=node or self.pinned, **more)  # type: ignore[arg-type]
@@ -190,7 +224,7 @@ class Sender:
 def _writable(route: TopicRouteData | None) -> list[str]:
     if route is None:
         return []
-    writable = {name for name, data in route.queue_datas if data.write_queue_nums > 0}
+    writable = {name for name, data in route.queue_datas if data.write_queue_nums > 0 and data.perm & PERM_WRITE}
     return [
         f"{data.broker_name}/0" for data in route.broker_datas if data.master_addr is not None and data.broker_name in writable
     ]

@@ -21,6 +21,8 @@ from replicated_namesrv.errors import NamesrvError
 SCHEMA_VERSION = 1
 TRACE_FILE = "trace.jsonl"
 MANIFEST_FILE = "manifest.json"
+READ_ONLY, READ_WRITE = "4", "6"
+"""Values of the kinds write-perm and perm, as in RocketMQ's routes."""
 LINE_BYTES_MAX = 4 << 20
 
 
@@ -74,7 +76,8 @@ class Invoke(Record):
     """Unique in the trace, ascending."""
     client: str
     kind: str
-    """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers)."""
+    """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
+    (mqadmin); perm, topic (what nodes answer of that)."""
     key: str
     """KV key; topic; for brokers' operations ``brokerName/brokerId``."""
     value: str | None

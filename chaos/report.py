@@ -26,7 +26,7 @@ _COMPARED = (
     ("  lacking a live broker", "lookups_missing", ""),
     ("  listing a broker that is gone", "lookups_ghost", ""),
     ("KV writes of unknown outcome", "writes_unknown", ""),
-    ("sends to a broker that is gone", "misrouted", ""),
+    ("sends to a broker that is gone or read-only", "misrouted", ""),
     ("longest wait for a success", "longest_gap_s", "s"),
     ("all equal after the last fault", "convergence_s", "s"),
     ("elections", "elections", ""),
@@ -61,8 +61,8 @@ def history(story: Story) -> list[Operation]:
 def _naming(manifest: Mapping[str, Any]) -> dict[str, Any]:
     names = ("schema", "run", "suite", "seed", "mode", "read_consistency", "cut")
     found = {name: manifest[name] for name in names}
-    commit = manifest["versions"]["commit"]
-    return {**found, "scenario": manifest["scenario"]["name"], "nodes": len(manifest["nodes"]), "commit": commit}
+    versions = {name: manifest["versions"].get(name) for name in ("product", "commit", "source_sha256")}
+    return {**found, "scenario": manifest["scenario"]["name"], "nodes": len(manifest["nodes"]), **versions}
 
 
 def read_verdict(folder: Path) -> dict[str, Any] | None:

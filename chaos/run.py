@@ -5,6 +5,7 @@ the kernel ends with it. What had been recorded until then is in the folder.
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import platform
@@ -17,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv import __version__
+import replicated_namesrv
 from replicated_namesrv.chaos.cluster import NODE_COMMAND, Cluster
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.faults import expand
@@ -223,12 +224,14 @@ def _manifest(plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, clust
             "offsets": {node: {"offset_ns": 0, "uncertainty_ns": 0} for node in cluster.nodes},
         },
         "versions": {
-            "product": __version__,
+            "product": replicated_namesrv.__version__,
             "python": platform.python_version(),
             "toxiproxy": TOXIPROXY_VERSION,
             "toxiproxy_python": metadata.version("toxiproxy-python"),
             "commit": _commit(),
+            "source_sha256": _source_sha256(),
         },
+        "node_command": list(plan.node_command),
         "machine": {"system": platform.platform(), "cores": os.cpu_count(), "memory_bytes": _memory_bytes()},
         "started_wall_ns": time.time_ns(),
     }
@@ -245,6 +248,16 @@ def _commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return commit.stdout.strip() + (" and changes" if changed.stdout else "")
+
+
+def _source_sha256() -> str:
+    """Of all code and scenarios of this package, by path: what runs, named also where there is no git."""
+    root, digest = Path(replicated_namesrv.__file__).parent, hashlib.sha256()
+    files = [Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names]
+    for path in sorted(path for path in files if path.suffix in (".py", ".toml")):
+        digest.update(f"{path.relative_to(root).as_posix()}\n{path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _memory_bytes() -> int:

@@ -100,6 +100,8 @@ class WorkloadSpec:
     """Another broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
     churn: bool = True
     """Another broker that stops cleanly and starts again, all the time."""
+    mqadmin: bool = True
+    """Somebody changes the write permission of another broker, and deletes the topics that one more broker creates and drops."""
     topics: int = 3
     changes_per_s: float = 2.0
     """Topic changes of all brokers together."""

@@ -2,15 +2,16 @@
 
 Brokers. Groups g1 … serve topic-1 … and live through the whole run; every topic has brokers at home with several nodes. The
 pair serves a topic of its own, switches roles and is otherwise left alone; churn leaves cleanly and returns, over and over; the
-mortal dies during the fault and returns after it. Clients. A pinned one for each node, some that fail over, one that sends,
-some on few KV keys, one for each weaker read level, and the probe.
+mortal dies during the fault and returns after it; the locked one loses its write permission and gets it back; the fickle one
+creates topics and drops them. Clients. A pinned one for each node, some that fail over, one that sends,
+some on few KV keys, one for each weaker read level, mqadmin, and the probe.
 """
 
 import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from replicated_namesrv.chaos.brokers import CLUSTER_NAME, ChaosBroker, Clock
@@ -18,14 +19,17 @@ from replicated_namesrv.chaos.clients import Client, KvLoop, Probe, Sender, pace
 from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.faults import Topology
-from replicated_namesrv.chaos.recorder import OK, Recorder
+from replicated_namesrv.chaos.mqadmin import Mqadmin
+from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
 
 PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
+LOCKED_TOPIC, FICKLE_TOPIC = "topic-locked", "topic-fickle"
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
+MQADMIN_PER_S = 1.0
 FINAL_S = 20.0
 _BROKER_PORT = 10_911
 
@@ -46,10 +50,14 @@ class Cast:
             self.brokers["churn/0"] = [CHURN_TOPIC, "topic-1"]
         if spec.mortal != "none":
             self.brokers["mortal/0"] = [MORTAL_TOPIC, "topic-1"]
+        if spec.mqadmin:
+            self.brokers |= {"locked/0": [LOCKED_TOPIC], "fickle/0": [FICKLE_TOPIC]}
         self.clients = {f"pinned-{node}": "pinned" for node in nodes}
         self.clients |= {f"failover-{number + 1}": "failover" for number in range(spec.failover_clients)}
         self.clients |= {f"kv-{number + 1}": "failover" for number in range(spec.kv_clients)}
         self.clients |= {"sender": "cache", **{f"{level}-reader": "failover" for level in WEAK_LEVELS}, "probe": "probe"}
+        if spec.mqadmin:
+            self.clients["mqadmin"] = "mqadmin"
         self.kv_keys = [f"key-{number + 1}" for number in range(spec.kv_keys)]
 
     def all_topics(self) -> list[str]:
@@ -85,6 +93,10 @@ class Workload:
         self._agents: dict[str, BrokerAgent] = {}
         self.brokers = self._make_brokers()
         self.clients = {name: self._make_client(name, kind) for name, kind in cast.clients.items()}
+        self._mqadmin: Mqadmin | None = None
+        if spec.mqadmin:
+            told = self.brokers["locked/0"], self.brokers["fickle/0"]
+            self._mqadmin = Mqadmin(self.clients["mqadmin"], self.clients["probe"], *told)
         self._kv = [KvLoop(self.clients[f"kv-{number + 1}"], cast.kv_keys) for number in range(spec.kv_clients)]
 
     def _make_brokers(self) -> dict[str, ChaosBroker]:
@@ -166,6 +178,9 @@ class Workload:
             self._spawn(pace(spec.changes_per_s, self._rng, self._change_one))
         if spec.churn:
             self._spawn(self._churn(self.brokers["churn/0"]))
+        if self._mqadmin is not None:
+            self._spawn(pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_perm))
+            self._spawn(pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
 
     async def during_fault(self, fault_s: float) -> None:
         """What happens to brokers while the faults last: one dies, a pair switches roles."""
@@ -187,6 +202,8 @@ class Workload:
     async def calm(self) -> None:
         """After the faults: the dead return, brokers change nothing more."""
         self._changing = False
+        if self._mqadmin is not None:
+            self._mqadmin.writing = False
         mortal = self.brokers.get("mortal/0")
         if mortal is not None and not mortal.alive:
             await mortal.start()
@@ -214,7 +231,10 @@ class Workload:
     async def final_reads(self) -> None:
         """Every key and topic from every node once more; a node that gives no answer is asked again."""
         probe = self.clients["probe"]
-        asked = [(probe.get, key) for key in self._cast.kv_keys] + [(probe.route, topic) for topic in self._cast.all_topics()]
+        asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in self._cast.kv_keys]
+        asked += [(probe.route, topic) for topic in self._cast.all_topics()]
+        if self._mqadmin is not None:
+            asked += self._mqadmin.questions()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FINAL_S):
                 for read, key in asked:

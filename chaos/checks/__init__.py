@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.figures import Figures, figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
@@ -14,7 +15,7 @@ from replicated_namesrv.chaos.checks.final import (
 )
 from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
-from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
+from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
 from replicated_namesrv.verify import Verdict
 
@@ -25,6 +26,7 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_final_kv,
     check_final_registrations,
     check_resurrection,
+    check_write_perm,
     check_live_kept,
     check_ghosts,
     check_sessions,
@@ -70,8 +72,13 @@ class Judgement:
 
 
 def judge(story: Story, judged_as: str) -> Judgement:
-    """Run all checkers; ``judged_as``: ap or cp, whose promises count."""
-    checks = tuple(check(story) for check in CHECKS)
+    """Run all checkers; ``judged_as``: ap or cp, whose promises count.
+
+    Nothing is held against a run that was broken off: its clients and brokers were ended with it, not by what is judged.
+    """
+    checks = tuple(check(story) for check in CHECKS if check is not check_write_perm or story.has_mqadmin)
+    if not story.trace.complete:
+        checks = tuple(unjudged(found, "the run was broken off, or its trace has corrupt lines") for found in checks)
     counted = [check for check in checks if check.promise is Promise.BOTH or judged_as == "cp"]
     verdicts = {check.verdict for check in counted}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)

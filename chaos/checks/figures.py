@@ -41,7 +41,7 @@ class Figures:
     """From the last fault's end until all nodes answered the same for good."""
     sends: int
     misrouted: int
-    """Sends to a broker that was gone."""
+    """Sends to a broker that was gone or had lost its write permission."""
     elections: int
     harness_stall_s: float
 

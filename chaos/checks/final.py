@@ -5,40 +5,16 @@ search, point at single operations, and stand beside the linearizability checker
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 
+from replicated_namesrv.chaos.checks.administration import deleted_topics_shown
 from replicated_namesrv.chaos.checks.linear import late_copies
-from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result, unless_stalled
+from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
+from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result, unless_stalled
 from replicated_namesrv.chaos.records import Expiry
 
 SCAN_NS = 1_000_000_000
 """Nodes look for silent brokers, and tell the leader, well within this."""
 GONE = ("stopped", "dead", "silent")
-
-
-def kv_writes(story: Story) -> dict[str, list[Op]]:
-    """puts and deletes that may have happened, by key."""
-    found: defaultdict[str, list[Op]] = defaultdict(list)
-    for op in story.of_kind("put", "delete"):
-        if op.outcome != "fail":
-            found[op.key].append(op)
-    return found
-
-
-def overtaken(read: Op, writes: Iterable[Op]) -> bool:
-    """Whether what ``read`` returned (None: absent) surely was there no more when it began: every write that it can come from had
-    ended before another began that had ended by then. So is a value that nobody wrote; absence comes from the beginning, too."""
-    begun = [write for write in writes if write.start_ns < read.end_ns]
-    sources = [write.end_ns if write.ok else NEVER_NS for write in begun if _written(write) == read.value]
-    if read.value is None:
-        sources.append(0)
-    newer = [write.start_ns for write in begun if write.ok and write.end_ns < read.start_ns and _written(write) != read.value]
-    latest_ns = max(newer, default=-1)
-    return all(latest_ns > source_ns for source_ns in sources)
-
-
-def _written(write: Op) -> str | None:
-    return None if write.kind == "delete" else write.value
 
 
 def final_reads(story: Story, kind: str) -> list[Op]:
@@ -84,7 +60,7 @@ def check_final_registrations(story: Story) -> CheckResult:
 
 
 def check_resurrection(story: Story) -> CheckResult:
-    """No deleted KV value comes back, nor a broker under a topic that it left cleanly."""
+    """No deleted KV value comes back, nor a broker that left cleanly, nor a deleted topic that its broker had dropped."""
     wrong, looked_at = [], 0
     writes = kv_writes(story)
     source = {op.value: op for found in writes.values() for op in found if op.kind == "put"}
@@ -107,7 +83,8 @@ def check_resurrection(story: Story) -> CheckResult:
                     f"{story.ms(read.start_ns)}: {read.client} is told by {read.node} that {member.name} serves {read.key}; "
                     f"it left at {story.ms(left_ns)}"
                 )
-    return result("no resurrection", Promise.CP, looked_at, wrong)
+    topics_looked_at, shown = deleted_topics_shown(story)
+    return result("no resurrection", Promise.CP, looked_at + topics_looked_at, [*wrong, *shown])
 
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:

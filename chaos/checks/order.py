@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from replicated_namesrv.chaos.checks.final import kv_writes, overtaken
+from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result
 
 

@@ -65,10 +65,16 @@ def result(name: str, promise: Promise, looked_at: int, wrong: Sequence[str]) ->
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     """``found``, but unknown instead of violated where the harness stood still for STALL_NS: then its clients did not ask, its
     brokers did not renew, and the nodes hardly ran either, so nothing that takes time can be judged."""
-    if found.verdict is Verdict.VIOLATED and story.stalled_s * 1e9 > STALL_NS:
-        text = f"the harness itself stood still for {story.stalled_s:.1f} s, so no time can be judged"
-        return CheckResult(found.name, found.promise, Verdict.UNKNOWN, found.looked_at, (text, *found.findings), 0)
+    if story.stalled_s * 1e9 > STALL_NS:
+        return unjudged(found, f"the harness itself stood still for {story.stalled_s:.1f} s, so no time can be judged")
     return found
+
+
+def unjudged(found: CheckResult, why: str) -> CheckResult:
+    """``found``, but unknown instead of violated; what looked wrong is told after ``why``."""
+    if found.verdict is not Verdict.VIOLATED:
+        return found
+    return CheckResult(found.name, found.promise, Verdict.UNKNOWN, found.looked_at, (why, *found.findings), 0)
 
 
 class Op(NamedTuple):
@@ -129,6 +135,8 @@ class Story:
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
         self.mode: str = manifest["mode"]
+        self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
+        """Whether anybody changes write permissions and deletes topics."""
         self.origin_ns = trace.records[0].time_ns
         self.ops = [_op(invoke, end) for invoke, end in _ended(trace.records)]
         self.phases = self._phases()
@@ -167,8 +175,9 @@ class Story:
 
     def _phases(self) -> dict[str, Span]:
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
-        last_ns = self.trace.records[-1].time_ns
-        ends = [*(mark.time_ns for mark in marks[1:]), last_ns]
+        if not marks:  # broken off before the first
+            return {}
+        ends = [*(mark.time_ns for mark in marks[1:]), self.trace.records[-1].time_ns]
         return {mark.phase: Span(mark.time_ns, end_ns) for mark, end_ns in zip(marks, ends, strict=True)}
 
     @property
@@ -212,7 +221,7 @@ def _ended(records: list[Record]) -> Iterator[tuple[Invoke, Any]]:
 
 
 def _op(invoke: Invoke, end: Any) -> Op:
-    read = invoke.kind in ("get", "route")
+    read = invoke.kind in ("get", "route", "perm", "topic")
     return Op(
         op=invoke.op,
         client=invoke.client,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from replicated_namesrv.chaos.checks import CHECKS, judge
+from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.figures import figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
@@ -18,7 +19,7 @@ from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
-from replicated_namesrv.chaos.records import Invoke
+from replicated_namesrv.chaos.records import Invoke, Trace
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import MS, NODES, Script, random_kv
 
@@ -127,6 +128,53 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         check_resurrection,
         registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH[:1]),
         registered().op(1000, 1010, "g2/0", "unregister", "g2/0", "2").op(1020, 1030, "c1", "route", "t", members=BOTH),
+    ),
+    "nor a topic that its broker dropped and mqadmin deleted": (
+        check_resurrection,
+        registered().op(1000, 1010, "a", "delete-topic", "t").op(1005, 1020, "p", "topic", "t", "1"),
+        registered().op(1000, 1010, "a", "delete-topic", "t").op(1015, 1020, "p", "topic", "t", "1"),
+    ),
+    "unless nobody knows whether it was deleted, or the broker may be registering anew": (
+        check_resurrection,
+        registered()
+        .op(980, 990, "p", "topic", "t", "1")
+        .truth(1000, "g1/0", "exposed")
+        .op(1000, 1010, "a", "delete-topic", "t")
+        .op(1015, 1020, "p", "topic", "t", "1"),
+        registered()
+        .op(1000, 1010, "a", "delete-topic", "t", outcome="indeterminate")
+        .op(1011, 1012, "a", "delete-topic", "t")
+        .op(1015, 1020, "p", "topic", "t", "1"),
+    ),
+    "write permission is as it was set last": (
+        check_write_perm,
+        registered().op(1000, 1010, "a", "write-perm", "g1/0", "4").op(1015, 1020, "p", "perm", "g1/0", "4"),
+        registered().op(1000, 1010, "a", "write-perm", "g1/0", "4").op(1015, 1020, "p", "perm", "g1/0", "6"),
+    ),
+    "a copy of an order may come late, at any time, and a registration gives the permission back": (
+        check_write_perm,
+        registered()
+        .op(1000, 1400, "a", "write-perm", "g1/0", "4", outcome="indeterminate")
+        .op(1500, 1510, "a", "write-perm", "g1/0", "6")
+        .op(1600, 1610, "p", "perm", "g1/0", "4")
+        .op(1700, 1710, "a", "write-perm", "g1/0", "4")
+        .op(1800, 1810, "g1/0", "register", "g1/0", "7")
+        .op(1900, 1910, "p", "perm", "g1/0", "6"),
+        registered()
+        .op(1000, 1400, "a", "write-perm", "g1/0", "4", outcome="fail")
+        .op(1500, 1510, "a", "write-perm", "g1/0", "6")
+        .op(1600, 1610, "p", "perm", "g1/0", "4"),
+    ),
+    "what is not known to have been kept is not missed": (
+        check_write_perm,
+        registered()
+        .op(1000, 1010, "a", "write-perm", "g1/0", "4")
+        .truth(1100, "g1/0", "exposed")
+        .op(1200, 1210, "p", "perm", "g1/0", "6"),
+        registered()
+        .op(1000, 1010, "a", "write-perm", "g1/0", "4")
+        .truth(1100, "g1/0", "safe")
+        .op(1200, 1210, "p", "perm", "g1/0", "6"),
     ),
     "a dead broker is listed no longer than promised": (
         check_ghosts,
@@ -250,6 +298,24 @@ def test_a_run_cut_short_is_unknown() -> None:
     story = Script().busy("c1", 1000, 12500, every=50).story
     story.trace.records.pop()
     assert check_enough(story).verdict is Verdict.UNKNOWN
+
+
+def broken_off(story: Story, records: int) -> Story:
+    """What a harness that was ended after so many records leaves."""
+    return Story(Trace(story.trace.records[:records], 0, []), story.manifest)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whatever_a_broken_off_run_shows_is_unknown_and_not_violated(name: str) -> None:
+    """Wherever it ends, by every checker; and the checkers get by with what there is."""
+    story = with_signs_of_life(CASES[name][2])
+    for records in (*range(1, len(story.trace.records) - 1, 9), len(story.trace.records) - 1):
+        judgement = judge(broken_off(story, records), "cp")
+        assert judgement.verdict is Verdict.UNKNOWN
+        assert Verdict.VIOLATED not in {check.verdict for check in judgement.checks}
+    assert any("broken off" in finding for check in judgement.checks for finding in check.findings), (
+        "it is told, and why not held"
+    )
 
 
 def test_times_are_not_judged_where_the_harness_stood_still() -> None:

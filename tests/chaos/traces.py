@@ -51,7 +51,7 @@ class Script:
     ) -> "Script":
         """One operation; ``end`` None: its client never learned. For reads ``value`` or ``members`` is the answer."""
         self._op += 1
-        read = kind in ("get", "route")
+        read = kind in ("get", "route", "perm", "topic")
         topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
         self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, None, None, topics))
         if end is not None:
