@@ -202,7 +202,7 @@ def test_a_write_that_some_servers_did_not_get_is_reported_server_by_server(
     namesrv: Namesrv, one: str, servers: list[str]
 ) -> None:
     mute = servers[2]
-    said = namesrv("kv", "put", "NS", "k", "v", "-n", f"{one};127.0.0.1:1;{mute}", "--timeout-ms", "100", "--json")
+    said = namesrv("kv", "put", "NS", "k", "v", "-n", f"{one};127.0.0.1:1;{mute}", "--timeout-ms", "1500", "--json")
     assert said.code == 1
     assert {row["nameServer"]: row["outcome"] for row in said.json} == {one: "done", "127.0.0.1:1": "not done", mute: "unknown"}
     assert namesrv("kv", "put", "NS", "k", "v", "-n", "127.0.0.1:1").code == 2
