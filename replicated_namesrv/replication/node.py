@@ -16,6 +16,7 @@ import logging
 import time
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
@@ -162,7 +163,9 @@ class ReplicatedNode(Observer):
 
     def read_index(self) -> "Future[ReadOutcome]":
         """See ``RaftService``."""
-        return self._raft.read_index()
+        question = self._raft.read_index()
+        question.add_done_callback(partial(self.reads.heard, self._now_ms()))
+        return question
 
     def lease_valid(self) -> bool:
         """See ``RaftService``."""
@@ -298,7 +301,7 @@ class ReplicatedNode(Observer):
                 if self._raft.node.failed is not None:
                     raise StorageError(f"cannot take part in the cluster: {self._raft.node.failed}")
                 log.info("not caught up with a majority yet: %s", outcome.reason)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):  # not GeneratorExit, which allows no await
             await self.stop()
             raise
         self._is_live = True
