@@ -89,7 +89,9 @@ def _links(
             return minority, topology.crossing([minority, _without(nodes, minority)], spec.scope)
         case Kind.ONE_WAY | Kind.ACKS:
             inwards = spec.kind is Kind.ACKS or spec.direction == "in"
-            return targets, [link for link in topology.peer_links() if (link.target if inwards else link.source) in targets]
+            scope = "peers" if spec.kind is Kind.ACKS else spec.scope
+            crossing = topology.crossing([targets, _without(nodes, targets)], scope)
+            return targets, [link for link in crossing if (link.target in targets) is inwards]
         case Kind.BRIDGE:
             middle, *rest = rng.sample(nodes, len(nodes))
             half = len(rest) // 2
@@ -150,7 +152,7 @@ def _draw(rng: random.Random) -> FaultSpec:
             FaultSpec(Kind.ISOLATE, target, scope=scope),
             FaultSpec(Kind.ISOLATE, target, scope="peers", flap_s=rng.uniform(0.3, 1.5)),
             FaultSpec(Kind.HALVES, scope=scope),
-            FaultSpec(Kind.ONE_WAY, target, direction=rng.choice(("in", "out"))),
+            FaultSpec(Kind.ONE_WAY, target, direction=rng.choice(("in", "out")), scope=scope),
             FaultSpec(Kind.ACKS),
             FaultSpec(Kind.BRIDGE, scope="peers"),
             FaultSpec(Kind.PARTIAL),

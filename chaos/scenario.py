@@ -25,7 +25,8 @@ class Kind(StrEnum):
     HALVES = "halves"
     """A majority and a minority, drawn by the seed."""
     ONE_WAY = "one-way"
-    """``target`` is not heard by its peers (``direction`` out), or hears none (in)."""
+    """``target`` is not heard by its peers (``direction`` out), or hears none (in); scope sites: nor can brokers and clients
+    beside it connect to others (out), or others to it (in)."""
     ACKS = "acks"
     """The leader's peers hear it, and it hears none of them."""
     BRIDGE = "bridge"
@@ -65,7 +66,7 @@ class FaultSpec:
     effect: str = "cut"
     """cut: silent or held, as the run's variant says; or silent, held, refused, reset, slow, trickle."""
     scope: str = "sites"
-    """What a partition cuts: peers (links between nodes only) or sites (brokers and clients stay on their node's side too)."""
+    """What a partition cuts: peers (links between nodes only) or sites (brokers and clients are on their node's side too)."""
     direction: str = "out"
     nodes: str = "one"
     """cut-brokers, cut-clients: one, all-but-one or all nodes."""

@@ -38,14 +38,22 @@ def test_isolating_a_site_keeps_its_own_brokers_and_clients() -> None:
 @pytest.mark.parametrize(
     ("spec", "links"),
     [
-        (FaultSpec(Kind.ONE_WAY, "leader", direction="out"), {"n2>n1", "n2>n3"}),
-        (FaultSpec(Kind.ONE_WAY, "leader", direction="in"), {"n1>n2", "n3>n2"}),
+        (FaultSpec(Kind.ONE_WAY, "leader", direction="out", scope="peers"), {"n2>n1", "n2>n3"}),
+        (FaultSpec(Kind.ONE_WAY, "leader", direction="in", scope="peers"), {"n1>n2", "n3>n2"}),
         (FaultSpec(Kind.ACKS), {"n1>n2", "n3>n2"}),
-        (FaultSpec(Kind.ONE_WAY, "n3"), {"n3>n1", "n3>n2"}),
+        (FaultSpec(Kind.ONE_WAY, "n3", scope="peers"), {"n3>n1", "n3>n2"}),
     ],
 )
 def test_one_way_faults_cut_one_way(spec: FaultSpec, links: set[str]) -> None:
     assert cut(spec) == links
+
+
+@pytest.mark.parametrize(("direction", "there"), [("out", "g2/0>n1"), ("in", "g1/0>n2")])
+def test_one_way_faults_of_sites_are_one_half_of_an_isolated_site(direction: str, there: str) -> None:
+    half, whole = cut(FaultSpec(Kind.ONE_WAY, direction=direction)), cut(FaultSpec(Kind.ISOLATE))
+    assert there in half
+    assert half < whole
+    assert all(link.endswith(">n2") is (direction == "in") for link in half)
 
 
 @pytest.mark.parametrize("seed", range(20))
