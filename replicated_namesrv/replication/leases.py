@@ -11,7 +11,8 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
   everything; for one broker time-out counted from when it was last heard.
 - A removal of code 104 is *late* if after its own connection registered last another connection of the broker came to some
   node that had one already. A broker has one to each node, so it was restarted or has reconnected, and if it is leaving now, it
-  says so over that connection too.
+  says so over that connection too. If its own connection was such a one and came less than ROUND_MS before, both are of one
+  process, which was restarted and is leaving.
 - A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
@@ -31,6 +32,8 @@ from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, 
 STEP_MAX_MS = 1_000.0
 NODE_SILENCE_MS = 1_000.0
 """A node that has not reported for this long cannot be heard."""
+ROUND_MS = 1_000.0
+"""A broker that starts has registered with every node that it reaches within this time."""
 MEMORY_WAIT_MS = 250.0
 """How long a new leader looks for a majority that knows how old the ages are, once a majority has told everything."""
 
@@ -70,6 +73,14 @@ class Registered(NamedTuple):
     at_ms: float
     order: int
     """Place among all attachments of this process."""
+    returned_ms: float | None
+    """When this connection came, if it was not the broker's first here."""
+
+    @property
+    def speaks_until_ms(self) -> float:
+        """Connections that came to other nodes later than this may be another process's: one that restarts comes to all nodes in
+        one round."""
+        return self.at_ms if self.returned_ms is None else max(self.at_ms, self.returned_ms + ROUND_MS)
 
 
 class Attachments:
@@ -91,14 +102,17 @@ class Attachments:
             broker.epoch, broker.ended, broker.had_connection, broker.reattached_ms = epoch, KNOWN, False, None
             broker.connections.clear()
         self._order += 1
+        of_connection = self._registered.setdefault(connection_id, {})
+        before = of_connection.get(key)
+        returned_ms = before.returned_ms if before is not None else None
         if connection_id not in broker.connections:
             broker.connections[connection_id] = self._order
             if broker.had_connection:
-                broker.reattached_ms = now_ms
+                broker.reattached_ms = returned_ms = now_ms
             broker.had_connection = True
         broker.heard_ms = max(broker.heard_ms, now_ms)
         broker.ended = HELD
-        self._registered.setdefault(connection_id, {})[key] = Registered(epoch, now_ms, self._order)
+        of_connection[key] = Registered(epoch, now_ms, self._order, returned_ms)
         self.changed[key] = None
 
     def learn(self, key: Key, heard_ms: float) -> None:

@@ -145,7 +145,7 @@ class SignsOfLife:
         """Code 104; REMOVED or LATE. ``registered``: what the connection that it came over registered last. The caller gives up
         by cancelling; the broker may be removed nevertheless."""
         key = (removal.cluster_name, removal.broker_addr)
-        return self._ask(REMOVE, key, encode_removal(removal), 0, None if registered is None else registered.at_ms)
+        return self._ask(REMOVE, key, encode_removal(removal), 0, None if registered is None else registered.speaks_until_ms)
 
     def _ask(self, kind: int, key: Key, content: str, serial: int, registered_at_ms: float | None) -> "Future[int]":
         self._last_question += 1

@@ -351,6 +351,22 @@ def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) 
         assert cluster.is_gone()
 
 
+def test_a_restarted_broker_that_leaves_at_once_is_gone_with_the_first_answer() -> None:
+    """It has registered with all nodes in one round, and with the one it leaves first before the others."""
+    with virtual_cluster() as cluster:
+        names = list(cluster.machines)
+        for wire in (before := [cluster.wire(name) for name in names]):
+            cluster.register(wire, registration())
+        for wire in before:
+            wire.hang_up()
+        for wire in (after := [cluster.wire(name) for name in names]):
+            assert cluster.register(wire, registration()).code == 0
+        cluster.run(0.3)
+        assert cluster.unregister(after[0]).code == 0
+        cluster.run(0.2)
+        assert cluster.is_gone()
+
+
 def test_a_late_unregistration_of_an_earlier_life_does_nothing() -> None:
     with virtual_cluster() as cluster:
         old, other = cluster.wire("n1"), cluster.wire("n2")
