@@ -16,7 +16,6 @@ import logging
 import time
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
@@ -163,9 +162,7 @@ class ReplicatedNode(Observer):
 
     def read_index(self) -> "Future[ReadOutcome]":
         """See ``RaftService``."""
-        question = self._raft.read_index()
-        question.add_done_callback(partial(self.reads.heard, self._now_ms()))
-        return question
+        return self._raft.read_index()
 
     def lease_valid(self) -> bool:
         """See ``RaftService``."""
