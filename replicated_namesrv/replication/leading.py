@@ -13,8 +13,7 @@ proposal whose outcome is unknown is repeated until it is known; as long as it i
 
 import logging
 from asyncio import Future
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from replicated_namesrv.raft.interfaces import MalformedError, ReadOutcome, ReadReady
@@ -50,8 +49,10 @@ from replicated_namesrv.routes.state import RouteSettings
 
 log = logging.getLogger(__name__)
 
-SCAN_INTERVAL_MS = 1_000.0
-AGES_INTERVAL_MS = 2_000.0
+SCAN_INTERVAL_MS = 2_000.0
+"""All brokers are looked at this often, and all nodes told their ages; those that lost a connection several times a second."""
+JUDGING_INTERVAL_MS = 25.0
+"""At least this passes between two questions to a majority on behalf of renewals: those that come meanwhile share the next."""
 REMOVALS_PER_COMMAND = 4
 """Removing a broker with 10,000 topics takes about 3 ms, and every node applies a command in one go."""
 ACCEPTED = 0
@@ -116,26 +117,33 @@ class Leading:
         grace_ms: float,
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], object],
     ) -> None:
+        """``later(seconds, act)``: see ``loop.call_later``."""
         self.term = term
         self.expired_count = self.lost_count = 0
         self._node_id, self._members = node_id, members
         self._machine, self._group, self._send = machine, group, send
-        self._now_ms, self._wall_ms = now_ms, wall_ms
+        self._now_ms, self._wall_ms, self._later = now_ms, wall_ms, later
+        self._grace_ms = grace_ms
         self.table = LeaseTable(members, node_id, grace_ms, now_ms())
         self._admission = Admission(machine.marks)
         self._removing: set[tuple[Key, int]] = set()
-        self._suspects: dict[Key, None] = {}
-        """Brokers of which a connection was lost since all were looked at."""
+        self._suspects: dict[Key, float] = {}
+        """Brokers of which a connection was lost, and when this was told; until all were looked at after the grace."""
         self._unjudged: list[tuple[str, Report, bool]] = []
         self._is_judging = False
+        self._judged_ms = -JUDGING_INTERVAL_MS
+        """When a majority was asked last."""
         self._early: dict[Asker, Inquiry] = {}
         """Removals that came before this leader knew enough."""
         self._removals: set[Asker] = set()
         """Removals under way for other nodes."""
         self._again: list[Callable[[], None]] = []
         """Proposals without an outcome, to be repeated at the next tick."""
-        self._last_scan_ms = self._last_ages_ms = -AGES_INTERVAL_MS
+        self._last_scan_ms = -SCAN_INTERVAL_MS
+        self._is_scan_unfinished = False
+        """More were due at the last one than one command removes."""
         self._claim()
 
     @property
@@ -186,7 +194,7 @@ class Leading:
             return
         for entry in report.entries:
             if entry.state >= LOST:
-                self._suspects[entry.key] = None
+                self._suspects[entry.key] = self._now_ms()
         taken = self.table.report(peer, report, self._now_ms())
         if report.is_full and self.is_known:
             self._tell_ages([peer], self._leases())
@@ -203,6 +211,15 @@ class Leading:
         if self._is_judging or not self._unjudged or not self.is_known:
             return
         self._is_judging = True
+        pause_ms = self._judged_ms + JUDGING_INTERVAL_MS - self._now_ms()
+        if pause_ms > 0:
+            self._later(pause_ms / 1000, self._confirm)
+        else:
+            self._confirm()
+
+    def _confirm(self) -> None:
+        """One question for all that came so far."""
+        self._judged_ms = self._now_ms()
         batch, self._unjudged = self._unjudged, []
         self._group.read_index().add_done_callback(lambda outcome: self._judge(batch, outcome))
 
@@ -305,25 +322,27 @@ class Leading:
     def _expire(self, now: float) -> None:
         if not self.table.is_ready:
             return
-        state = self._machine.state
+        leases: Iterable[Lease] = self._suspected(now)
         if now - self._last_scan_ms >= SCAN_INTERVAL_MS:
-            self._last_scan_ms = now
-            self._suspects.clear()
-            leases = self._leases()
-            if now - self._last_ages_ms >= AGES_INTERVAL_MS:
-                self._last_ages_ms = now
-                self._tell_ages(self._members, leases)
-        else:
-            found = ((key, state.registration(*key)) for key in self._suspects)
-            leases = [Lease(key, r.epoch, r.heartbeat_timeout_ms) for key, r in found if r is not None]
+            self._last_scan_ms, self._is_scan_unfinished = now, True
+            self._tell_ages(self._members, self._leases())
         if len(self._removing) >= REMOVALS_PER_COMMAND:
             return
-        due = (expiry for expiry in self.table.due(leases, now) if (expiry.key, expiry.epoch) not in self._removing)
-        batch = list(islice(due, REMOVALS_PER_COMMAND))
+        if self._is_scan_unfinished:
+            leases = self._leases()
+        due = [expiry for expiry in self.table.due(leases, now) if (expiry.key, expiry.epoch) not in self._removing]
+        batch = due[:REMOVALS_PER_COMMAND]
+        self._is_scan_unfinished = self._is_scan_unfinished and len(due) > len(batch)
         for is_lost in (True, False):
             of_kind = [expiry for expiry in batch if expiry.is_lost == is_lost]
             if of_kind:
                 self._propose_expiry(of_kind, is_lost)
+
+    def _suspected(self, now: float) -> list[Lease]:
+        looked_at_ms = now - self._grace_ms - SCAN_INTERVAL_MS
+        self._suspects = {key: told_ms for key, told_ms in self._suspects.items() if told_ms > looked_at_ms}
+        found = ((key, self._machine.state.registration(*key)) for key in self._suspects)
+        return [Lease(key, held.epoch, held.heartbeat_timeout_ms) for key, held in found if held is not None]
 
     def _propose_expiry(self, batch: list[Expiry], is_lost: bool) -> None:
         removals = []
@@ -366,5 +385,6 @@ class Leading:
     def _tell_ages(self, members: Sequence[str], leases: list[Lease]) -> None:
         ages = self.table.ages(leases, self._now_ms())
         if ages:
+            message = Ages(self.term, tuple(ages))
             for member in members:
-                self._send(member, Ages(self.term, tuple(ages)))
+                self._send(member, message)

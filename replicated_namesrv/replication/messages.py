@@ -6,6 +6,7 @@ all, so that its successor knows.
 """
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from replicated_namesrv.raft.interfaces import MalformedError
@@ -25,6 +26,8 @@ _ENTRY = struct.Struct("<BBQQIII")
 _AGE = struct.Struct("<I")
 _REFUSAL = struct.Struct("<IB")
 _LENGTH = struct.Struct("<I")
+KEYS_REMEMBERED, REMEMBERED_BYTES_MAX = 4_096, 256
+"""The same brokers are told of over and over: encoded keys that are not worked out again, and the longest of them."""
 AGE_MAX = 0xFFFFFFFF
 """The greatest age that is told, and "never"."""
 
@@ -119,8 +122,15 @@ def _text(value: str) -> bytes:
     return _LENGTH.pack(len(raw)) + raw
 
 
-def _key(key: Key) -> bytes:
+def _pack_key(key: Key) -> bytes:
     return _text(key[0]) + _text(key[1])
+
+
+_packed_key = lru_cache(KEYS_REMEMBERED)(_pack_key)
+
+
+def _key(key: Key) -> bytes:
+    return _packed_key(key) if len(key[0]) + len(key[1]) <= REMEMBERED_BYTES_MAX else _pack_key(key)
 
 
 def encode(message: Message) -> bytes:
@@ -167,7 +177,22 @@ class _Reader:
         return value
 
     def key(self) -> Key:
-        return self.text(), self.text()
+        start = self.offset
+        for _ in range(2):
+            (length,) = self.take(_LENGTH)
+            self.offset += length
+        if self.offset > len(self.data):
+            raise MalformedError("a text ends in the middle")
+        raw = self.data[start : self.offset]
+        return _unpacked_key(raw) if len(raw) <= REMEMBERED_BYTES_MAX else _unpack_key(raw)
+
+
+def _unpack_key(raw: bytes) -> Key:
+    reader = _Reader(raw)
+    return reader.text(), reader.text()
+
+
+_unpacked_key = lru_cache(KEYS_REMEMBERED)(_unpack_key)
 
 
 def decode(data: bytes) -> Message:

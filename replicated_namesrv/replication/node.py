@@ -16,6 +16,7 @@ import logging
 import time
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
@@ -162,7 +163,9 @@ class ReplicatedNode(Observer):
 
     def read_index(self) -> "Future[ReadOutcome]":
         """See ``RaftService``."""
-        return self._raft.read_index()
+        question = self._raft.read_index()
+        question.add_done_callback(partial(self.reads.heard, self._now_ms()))
+        return question
 
     def lease_valid(self) -> bool:
         """See ``RaftService``."""

@@ -45,7 +45,7 @@ class Group(Protocol):
     """What is needed of Raft."""
 
     def read_index(self) -> "Future[ReadOutcome]":
-        """See ``RaftService``."""
+        """See ``RaftService``. Its answer has been told to ``heard`` before whoever asked hears of it."""
 
     def lease_valid(self) -> bool:
         """See ``RaftService``."""
@@ -157,20 +157,20 @@ class Reads:
         if shared is not None and not shared.done():
             self._is_asking = True
             question = self._waiting[shared] = self._group.read_index()
-            question.add_done_callback(partial(self._answered, shared, self._now_ms()))
+            question.add_done_callback(partial(self._answered, shared))
 
-    def _answered(self, shared: Future[Freshness], asked_ms: float, answer: "Future[ReadOutcome]") -> None:
+    def _answered(self, shared: Future[Freshness], answer: "Future[ReadOutcome]") -> None:
         self._waiting.pop(shared, None)
         self._is_asking = False
         if self._collecting is not None:
             self._collecting_since_ms = self._now_ms()
             asyncio.get_running_loop().call_soon(self._ask)
         outcome = Rejected("this node stops") if answer.cancelled() else answer.result()
+        if shared.done():
+            return
         if isinstance(outcome, ReadReady):
-            self._confirmed(asked_ms)
-            if not shared.done():
-                shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._group.leader or "", 0))
-        elif not shared.done():
+            shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._group.leader or "", 0))
+        else:
             fail(shared, outcome.reason)
 
     def _leased(self) -> Freshness:
@@ -225,12 +225,15 @@ class Reads:
             return
         if not self._is_probing and now - self._fresh_ms >= PROBE_AFTER_MS:
             self._is_probing = True
-            self._group.read_index().add_done_callback(partial(self._probed, now))
+            self._group.read_index().add_done_callback(self._probed)
         if not self.fenced and self._silent_ms > self._fence_after_ms and not any(map(is_ready, self._waiting.values())):
             self._fence()
 
-    def _probed(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
+    def _probed(self, answer: "Future[ReadOutcome]") -> None:
         self._is_probing = False
+
+    def heard(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
+        """The answer to a read index that somebody here asked for at that time: whatever it was for, it confirms this node."""
         if not answer.cancelled() and isinstance(answer.result(), ReadReady):
             self._confirmed(asked_ms)
 

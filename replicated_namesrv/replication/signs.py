@@ -101,6 +101,8 @@ class SignsOfLife:
         self._leader_clock_ms: float | None = None
         """The leader's clock less ours, as of its last answer."""
         self._counts = [0, 0]
+        self._encoded: tuple[Message | None, bytes] = (None, b"")
+        """The last message that was sent, in case others are to have it too."""
 
     @property
     def now_ms(self) -> float:
@@ -207,7 +209,9 @@ class SignsOfLife:
         if peer == self._node_id:
             asyncio.get_running_loop().call_soon(self._take, peer, message)
         else:
-            self._group.tell(peer, encode(message))
+            if self._encoded[0] is not message:
+                self._encoded = (message, encode(message))
+            self._group.tell(peer, self._encoded[1])
 
     def tick(self) -> None:
         """Call every TICK_S."""
@@ -318,6 +322,7 @@ class SignsOfLife:
             self._grace_ms,
             lambda: self.now_ms,
             self._wall_ms,
+            asyncio.get_running_loop().call_later,
         )
 
     def _lead_no_longer(self) -> None:

@@ -1,13 +1,14 @@
 """The leader's word on renewals, removals and copies, event by event: the test decides what is committed and when."""
 
+import dataclasses
 from asyncio import Future
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.admission import GRANT_MS, Admission, Asker, Decided
-from replicated_namesrv.replication.leading import Leading, encode_removal
+from replicated_namesrv.replication.leading import JUDGING_INTERVAL_MS, Leading, encode_removal
 from replicated_namesrv.replication.machine import (
     Applied,
     Mark,
@@ -76,12 +77,29 @@ class Scene:
         self._loop = loop
         self.now_ms = 0.0
         self.sent: list[tuple[str, Message]] = []
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.is_patient = False
+        """Whether time-outs wait for ``run_timers``."""
         self.machine = RouteStateMachine()
         self.machine.apply(encode_lead(RouteSettings(), 0, TERM - 1))
         self.register(1)
         self.group = Group(loop, self.machine)
-        self.leading = Leading(TERM, "n1", MEMBERS, self.machine, self.group, self._send, 500, lambda: self.now_ms, lambda: 7)
+        self.leading = Leading(
+            TERM, "n1", MEMBERS, self.machine, self.group, self._send, 500, lambda: self.now_ms, lambda: 7, self._later
+        )
         self._sequences = dict.fromkeys(MEMBERS, 0)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self.timers.append((seconds, act))
+        if not self.is_patient:
+            self.run_timers()
+
+    def run_timers(self) -> None:
+        """The time until they are due passes."""
+        timers, self.timers = self.timers, []
+        for seconds, act in timers:
+            self.now_ms += seconds * 1000
+            act()
 
     def _send(self, peer: str, message: Message) -> None:
         self.sent.append((peer, message))
@@ -195,6 +213,43 @@ def test_a_renewal_that_came_after_the_read_index_was_asked_for_waits_for_the_ne
     assert len(scene.refusals()) == 1
     scene.confirm()
     assert len(scene.refusals()) == 1
+
+
+def test_renewals_that_come_soon_after_a_question_share_the_next(scene: Scene) -> None:
+    scene.led()
+    scene.is_patient = True
+    scene.report("n2", scene.entry(True))
+    assert scene.timers == [], "the first waits for nothing"
+    scene.confirm()
+    assert scene.refusals() == [()]
+    for member in MEMBERS:
+        scene.report(member, scene.entry(True))
+    assert scene.group.reads == []
+    scene.run_timers()
+    scene.confirm()
+    assert scene.refusals() == [()] * len(MEMBERS)
+    assert scene.timers == [], "nothing waits any more"
+    scene.now_ms += JUDGING_INTERVAL_MS
+    scene.report("n2", scene.entry(True))
+    assert len(scene.group.reads) == 1, "at once again"
+
+
+def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene: Scene) -> None:
+    others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(9)]
+    for command in others:
+        scene.machine.apply(encode_register(command, 0, 0, Opened(0, 0), content_of(command)))
+    scene.led()
+    scene.let_it_expire()
+    looks = 0
+    while scene.group.proposed:
+        scene.commit()
+        scene.now_ms += 100
+        for member in MEMBERS:
+            scene.report(member)
+        scene.leading.tick()
+        looks += 1
+    assert list(scene.machine.state.registrations()) == []
+    assert looks == 3, "ten brokers, four with a command"
 
 
 def test_while_a_removal_is_proposed_no_renewal_is_accepted(scene: Scene) -> None:

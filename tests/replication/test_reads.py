@@ -2,6 +2,7 @@
 
 import asyncio
 from asyncio import Future
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ class Scene:
 
     def read_index(self) -> Future[ReadOutcome]:
         self.asked.append(asyncio.get_running_loop().create_future())
+        self.asked[-1].add_done_callback(partial(self.reads.heard, self.now_ms))
         return self.asked[-1]
 
     def lease_valid(self) -> bool:
