@@ -11,7 +11,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
@@ -34,18 +34,45 @@ REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "bro
 RESTORED = "restored"
 """The whole state was replaced by a backup: read it anew."""
 TOPICS_LISTED_MAX = 1_000
-_CHANGE_OVERHEAD_BYTES = 150
+_CHANGE_OVERHEAD_BYTES = 250
 """About what Python keeps per change beside its text."""
 _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Change(NamedTuple):
-    """One change, ready to be told."""
+class Change:
+    """One change. Most are dropped untold, so the text is made when it is first asked for."""
 
-    revision: int
-    kind: str
-    data: str
-    """A JSON object on one line, ASCII."""
+    __slots__ = ("_data", "_fields", "kind", "revision", "size_bytes")
+
+    def __init__(self, revision: int, kind: str, time_ms: int, fields: dict[str, Any]) -> None:
+        """``fields``: nothing in them may change later; a tuple of names has no order yet."""
+        self.revision, self.kind = revision, kind
+        self.size_bytes = _CHANGE_OVERHEAD_BYTES + _characters(fields)
+        """About what it takes in memory, told or not; alike on all nodes."""
+        self._fields = {"revision": revision, "kind": kind, "timeMs": time_ms, **fields}
+        self._data = ""
+
+    @property
+    def data(self) -> str:
+        """A JSON object on one line, ASCII."""
+        if not self._data:
+            fields, self._fields = self._fields, {}
+            self._data = _text({name: sorted(value) if isinstance(value, tuple) else value for name, value in fields.items()})
+        return self._data
+
+
+def _characters(value: object) -> int:
+    """About the length of a value's text."""
+    match value:
+        case str():
+            return len(value) + 3
+        case tuple():
+            return sum(map(len, value)) + 3 * len(value)
+        case dict():
+            return sum(len(name) + 4 + _characters(each) for name, each in value.items())
+        case list():
+            return sum(map(_characters, value))
+    return 8
 
 
 class CompactedError(Exception):
@@ -76,13 +103,13 @@ class History:
 
     def add(self, revision: int, kind: str, time_ms: int, fields: dict[str, Any]) -> None:
         """Append a change."""
-        data = _text({"revision": revision, "kind": kind, "timeMs": time_ms, **fields})
-        self._changes.append(Change(revision, kind, data))
-        self._bytes += len(data) + _CHANGE_OVERHEAD_BYTES
+        change = Change(revision, kind, time_ms, fields)
+        self._changes.append(change)
+        self._bytes += change.size_bytes
         self.newest = revision
         while self._bytes > self.bytes_max and self._first < len(self._changes) - 1:
             dropped = self._changes[self._first]
-            self._bytes -= len(dropped.data) + _CHANGE_OVERHEAD_BYTES
+            self._bytes -= dropped.size_bytes
             self.oldest = dropped.revision
             self._first += 1
         if 2 * self._first > len(self._changes):
@@ -158,7 +185,7 @@ def _broker(registration: Registration) -> dict[str, Any]:
     }
 
 
-def _topics(state: RouteInfoManager) -> list[str] | None:
+def _topics(state: RouteInfoManager) -> tuple[str, ...] | None:
     """Topics whose routes moved; None: too many to list, read them anew."""
     return state.last_topics(TOPICS_LISTED_MAX)
 

@@ -67,13 +67,14 @@ class RouteInfoManager:
         tables = self._tables
         return [gone for gone in tables.ended if (gone.cluster_name, gone.broker_addr) not in tables.live]
 
-    def last_topics(self, count_max: int) -> list[str] | None:
-        """Topics whose routes the last command moved, sorted; None if they are more than ``count_max``. Once per command."""
+    def last_topics(self, count_max: int) -> tuple[str, ...] | None:
+        """Topics whose routes the last command moved, each once, in no order; None if they are more than ``count_max``. Once per
+        command."""
         moved = self._tables.moved
         if sum(count for count, _ in moved) > 4 * count_max:  # some may be counted more than once
             return None
         topics = set(chain.from_iterable(names for _, names in moved))
-        return sorted(topics) if len(topics) <= count_max else None
+        return tuple(topics) if len(topics) <= count_max else None
 
     # -- the whole
 
