@@ -1,32 +1,29 @@
 """Child processes that cannot outlive this one.
 
 Each runs in a process group of its own, so that Ctrl-C reaches only the harness, which then ends its children in order. Against
-a harness that is killed without a chance to act, the kernel ends each child (``PR_SET_PDEATHSIG``), paused ones too.
+a harness that is killed without a chance to act, the kernel ends each child, paused ones too.
 """
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from replicated_namesrv import provision
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.orphans import die_with
 
 STOP_TIMEOUT_S = 10.0
 """How long a child may take to stop by itself before it is killed."""
 PORT_FIRST, PORT_END = 25_000, 28_000
 """Below the range from which Linux gives ports to outgoing connections: a port stays ours while its owner is down."""
-_PR_SET_PDEATHSIG = 1
-_EXIT_ORPHANED = 125
 
 
 class ProcessError(NamesrvError):
@@ -72,7 +69,7 @@ class ChildProcess:
                     stderr=log,
                     env=self._environment,
                     process_group=0,
-                    preexec_fn=_die_with(os.getpid()),
+                    preexec_fn=die_with(os.getpid()),
                 )
         except OSError as cause:
             raise ProcessError(f"{self.name} cannot be started: {cause}") from cause
@@ -124,20 +121,6 @@ class ChildProcess:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(number)
-
-
-def _die_with(parent_pid: int) -> Callable[[], None]:
-    """What a child does between fork and exec (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return lambda: None
-    prctl = ctypes.CDLL(None).prctl
-
-    def set_death_signal() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # the parent died before the line above
-            os._exit(_EXIT_ORPHANED)
-
-    return set_death_signal
 
 
 class Ports:

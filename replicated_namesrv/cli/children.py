@@ -1,29 +1,27 @@
 """Name servers as child processes that cannot outlive this one, and how to tell that one of them really serves.
 
 Every child runs in a process group of its own, so that Ctrl-C in a terminal reaches only the parent, which then stops the
-children in order. Against a parent that is killed without a chance to act, the kernel ends each child (``PR_SET_PDEATHSIG``).
+children in order. Against a parent that is killed without a chance to act, the kernel ends each child.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.orphans import die_with
 from replicated_namesrv.wire.codes import RequestCode
 
 PROBE_TIMEOUT_S = 3.0
 STOP_TIMEOUT_S = 15.0
 """How long a child may take to stop before it is killed."""
 LOG_LINE_CHARACTERS = 300
-_PR_SET_PDEATHSIG = 1
 
 
 class ChildError(NamesrvError):
@@ -87,7 +85,7 @@ class NodeProcess:
                     stdout=log,
                     stderr=log,
                     process_group=0,
-                    preexec_fn=_die_with(os.getpid()),
+                    preexec_fn=die_with(os.getpid()),
                 )
         except OSError as cause:
             raise ChildError(f"cannot start node {self.plan.node_id}: {cause}; check --data-dir") from cause
@@ -145,23 +143,6 @@ def described_exit(code: int) -> str:
         return f"killed by {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-def _die_with(parent_pid: int) -> Callable[[], None]:
-    """What a child does between fork and exec: have the kernel kill it when its parent is gone (Linux)."""
-    if not sys.platform.startswith("linux"):
-        return lambda: None
-    prctl = ctypes.CDLL(None).prctl
-
-    def set_death_signal() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # the parent died before the line above
-            os._exit(EXIT_ORPHANED)
-
-    return set_death_signal
-
-
-EXIT_ORPHANED = 125
 
 
 async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
