@@ -1,6 +1,7 @@
 """Figures of the report, drawn once each, as SVG and PNG. A caption says what is shown and on how many runs it stands."""
 
 import io
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -75,19 +76,19 @@ def _divergence(axes: Axes, results: Results) -> int:
     worst: dict[tuple[str, float], float] = {}
     for row in results.divergence:
         # Runs differ a little in length, so their bins meet on a grid of half seconds.
-        moment = row["run"], int(2 * row["at_s"]) / 2
+        moment = row["run"], math.floor(2 * row["at_s"]) / 2
         worst[moment] = max(worst.get(moment, 0.0), row["divergence"])
     for (run, at), divergence in worst.items():
         sums[mode_of[run]][at] += divergence
     if not sums:
         return 0
     for mode, curve in sorted(sums.items()):
-        times = [half / 2 for half in range(int(2 * max(curve)) + 2)]
+        times = [half / 2 for half in range(int(2 * min(curve)), int(2 * max(curve)) + 2)]
         means = [curve.get(at, 0.0) / count[mode] for at in times]
         axes.plot(times, means, color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
     if results.faults:
-        axes.axvspan(results.faults[0]["start_s"], results.faults[0]["end_s"], color="#00000014", label="fault")
-    axes.set(xlabel="time since the first observation (s)", ylabel="greatest divergence of two nodes", ylim=(0, None))
+        axes.axvspan(0, results.faults[0]["end_s"], color="#00000014", label="fault")
+    axes.set(xlabel="time since the fault began (s)", ylabel="greatest divergence of two nodes", ylim=(0, None))
     axes.legend()
     return len(mode_of)
 
@@ -119,7 +120,7 @@ def _visibility(axes: Axes, results: Results) -> int:
         groups[row["mode"], row["level"]].append(row)
     for (mode, level), rows in sorted(groups.items()):
         rows.sort(key=lambda row: float(row["age_ms"]))
-        shares = [row["fresh"] / row["reads"] for row in rows]
+        shares = [row["seen"] / row["compared"] for row in rows]
         axes.plot([row["age_ms"] for row in rows], shares, color=COLOURS[mode], marker=".", label=f"{mode.upper()} {level}")
     if not groups:
         return 0

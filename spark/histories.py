@@ -133,6 +133,35 @@ def judge(events: Iterable[Event], atomic: bool = False) -> Judgement:
     return Judgement(judged, _windows(acknowledged, reads, history), distance)
 
 
+AGE_BINS_MS = tuple(2.0**power for power in range(-4, 18))
+"""Upper bounds of the bins of ``visibility``; what is older than the last one, two minutes, tells nothing more."""
+
+
+def visibility(events: Iterable[Event]) -> dict[float, tuple[int, int]]:
+    """M5: pairs of an acknowledged write and a read begun after that, by the time between them (upper bound of its bin, ms):
+    how many there are, and in how many the read saw the write or something newer, or concurrent with it."""
+    ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
+    writes = _writes(ordered)
+    acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
+    history = _History(acknowledged, _by_value(writes))
+    ends = [write.end_ns for write in acknowledged]
+    counts = [[0, 0] for _ in AGE_BINS_MS]
+    for read in ordered:
+        if read.kind != "get" or read.outcome != "ok" or read.final:
+            continue
+        source = history.source(read)
+        if source is None:
+            continue  # of a value that nobody wrote, nothing can be said
+        marks = [bisect_left(ends, read.start_ns), *(bisect_left(ends, read.start_ns - age * 1e6) for age in AGE_BINS_MS)]
+        for count, upper, lower in zip(counts, marks, marks[1:], strict=False):
+            count[0] += upper - lower
+        for write in history.missed(read, source):
+            place = bisect_left(AGE_BINS_MS, (read.start_ns - write.end_ns) / 1e6)
+            if place < len(counts):
+                counts[place][1] += 1
+    return {age: (pairs, pairs - unseen) for age, (pairs, unseen) in zip(AGE_BINS_MS, counts, strict=True) if pairs}
+
+
 def _writes(events: Sequence[Event]) -> list[Write]:
     beginning = Write(None, "", None, BEGINNING, BEGINNING)
     done = [event for event in events if event.kind != "get" and event.outcome != "fail"]

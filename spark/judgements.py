@@ -1,64 +1,101 @@
-"""Histories judged in Spark, key by key: the pure functions of ``histories`` and the one linearizability checker."""
+"""Histories judged in Spark, key by key: the pure functions of ``histories`` and the one linearizability checker.
 
+A history is judged once for each read level that it was read at, with all writes and the reads of that level alone: a level that
+promises less must not spoil the verdict on one that promises more.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.histories import NEVER, Event, judge
-from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, WRITES, arrow
+from replicated_namesrv.spark.histories import NEVER, Event, Judgement, judge, visibility
+from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, VISIBILITY, WRITES, arrow
 from replicated_namesrv.verify import Limits, Operation, Outcome, check_history
 
 KINDS = ("put", "delete", "get")
 
-_LIMITS = Limits()
+LIMITS = Limits()
 
 
 def kv_operations(operations: DataFrame) -> DataFrame:
     """Those of the key-value store, in all judged phases, as the judging functions take them."""
     kv = operations.where(F.col("kind").isin(*KINDS))
     return kv.select(
-        "run", "key", "op", "client", "kind", "value", "start_ns", "end_ns", "outcome", (F.col("phase") == "final").alias("final")
-    )
+        "run", "key", "level", "op", "client", "kind", "value", "start_ns", "end_ns", "outcome",
+        (F.col("phase") == "final").alias("final"),
+    )  # fmt: skip
 
 
-def _events(table: pa.Table) -> list[Event]:
+def events_of(table: pa.Table) -> list[tuple[Event, str]]:
+    """Rows as events, each with the level of its read."""
     names = ("op", "client", "kind", "value", "start_ns", "end_ns", "outcome", "final")
     columns = [table.column(name).to_pylist() for name in names]
     events = (Event(*row) for row in zip(*columns, strict=True))
-    return [event._replace(end_ns=NEVER) if event.outcome == "indeterminate" else event for event in events]
+    known = [event._replace(end_ns=NEVER) if event.outcome == "indeterminate" else event for event in events]
+    return list(zip(known, table.column("level").to_pylist(), strict=True))
+
+
+def by_level(events: Iterable[tuple[Event, str]], read: str) -> list[tuple[str, list[Event]]]:
+    """For each level of reads (of the kind ``read``): all writes, and the reads of that level. Without reads, the writes."""
+    known = list(events)
+    levels = sorted({level for event, level in known if event.kind == read}) or sorted({level for _, level in known})[:1]
+    return [(level, [event for event, own in known if event.kind != read or own == level]) for level in levels]
 
 
 def judged(kv: DataFrame) -> DataFrame:
-    """Each key judged once: the rows of READS, WRITES and KEYS in one table, told apart by ``what``."""
+    """Each key judged: the rows of READS, WRITES, KEYS and VISIBILITY in one table, told apart by ``what``."""
 
     def of_key(table: pa.Table) -> pa.Table:
-        same = {"run": table.column("run")[0].as_py(), "key": table.column("key")[0].as_py()}
-        events = _events(table)
-        found = verdict(events)
-        judgement = judge(events, atomic=found == "valid")
-        rows: list[dict[str, Any]] = [{**same, "what": "read", **read._asdict()} for read in judgement.reads]
-        rows += [{**same, "what": "write", **window._asdict()} for window in judgement.windows]
-        rows.append({**same, "what": "key", "verdict": found, "operations": len(events), **judgement.distance._asdict()})
-        return pa.Table.from_pylist(rows, schema=arrow(JUDGED))
+        def rows() -> Iterable[dict[str, Any]]:
+            for level, events in by_level(events_of(table), "get"):
+                found = verdict(events)
+                yield from rows_of(judge(events, atomic=found == "valid"), level, found, events, visibility(events))
+
+        return judged_table(table, rows)
 
     return kv.groupBy("run", "key").applyInArrow(of_key, JUDGED)
 
 
-def reads(judged_table: DataFrame) -> DataFrame:
+def judged_table(table: pa.Table, rows: Callable[[], Iterable[dict[str, Any]]]) -> pa.Table:
+    """Rows of JUDGED for the run and key of a group."""
+    same = {"run": table.column("run")[0].as_py(), "key": table.column("key")[0].as_py()}
+    return pa.Table.from_pylist([{**same, **row} for row in rows()], schema=arrow(JUDGED))
+
+
+def rows_of(
+    judgement: Judgement, level: str, found: str, events: Sequence[Any], ages: dict[float, tuple[int, int]]
+) -> Iterable[dict[str, Any]]:
+    """What is written down of one judgement."""
+    for read in judgement.reads:
+        yield {"what": "read", "level": level, **read._asdict()}
+    for window in judgement.windows:
+        yield {"what": "write", "level": level, **window._asdict()}
+    for age_ms, (compared, seen) in ages.items():
+        yield {"what": "visibility", "level": level, "age_ms": age_ms, "compared": compared, "seen": seen}
+    yield {"what": "key", "level": level, "verdict": found, "operations": len(events), **judgement.distance._asdict()}
+
+
+def reads(judged_rows: DataFrame) -> DataFrame:
     """READS: every answered read, judged."""
-    return judged_table.where(F.col("what") == "read").select(*READS.names)
+    return judged_rows.where(F.col("what") == "read").select(*READS.names)
 
 
-def writes(judged_table: DataFrame) -> DataFrame:
-    """WRITES: every acknowledged write with its inconsistency window."""
-    return judged_table.where(F.col("what") == "write").select(*WRITES.names)
+def writes(judged_rows: DataFrame) -> DataFrame:
+    """WRITES: every acknowledged write with its inconsistency window at each level."""
+    return judged_rows.where(F.col("what") == "write").select(*WRITES.names)
 
 
-def keys(judged_table: DataFrame) -> DataFrame:
-    """KEYS: each key's verdict (valid, violated, unknown), and how far from atomic it is."""
-    return judged_table.where(F.col("what") == "key").select(*KEYS.names)
+def keys(judged_rows: DataFrame) -> DataFrame:
+    """KEYS: each key's verdict (valid, violated, unknown), and how far from atomic it is, at each level."""
+    return judged_rows.where(F.col("what") == "key").select(*KEYS.names)
+
+
+def visible(judged_rows: DataFrame) -> DataFrame:
+    """VISIBILITY: pairs of a write and a later read by the time between them (at most ``age_ms``), and how many were seen."""
+    return judged_rows.where(F.col("what") == "visibility").select(*VISIBILITY.names)
 
 
 def verdict(events: list[Event]) -> str:
@@ -73,4 +110,4 @@ def verdict(events: list[Event]) -> str:
     ]  # fmt: skip
     if not operations:
         return "valid"
-    return check_history(operations, _LIMITS).verdict.value
+    return check_history(operations, LIMITS).verdict.value

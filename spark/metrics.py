@@ -23,11 +23,10 @@ class Metric(NamedTuple):
     less_is_better: bool
 
 
-CATALOGUE = {
+_OF_HISTORIES = {
     "linearizable_keys": Metric("M1", "keys whose history is linearizable", "share", False),
     "unknown_keys": Metric("M1", "keys whose check exceeded its limits", "share", True),
     "anomalous_reads": Metric("M2", "reads that no order of the writes explains", "share", True),
-    "equal_probes": Metric("M3", "probes to which all nodes that answered gave the same answer", "share", False),
     "window_median": Metric("M4", "inconsistency window of a write, median", "ms", True),
     "window_p99": Metric("M4", "inconsistency window of a write, 99 %", "ms", True),
     "window_max": Metric("M4", "inconsistency window of a write, longest", "ms", True),
@@ -38,41 +37,73 @@ CATALOGUE = {
     "delta_max": Metric("M7", "Delta of the worst key", "ms", True),
     "conflict_share": Metric("M8", "pairs of writes whose order contradicts itself", "share", True),
     "gamma_max": Metric("M8", "Gamma of the worst pair", "ms", True),
-    "read_your_writes": Metric("M10", "reads that miss what their client had written", "share", True),
-    "monotonic_reads": Metric("M10", "reads of something older than their client had read", "share", True),
-    "monotonic_writes": Metric("M10", "reads that show a writer's writes out of order", "share", True),
-    "writes_follow_reads": Metric("M10", "reads that show an effect without its cause", "share", True),
+    "read_your_writes": Metric("M10", "reads that miss what their client had written", "reads", True),
+    "monotonic_reads": Metric("M10", "reads of something older than their client had read", "reads", True),
+    "monotonic_writes": Metric("M10", "reads that show a writer's writes out of order", "reads", True),
+    "writes_follow_reads": Metric("M10", "reads that show an effect without its cause", "reads", True),
+    "lost_writes": Metric("M19", "keys whose final reads miss an acknowledged write", "keys", True),
+    "resurrected": Metric("M19", "keys whose final reads show what an acknowledged delete had removed", "keys", True),
+}
+"""Of the key-value store's histories and of registrations' alike."""
+
+ROUTES = "route_"
+"""Begins the names of figures of registrations' histories: a key is a topic, a read a look-up, a write a registration."""
+
+NOT_OF_ROUTES = ("read_your_writes", "writes_follow_reads")
+"""Who registers does not look up, so these cannot be broken."""
+
+
+def _of_routes(metric: Metric) -> Metric:
+    title = metric.title
+    for kv, route in (
+        ("keys", "topics"), ("key", "topic"), ("final reads", "final look-ups"), ("reads", "look-ups"), ("read ", "look-up "),
+        ("writes", "registrations"), ("write", "registration"), ("delete ", "unregistration "), ("writer", "broker"),
+    ):  # fmt: skip
+        title = title.replace(kv, route)
+    unit = {"keys": "topics", "reads": "look-ups"}.get(metric.unit, metric.unit)
+    return metric._replace(title=title, unit=unit)
+
+
+CATALOGUE = {
+    **_OF_HISTORIES,
+    **{ROUTES + name: _of_routes(metric) for name, metric in _OF_HISTORIES.items() if name not in NOT_OF_ROUTES},
+    "equal_probes": Metric("M3", "probes to which all nodes that answered gave the same answer", "share", False),
     "harvest": Metric("M11", "brokers of the right answer that the answer had", "share", False),
     "yield": Metric("M12", "operations that were answered", "share", False),
     "yield_in_time": Metric("M12", "operations that were answered within their deadline", "share", False),
-    "ghosts": Metric("M13", "brokers in answers that were dead", "share", True),
+    "ghosts": Metric("M13", "brokers in an answer that were dead", "share", True),
     "divergence_area": Metric("M14", "divergence of the nodes' answers, integrated over time", "s", True),
     "divergence_share": Metric("M14", "time in which the nodes' answers differed", "share", True),
     "divergence_max": Metric("M14", "greatest divergence", "Jaccard distance", True),
-    "episodes": Metric("M14", "episodes of divergence", "count", True),
-    "episodes_below_resolution": Metric("M14", "episodes too short for the observer to tell from none", "count", True),
+    "episodes": Metric("M14", "episodes of divergence", "episodes", True),
+    "episodes_below_resolution": Metric("M14", "episodes too short for the observer to tell from none", "episodes", True),
     "convergence": Metric("M15", "from the heal until all nodes agree for good", "s", True),
-    "not_converged": Metric("M15", "keys that were still different when the run ended", "share", True),
+    "not_converged": Metric("M15", "runs whose nodes still differed at the end", "share", True),
     "detection_median": Metric("M16", "from a broker's death until a node drops it, median", "s", True),
     "detection_max": Metric("M16", "from a broker's death until a node drops it, longest", "s", True),
-    "mistakes": Metric("M16", "drops of brokers that were alive", "count", True),
-    "mistakes_exposed": Metric("M16", "of these, drops of brokers that no majority could reach", "count", True),
+    "mistakes": Metric("M16", "drops of brokers that were alive", "drops", True),
+    "mistakes_exposed": Metric("M16", "of these, drops of brokers that no majority could reach", "drops", True),
     "mistake_duration": Metric("M16", "from a mistaken drop until the broker is listed again, mean", "s", True),
     "mistake_recurrence": Metric("M16", "between two mistakes of a node about one broker, mean", "s", False),
     "query_accuracy": Metric("M16", "probability that a live broker is listed, from mistakes alone", "share", False),
-    "unavailable_longest": Metric("M17", "longest time without a success", "s", True),
-    "unavailable_total": Metric("M17", "time without a success beyond the deadline of an operation, all gaps", "s", True),
+    "unavailable_longest": Metric("M17", "longest time without a success, of the worst kind of operation and node", "s", True),
+    "unavailable_total": Metric("M17", "time in gaps longer than the deadline of an operation, of the worst", "s", True),
     "leaderless": Metric("M18", "time in which no node believed to lead", "s", True),
-    "double_leaders": Metric("M18", "time in which more than one node believed to lead, times those beyond one", "s", True),
-    "elections": Metric("M18", "terms that found a leader", "count", True),
-    "lost_writes": Metric("M19", "final reads that miss an acknowledged write", "count", True),
-    "resurrected": Metric("M19", "final reads of what an acknowledged delete had removed", "count", True),
-    "latency_median": Metric("M20", "latency of answered operations, median", "ms", True),
-    "latency_p99": Metric("M20", "latency of answered operations, 99 %", "ms", True),
+    "double_leaders": Metric("M18", "time in which several nodes believed to lead, times those beyond one", "s", True),
+    "elections": Metric("M18", "terms that found a leader", "terms", True),
+    "put_latency_median": Metric("M20", "latency of answered puts, median", "ms", True),
+    "put_latency_p99": Metric("M20", "latency of answered puts, 99 %", "ms", True),
+    "get_latency_median": Metric("M20", "latency of answered gets, median", "ms", True),
+    "get_latency_p99": Metric("M20", "latency of answered gets, 99 %", "ms", True),
+    "route_latency_median": Metric("M20", "latency of answered look-ups, median", "ms", True),
+    "route_latency_p99": Metric("M20", "latency of answered look-ups, 99 %", "ms", True),
     "misrouted": Metric("M21", "messages sent to a broker that was dead or closed to writes", "share", True),
     "unrouted": Metric("M21", "messages for which the client knew no broker", "share", True),
 }  # fmt: skip
-"""M9, consistability, is not a row of its own: it is any of these by the phase ``fault``."""
+"""M5's t-visibility and M9's consistability are tables of their own."""
+
+CLOCK_SENSITIVE = ("M4", "M5", "M6", "M7", "M8")
+"""Figures that compare times of two nodes; the uncertainty of these clocks stands beside each."""
 
 NS_PER_MS = 1e6
 
@@ -99,46 +130,54 @@ def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> 
     return stacked.where(F.col("value").isNotNull())
 
 
-def of_reads(reads: DataFrame, operations: DataFrame) -> DataFrame:
-    """M2, M5, M6, M10 of reads before ``final``, and M19 of those in it."""
-    keys = operations.where(F.col("kind") == "get").select("run", "op", "level", "phase", "side")
-    judged = reads.join(keys, ["run", "op"])
+def of_reads(reads: DataFrame, operations: DataFrame, prefix: str = "") -> DataFrame:
+    """M2, M5, M6, M10 of reads before ``final``, and M19 of those in it. ``prefix`` ROUTES: reads are look-ups."""
+    kind = "route" if prefix else "get"
+    asked = operations.where(F.col("kind") == kind).select("run", "op", "phase", "side")
+    judged = reads.join(asked, ["run", "op"])
     during = judged.where(F.col("phase") != "final")
     stale = ~F.col("fresh")
-    table = figures(
-        during, ["level", "phase", "side"], F.count("*"),
-        anomalous_reads=share(F.col("anomalous")), fresh_reads=share(F.col("fresh")),
-        staleness_max=F.max(F.when(stale, F.col("age_ns")).otherwise(0)) / NS_PER_MS,
-        versions_behind_mean=F.avg("versions_behind"), versions_behind_max=F.max("versions_behind"),
-        read_your_writes=share(F.col("read_your_writes")), monotonic_reads=share(F.col("monotonic_reads")),
-        monotonic_writes=share(F.col("monotonic_writes")), writes_follow_reads=share(F.col("writes_follow_reads")),
-    )  # fmt: skip
+    values = {
+        "anomalous_reads": share(F.col("anomalous")), "fresh_reads": share(F.col("fresh")),
+        "staleness_max": F.max(F.when(stale, F.col("age_ns")).otherwise(0)) / NS_PER_MS,
+        "versions_behind_mean": F.avg("versions_behind"), "versions_behind_max": F.max("versions_behind"),
+    }  # fmt: skip
+    for guarantee in ("read_your_writes", "monotonic_reads", "monotonic_writes", "writes_follow_reads"):
+        if not prefix or guarantee not in NOT_OF_ROUTES:
+            values[guarantee] = F.count(F.when(F.col(guarantee), 1))
+    table = figures(during, ["level", "phase", "side"], F.count("*"), **_named(prefix, values))
     final = judged.where(F.col("phase") == "final")
     lost = F.countDistinct(F.when(F.col("lost"), F.col("key")))
     back = F.countDistinct(F.when(F.col("resurrected"), F.col("key")))
-    return table.unionByName(figures(final, [], F.count("*"), lost_writes=lost, resurrected=back))
+    at_the_end = figures(final, ["level"], F.count("*"), **_named(prefix, {"lost_writes": lost, "resurrected": back}))
+    return table.unionByName(at_the_end)
 
 
-def of_keys(keys: DataFrame) -> DataFrame:
-    """M1, M7, M8."""
-    return figures(
-        keys, [], F.sum("operations"),
-        linearizable_keys=share(F.col("verdict") == "valid"), unknown_keys=share(F.col("verdict") == "unknown"),
-        delta_max=F.max("delta_ns") / NS_PER_MS,
-        conflict_share=F.when(F.sum("pairs") > 0, F.sum("conflicts") / F.sum("pairs")),
-        gamma_max=F.max("gamma_max_ns") / NS_PER_MS,
-    )  # fmt: skip
+def _named(prefix: str, values: dict[str, Column]) -> dict[str, Column]:
+    return {prefix + name: value for name, value in values.items()}
 
 
-def of_writes(writes: DataFrame, operations: DataFrame) -> DataFrame:
-    """M4, of acknowledged writes that were read afterwards."""
-    known = operations.where(F.col("kind").isin("put", "delete")).select("run", "op", "phase", "side")
+def of_keys(keys: DataFrame, prefix: str = "") -> DataFrame:
+    """M1, M7, M8, of each level: a key's history at a level has all writes, and the reads of that level."""
+    values = {
+        "linearizable_keys": share(F.col("verdict") == "valid"), "unknown_keys": share(F.col("verdict") == "unknown"),
+        "delta_max": F.max("delta_ns") / NS_PER_MS,
+        "conflict_share": F.when(F.sum("pairs") > 0, F.sum("conflicts") / F.sum("pairs")),
+        "gamma_max": F.max("gamma_max_ns") / NS_PER_MS,
+    }  # fmt: skip
+    return figures(keys, ["level"], F.sum("operations"), **_named(prefix, values))
+
+
+def of_writes(writes: DataFrame, operations: DataFrame, prefix: str = "") -> DataFrame:
+    """M4, of acknowledged writes that were read afterwards. The phase is that in which the write began."""
+    kinds = ("register", "unregister") if prefix else ("put", "delete")
+    known = operations.where(F.col("kind").isin(*kinds)).select("run", "op", "phase", "side")
     seen = writes.where(F.col("reads_after") > 0).join(known, ["run", "op"])
-    return figures(
-        seen, ["phase", "side"], F.count("*"),
-        window_median=F.percentile("window_ns", 0.5) / NS_PER_MS, window_p99=F.percentile("window_ns", 0.99) / NS_PER_MS,
-        window_max=F.max("window_ns") / NS_PER_MS,
-    )  # fmt: skip
+    values = {
+        "window_median": F.percentile("window_ns", 0.5) / NS_PER_MS, "window_p99": F.percentile("window_ns", 0.99) / NS_PER_MS,
+        "window_max": F.max("window_ns") / NS_PER_MS,
+    }  # fmt: skip
+    return figures(seen, ["level", "phase", "side"], F.count("*"), **_named(prefix, values))
 
 
 def of_probes(probes: DataFrame) -> DataFrame:
@@ -151,35 +190,46 @@ def of_look_ups(look_ups: DataFrame) -> DataFrame:
     return figures(
         look_ups, ["level", "phase", "side"], F.count("*"),
         harvest=F.avg(F.when(F.col("must") > 0, F.col("found") / F.col("must"))),
-        ghosts=F.when(F.sum("answered") > 0, F.sum("ghosts") / F.sum("answered")),
+        ghosts=F.avg(F.when(F.col("answered") > 0, F.col("ghosts") / F.col("answered"))),
     )  # fmt: skip
+
+
+ASKED = ("put", "get", "delete", "route")
+"""Kinds of what clients ask for; what brokers send by themselves is left out."""
 
 
 def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
-    """M12, M20, of what clients ask for (brokers' own renewals are left out)."""
-    asked = operations.where(F.col("kind").isin("put", "get", "delete", "route") & (F.col("phase") != "final"))
+    """M12, and M20 of each kind."""
+    asked = operations.where(F.col("kind").isin(*ASKED) & (F.col("phase") != "final"))
     asked = asked.join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     ok, took_ns = F.col("outcome") == "ok", F.col("end_ns") - F.col("start_ns")
-    latency = F.when(ok, took_ns)
-    return figures(
-        asked, ["level", "phase", "side"], F.count("*"),
-        **{"yield": share(ok)}, yield_in_time=share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000)),
-        latency_median=F.percentile(latency, 0.5) / NS_PER_MS, latency_p99=F.percentile(latency, 0.99) / NS_PER_MS,
-    )  # fmt: skip
+    values = {"yield": share(ok), "yield_in_time": share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000))}
+    for kind in ("put", "get", "route"):
+        latency = F.when(ok & (F.col("kind") == kind), took_ns)
+        values[f"{kind}_latency_median"] = F.percentile(latency, 0.5) / NS_PER_MS
+        values[f"{kind}_latency_p99"] = F.percentile(latency, 0.99) / NS_PER_MS
+    return figures(asked, ["level", "phase", "side"], F.count("*"), **values)
 
 
 def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     """M17, of the worst kind and node."""
-    known = gaps.where(F.col("kind").isin("put", "get", "delete", "route")).join(
-        F.broadcast(runs.select("run", "deadline_ms")), "run"
-    )
+    known = gaps.where(F.col("kind").isin(*ASKED)).join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     over = F.when(F.col("gap_ns") > F.col("deadline_ms") * 1_000_000, F.col("gap_ns")).otherwise(0)
-    each = known.groupBy("run", "level", "phase", "kind", "entity").agg(
-        F.max("gap_ns").alias("longest"), F.sum(over).alias("total")
+    # Sums are of one kind, node and level; the worst of them counts.
+    summed = known.cube("run", "level", "kind", "entity", "phase", "side").agg(
+        F.grouping_id().alias("_grouped"), F.max("gap_ns").alias("longest"), F.sum(over).alias("total"), F.count("*").alias("n")
     )
-    return figures(
-        each, ["level", "phase"], F.count("*"), unavailable_longest=F.max("longest") / 1e9, unavailable_total=F.max("total") / 1e9
+    summed = summed.where("_grouped < 4")  # by run, level, kind, entity, and phase, side or both or neither
+    for name in ("phase", "side"):
+        summed = summed.withColumn(name, F.coalesce(name, F.lit(ALL)))
+    every = summed.unionByName(summed.withColumn("level", F.lit(ALL)))
+    worst = every.groupBy("run", "level", "phase", "side").agg(
+        F.max("longest").alias("longest"), F.max("total").alias("total"), F.sum("n").alias("count")
     )
+    return worst.selectExpr(
+        "run", "level", "phase", "side",
+        "stack(2, 'unavailable_longest', longest / 1e9, 'unavailable_total', total / 1e9) as (metric, value)", "count",
+    )  # fmt: skip
 
 
 def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFrame) -> DataFrame:
@@ -213,10 +263,11 @@ def of_detections(detections: DataFrame, mistakes: DataFrame, runs: DataFrame) -
     table = figures(detections, [], F.count("*"), detection_median=F.percentile(seconds, 0.5), detection_max=F.max(seconds))
     wrong = runs.select("run").join(mistakes, "run", "left")
     lasted, apart = F.avg("mistake_ns") / 1e9, F.avg("recurrence_ns") / 1e9
+    lasted_then = F.avg(F.when(F.col("recurrence_ns").isNotNull(), F.col("mistake_ns"))) / 1e9
     counted = figures(
         wrong, [], F.count("at_ns"),
         mistakes=F.count("at_ns"), mistakes_exposed=F.count(F.when(F.col("exposed"), 1)), mistake_duration=lasted,
-        mistake_recurrence=apart, query_accuracy=F.when(apart > 0, (apart - lasted) / apart),
+        mistake_recurrence=apart, query_accuracy=F.when(apart > 0, (apart - lasted_then) / apart),
     )  # fmt: skip
     return table.unionByName(counted)
 
@@ -247,5 +298,9 @@ def per_run(tables: list[DataFrame], runs: DataFrame) -> DataFrame:
     together = tables[0]
     for table in tables[1:]:
         together = together.unionByName(table)
-    named = together.join(F.broadcast(runs.select("run", "mode", "scenario", "seed", "nodes", "fault_s")), "run")
-    return named.select(*PER_RUN.names)
+    about = runs.select("run", "mode", "scenario", "seed", "nodes", "fault_s", "clock_uncertainty_ns")
+    named = together.join(F.broadcast(about), "run")
+    sensitive = [name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE]
+    # Each of the two clocks may be wrong by so much.
+    uncertainty_ms = F.when(F.col("metric").isin(sensitive), 2 * F.col("clock_uncertainty_ns") / NS_PER_MS)
+    return named.withColumn("clock_uncertainty_ms", uncertainty_ms).select(*PER_RUN.names)

@@ -6,12 +6,19 @@ from pyspark.sql import functions as F
 from replicated_namesrv.spark.schemas import MEMBERS, OPERATIONS
 from replicated_namesrv.spark.timeline import with_phase, with_side
 
+ANY = "any"
+"""Entity of clients that choose their node themselves."""
 
-def operations(records: DataFrame, runs: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> DataFrame:
-    """OPERATIONS. An invocation without completion is indeterminate: its harness died before it knew."""
+
+def completed_invocations(records: DataFrame, *kinds: str) -> DataFrame:
+    """Invocations, of these kinds or all, with what became of each: as OPERATIONS, but for level, phase and side, and in all
+    phases; ``topics`` are those registered. One without completion is indeterminate: its harness died before it knew."""
     good = records.where(F.col("corrupt_line").isNull())
-    invoked = good.where(F.col("record") == "invoke").select(
-        "run", "mode", "op", "client", "kind", "key", "node", "level", "probe", F.col("value").alias("written"),
+    asked = good.where(F.col("record") == "invoke")
+    if kinds:
+        asked = asked.where(F.col("kind").isin(*kinds))
+    invoked = asked.select(
+        "run", "mode", "op", "client", "kind", "key", "node", "level", "probe", "topics", F.col("value").alias("written"),
         F.col("time_ns").alias("start_ns"),
     )  # fmt: skip
     completed = good.where(F.col("record") == "complete").select(
@@ -19,15 +26,19 @@ def operations(records: DataFrame, runs: DataFrame, phases_table: DataFrame, sid
         F.col("value").alias("returned"), "members", F.col("time_ns").alias("end_ns"),
     )  # fmt: skip
     same = (F.col("run") == F.col("_run")) & (F.col("op") == F.col("_op"))
-    levels = F.broadcast(runs.select("run", F.col("read_consistency").alias("_level")))
-    rows = (
+    return (
         invoked.join(completed, same, "left")
         .drop("_run", "_op")
-        .join(levels, "run")
-        .withColumn("level", F.coalesce("level", "_level"))
         .withColumn("outcome", F.coalesce("outcome", F.lit("indeterminate")))
         .withColumn("value", F.when(F.col("kind") == "get", F.col("returned")).otherwise(F.col("written")))
+        .drop("written", "returned")
     )
+
+
+def operations(records: DataFrame, runs: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> DataFrame:
+    """OPERATIONS of the judged phases."""
+    levels = F.broadcast(runs.select("run", F.col("read_consistency").alias("_level")))
+    rows = completed_invocations(records).join(levels, "run").withColumn("level", F.coalesce("level", "_level"))
     rows = with_phase(rows, phases_table, F.col("start_ns"))
     rows = with_side(rows, sides_table, F.coalesce("answered_by", "node"), F.col("start_ns"))
     return rows.select(*[field.name for field in OPERATIONS.fields])
@@ -55,11 +66,11 @@ def probes(rows: DataFrame) -> DataFrame:
     )
 
 
-def gaps(rows: DataFrame, phases_table: DataFrame) -> DataFrame:
+def gaps(rows: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> DataFrame:
     """M17: between one success and the next of the same kind at the same node, from the begin of ``steady`` to that of ``final``.
 
     ``entity`` is the node that the client was bound to; ``any`` for clients that choose for themselves. A gap belongs to the
-    phase ``fault`` where it overlaps it.
+    phase ``fault`` where it overlaps it, and to the side on which its node stood when the gap began or, if later, the fault.
     """
     span = phases_table.groupBy("run").agg(
         F.min(F.when(F.col("phase") == "steady", F.col("start_ns"))).alias("from_ns"),
@@ -67,7 +78,7 @@ def gaps(rows: DataFrame, phases_table: DataFrame) -> DataFrame:
         F.min(F.when(F.col("phase") == "fault", F.col("start_ns"))).alias("fault_ns"),
         F.max(F.when(F.col("phase") == "fault", F.col("end_ns"))).alias("heal_ns"),
     )
-    issued = rows.where(F.col("phase") != "final").withColumn("entity", F.coalesce("node", F.lit("any")))
+    issued = rows.where(F.col("phase") != "final").withColumn("entity", F.coalesce("node", F.lit(ANY)))
     group = ["run", "level", "kind", "entity"]
     ok = F.col("outcome") == "ok"
     bounds = issued.groupBy(*group).agg(F.count(F.when(ok, 1)).alias("_n")).join(F.broadcast(span), "run")
@@ -79,4 +90,8 @@ def gaps(rows: DataFrame, phases_table: DataFrame) -> DataFrame:
     found = found.withColumn("next_ns", F.lead("at_ns").over(following)).where(F.col("next_ns").isNotNull())
     during = (F.col("at_ns") < F.col("heal_ns")) & (F.col("next_ns") > F.col("fault_ns"))
     phase = F.when(during, "fault").when(F.col("at_ns") < F.col("fault_ns"), "steady").otherwise("heal")
-    return found.select(*group, phase.alias("phase"), (F.col("next_ns") - F.col("at_ns")).alias("gap_ns"))
+    found = found.withColumn("phase", phase)
+    moment = F.when(F.col("phase") == "fault", F.greatest("at_ns", "fault_ns")).otherwise(F.col("at_ns"))
+    node = F.when(F.col("entity") != ANY, F.col("entity"))
+    found = with_side(found, sides_table, node, moment)
+    return found.select(*group, "phase", "side", (F.col("next_ns") - F.col("at_ns")).alias("gap_ns"))

@@ -70,26 +70,32 @@ EPISODES = _table(
 )  # fmt: skip
 
 READS = _table(
-    run=_TEXT, key=_TEXT, op=_LONG, anomalous=_FLAG, versions_behind=_LONG, fresh=_FLAG, age_ns=_LONG,
+    run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, anomalous=_FLAG, versions_behind=_LONG, fresh=_FLAG, age_ns=_LONG,
     read_your_writes=_FLAG, monotonic_reads=_FLAG, monotonic_writes=_FLAG, writes_follow_reads=_FLAG,
     lost=_FLAG, resurrected=_FLAG,
 )  # fmt: skip
 
-WRITES = _table(run=_TEXT, key=_TEXT, op=_LONG, window_ns=_LONG, reads_after=_LONG)
+WRITES = _table(run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, window_ns=_LONG, reads_after=_LONG)
 
 KEYS = _table(
-    run=_TEXT, key=_TEXT, verdict=_TEXT, operations=_LONG, delta_ns=_LONG, pairs=_LONG, conflicts=_LONG, gamma_max_ns=_LONG
-)
+    run=_TEXT, key=_TEXT, level=_TEXT, verdict=_TEXT, operations=_LONG, delta_ns=_LONG, pairs=_LONG, conflicts=_LONG,
+    gamma_max_ns=_LONG,
+)  # fmt: skip
+
+VISIBILITY = _table(run=_TEXT, key=_TEXT, level=_TEXT, age_ms=_REAL, compared=_LONG, seen=_LONG)
 
 JUDGED = StructType(
     [
-        *_table(run=_TEXT, key=_TEXT, what=_TEXT).fields,
+        *_table(run=_TEXT, key=_TEXT, level=_TEXT, what=_TEXT).fields,
         *{
-            field.name: field for table in (READS, WRITES, KEYS) for field in table.fields if field.name not in ("run", "key")
+            field.name: field
+            for table in (READS, WRITES, KEYS, VISIBILITY)
+            for field in table.fields
+            if field.name not in ("run", "key", "level")
         }.values(),
     ]
 )
-"""READS, WRITES and KEYS side by side; ``what`` says which of them a row belongs to."""
+"""READS, WRITES, KEYS and VISIBILITY side by side; ``what`` says which of them a row belongs to."""
 
 _ARROW = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32()}
 
@@ -101,16 +107,22 @@ def arrow(schema: StructType) -> pa.Schema:
 
 PER_RUN = _table(
     run=_TEXT, mode=_TEXT, scenario=_TEXT, seed=_LONG, nodes=_INT, fault_s=_REAL, level=_TEXT, phase=_TEXT, side=_TEXT,
-    metric=_TEXT, value=_REAL, count=_LONG,
+    metric=_TEXT, value=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
 )  # fmt: skip
-"""One figure of one run; ``count`` is how many observations it stands on."""
+"""One figure of one run; ``count`` is how many observations it stands on; ``clock_uncertainty_ms``, of M4 to M8, by how much the
+times of two nodes may be wrong against one another."""
 
 SUMMARY = _table(
     mode=_TEXT, scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, runs=_INT, mean=_REAL,
-    low=_REAL, high=_REAL, minimum=_REAL, maximum=_REAL, count=_LONG,
+    low=_REAL, high=_REAL, minimum=_REAL, maximum=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
 )  # fmt: skip
 
 PAIRED = _table(
     scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, pairs=_INT, ap=_REAL, cp=_REAL,
     difference=_REAL, low=_REAL, high=_REAL,
 )  # fmt: skip
+
+T_VISIBILITY = _table(
+    mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, compared=_LONG,
+)  # fmt: skip
+"""``age_ms`` null: not reached within the ages that were seen."""

@@ -4,6 +4,7 @@ The resampling is over runs (seeds), the only things that are independent of one
 same runs give the same interval. Only figures of runs come here, never records.
 """
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -42,6 +43,7 @@ def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                 "mode": mode, "scenario": scenario, "level": level, "phase": phase, "side": side, "metric": metric,
                 "unit": CATALOGUE[metric].unit, "runs": len(values), "mean": sum(values) / len(values), "low": low, "high": high,
                 "minimum": min(values), "maximum": max(values), "count": sum(member["count"] for member in members),
+                "clock_uncertainty_ms": max((u for m in members if (u := m["clock_uncertainty_ms"]) is not None), default=None),
             }
         )  # fmt: skip
     return rows
@@ -85,3 +87,50 @@ def paired(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+SHARES = (0.99, 0.999)
+"""Of reads that see a write; t-visibility is the time until so many do."""
+
+
+def t_visibility(ages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): how long after a write that share of all reads
+    see it or something newer, and stay so. The interval resamples runs; ``high_ms`` is null where some do not reach the share."""
+    groups: dict[tuple[str, str, str], dict[str, dict[float, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
+    for row in ages:
+        groups[row["mode"], row["about"], row["level"]][row["run"]][row["age_ms"]] = row["compared"], row["seen"]
+    rows = []
+    for (mode, about, level), runs in sorted(groups.items()):
+        curves = [curve for _, curve in sorted(runs.items())]
+        chooser = random.Random(1)
+        drawn = [_sum_curves(chooser.choices(curves, k=len(curves))) for _ in range(RESAMPLES // 5)]
+        whole = _sum_curves(curves)
+        for share in SHARES:
+            found = sorted((age_at(curve, share) for curve in drawn), key=lambda age: math.inf if age is None else age)
+            tail = int((1 - CONFIDENCE) / 2 * len(found))
+            rows.append(
+                {
+                    "mode": mode, "about": about, "level": level, "share": share, "age_ms": age_at(whole, share),
+                    "low_ms": found[tail], "high_ms": found[len(found) - 1 - tail], "runs": len(curves),
+                    "compared": sum(compared for compared, _ in whole.values()),
+                }
+            )  # fmt: skip
+    return rows
+
+
+def _sum_curves(curves: Iterable[dict[float, tuple[int, int]]]) -> dict[float, tuple[int, int]]:
+    total: dict[float, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for curve in curves:
+        for age, (compared, seen) in curve.items():
+            total[age] = total[age][0] + compared, total[age][1] + seen
+    return total
+
+
+def age_at(curve: dict[float, tuple[int, int]], share: float) -> float | None:
+    """The least age from which on at least ``share`` of the reads see the write, whatever their age; None: at no age."""
+    found = None
+    for age, (compared, seen) in sorted(curve.items(), reverse=True):
+        if seen < share * compared:
+            return found
+        found = age
+    return found

@@ -22,7 +22,8 @@ def truth_spans(records: DataFrame) -> DataFrame:
     until = F.coalesce(F.lead("time_ns").over(of_broker), F.lit(2**63 - 1))
     before = F.lag("topics").over(of_broker)
     return facts.select(
-        "run", "broker", "life", "state", "topics", "timeout_ms", F.col("time_ns").alias("from_ns"), until.alias("until_ns"),
+        "run", "broker", "life", "state", "version", "topics", "timeout_ms", F.col("time_ns").alias("from_ns"),
+        until.alias("until_ns"),
         F.coalesce(before, F.array().cast("array<string>")).alias("topics_before"),
     )  # fmt: skip
 
@@ -100,10 +101,11 @@ def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFra
         wrong.join(listed, again, "left").groupBy("run", "broker", "node", "at_ns", "state").agg(F.min("_listed").alias("_back"))
     )
     following = Window.partitionBy("run", "broker", "node").orderBy("at_ns")
+    recurrence = F.lead("at_ns").over(following) - F.col("at_ns")
+    # A node cannot drop what it does not list, so it had listed the broker again by the next drop, seen or not.
     return back.select(
         "run", "broker", "node", "at_ns", (F.col("state") == "exposed").alias("exposed"),
-        (F.col("_back") - F.col("at_ns")).alias("mistake_ns"),
-        (F.lead("at_ns").over(following) - F.col("at_ns")).alias("recurrence_ns"),
+        F.least(F.col("_back") - F.col("at_ns"), recurrence).alias("mistake_ns"), recurrence.alias("recurrence_ns"),
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def figure(run: str, mode: str, seed: int, value: float) -> dict[str, object]:
         "side": "all",
         "metric": "harvest",
         "count": 1,
+        "clock_uncertainty_ms": None,
     }
     return {"run": run, "mode": mode, "seed": seed, "value": value, **same}
 

@@ -11,7 +11,7 @@ def test_mean_divergence_never_exceeds_one() -> None:
     """Bins finer than the grid, and several runs of a mode, are a mean of maxima, not a sum."""
     runs = [{"run": run, "mode": "ap"} for run in ("a", "b")]
     curve = [{"run": run, "at_s": number / 20, "divergence": 1.0} for run in ("a", "b") for number in range(40)]
-    results = Results(runs, [], [], [], [], curve, [], [], [], [])
+    results = Results(runs, [], [], [], [], [], curve, [], [], [], [], {})
     canvas = Figure()
     axes = canvas.add_subplot()
     assert figures._divergence(axes, results) == 2
