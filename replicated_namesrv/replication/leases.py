@@ -11,8 +11,8 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
   everything; for one broker time-out counted from when it was last heard.
 - A removal of code 104 is *late* if after its own connection registered last another connection of the broker came to some
   node that had one already. A broker has one to each node, so it was restarted or has reconnected, and if it is leaving now, it
-  says so over that connection too. If its own connection was such a one and came less than ROUND_MS before, both are of one
-  process, which was restarted and is leaving.
+  says so over that connection too. If its own connection came less than ROUND_MS before that one, both are of one process, which
+  was restarted and is leaving.
 - A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
@@ -73,14 +73,14 @@ class Registered(NamedTuple):
     at_ms: float
     order: int
     """Place among all attachments of this process."""
-    returned_ms: float | None
-    """When this connection came, if it was not the broker's first here."""
+    came_ms: float
+    """When this connection came."""
 
     @property
     def speaks_until_ms(self) -> float:
-        """Connections that came to other nodes later than this may be another process's: one that restarts comes to all nodes in
-        one round."""
-        return self.at_ms if self.returned_ms is None else max(self.at_ms, self.returned_ms + ROUND_MS)
+        """Connections that came to other nodes later than this may be another process's: a broker that starts comes to all nodes
+        in one round."""
+        return max(self.at_ms, self.came_ms + ROUND_MS)
 
 
 class Attachments:
@@ -104,15 +104,15 @@ class Attachments:
         self._order += 1
         of_connection = self._registered.setdefault(connection_id, {})
         before = of_connection.get(key)
-        returned_ms = before.returned_ms if before is not None else None
+        came_ms = now_ms if before is None else before.came_ms
         if connection_id not in broker.connections:
             broker.connections[connection_id] = self._order
             if broker.had_connection:
-                broker.reattached_ms = returned_ms = now_ms
+                broker.reattached_ms = now_ms
             broker.had_connection = True
         broker.heard_ms = max(broker.heard_ms, now_ms)
         broker.ended = HELD
-        of_connection[key] = Registered(epoch, now_ms, self._order, returned_ms)
+        of_connection[key] = Registered(epoch, now_ms, self._order, came_ms)
         self.changed[key] = None
 
     def learn(self, key: Key, heard_ms: float) -> None:
@@ -364,26 +364,33 @@ class LeaseTable:
 
     def _is_unknown(self, lease: Lease) -> bool:
         """Whether some node's process may have held it before and has not said since."""
-        if lease.epoch > (self._unknown_epoch or 0):
+        if not self._unknown_epoch or lease.epoch > self._unknown_epoch:
             return False
         records = (node.records.get(lease.key) for node in self._nodes.values())
         return any(record is None or record.epoch != lease.epoch or record.state == KNOWN for record in records)
 
     def newest_ms(self, lease: Lease) -> float:
         """When the broker was last heard by anybody."""
+        return self._look(lease)[0]
+
+    def _look(self, lease: Lease) -> tuple[float, bool]:
+        """When the broker was last heard by anybody, and whether some node holds a connection of it."""
         newest = self._granted_ms if self._is_unknown(lease) else None
+        is_held = False
         for node in self._nodes.values():
             record = node.records.get(lease.key)
             if record is not None and (record.epoch == lease.epoch or record.state == KNOWN):
-                newest = record.heard_ms if newest is None else max(newest, record.heard_ms)
+                is_held = is_held or record.state == HELD
+                if newest is None or record.heard_ms > newest:
+                    newest = record.heard_ms
         if newest is None:
             assert self._granted_ms is not None
-            return self._granted_ms
-        return newest
+            newest = self._granted_ms
+        return newest, is_held
 
     def _verdict(self, lease: Lease, silent_nodes: dict[str, _Node], now_ms: float) -> bool | None:
         """True: gone, False: silent, None: alive as far as can be known."""
-        last_ms = self.newest_ms(lease)
+        last_ms, is_held = self._look(lease)
         assert self._granted_ms is not None
         protected = self._is_unknown(lease) and now_ms <= self._granted_ms + lease.timeout_ms
         for name, node in silent_nodes.items():
@@ -394,9 +401,7 @@ class LeaseTable:
             protected = True
         if now_ms > last_ms + lease.timeout_ms:
             return False
-        if protected:
-            return None
-        return True if self._is_gone(lease, now_ms) else None
+        return True if not (protected or is_held) and self._is_gone(lease, now_ms) else None
 
     def _is_gone(self, lease: Lease, now_ms: float) -> bool:
         lost_ms: float | None = None

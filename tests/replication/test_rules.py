@@ -337,6 +337,7 @@ def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) 
         before = [cluster.wire(name) for name in names]
         for wire in before:
             cluster.register(wire, registration())
+        cluster.run(1.1)
         after = [cluster.wire(name) for name in names]
         for wire in after[:1] if where == "same node" else after[1:]:
             assert cluster.register(wire, registration()).code == 0
