@@ -20,15 +20,15 @@ def _fault(phases: DataFrame) -> DataFrame:
 
 
 def divergence(segments: DataFrame, phases: DataFrame) -> DataFrame:
-    """Greatest divergence of any key in each bin of a run: run, at_s from the begin of its fault, divergence."""
-    binned = segments.where(F.col("divergence") > 0).join(F.broadcast(_fault(phases)), "run")
+    """Greatest resolved divergence of any key in each bin of a run: run, at_s from the begin of its fault, divergence."""
+    binned = segments.where(F.col("resolved") > 0).join(F.broadcast(_fault(phases)), "run")
     bins = {}
     for name, at in (("_first", F.col("start_ns")), ("_last", F.col("end_ns") - 1)):
         bins[name] = F.floor((at - F.col("_at")) / BIN_NS)
     binned = binned.withColumns(bins)
     last = F.least("_last", F.col("_first") + BINS_MAX)
     binned = binned.withColumn("bin", F.explode(F.sequence("_first", last)))
-    curve = binned.groupBy("run", "bin").agg(F.max("divergence").alias("divergence"))
+    curve = binned.groupBy("run", "bin").agg(F.max("resolved").alias("divergence"))
     return curve.select("run", (F.col("bin") * (BIN_NS / 1e9)).alias("at_s"), "divergence")
 
 

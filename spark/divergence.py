@@ -2,15 +2,22 @@
 
 D(t) is the greatest distance of any two nodes whose answers are known at t; the distance of two answers is
 1 - |A and B| / |A or B| (Jaccard), and 0 for two empty ones.
+
+Nodes are looked at one after the other, so what changes on all of them at once is seen to differ until the last was looked at.
+A difference is told from that only by its duration, and by no other difference: what two nodes said of one member must have
+differed for longer than a look takes to come round. ``resolved`` is the divergence that is left when all shorter differences
+count as none.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from collections.abc import Set as AbstractSet
+from itertools import combinations, groupby
 from typing import NamedTuple
 
 
 class Change(NamedTuple):
-    """One node answered ``state`` in [from_ns, until_ns)."""
+    """One node answered ``state`` in [from_ns, until_ns): members as ``name@version``."""
 
     node: str
     from_ns: int
@@ -19,42 +26,62 @@ class Change(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """``divergence`` (0 to 1) held in [start_ns, end_ns) among ``nodes_known`` nodes."""
+    """``divergence`` (0 to 1) held in [start_ns, end_ns) among ``nodes_known`` nodes; ``resolved`` without short differences."""
 
     start_ns: int
     end_ns: int
     divergence: float
     nodes_known: int
+    resolved: float
 
 
-def distance(left: frozenset[str], right: frozenset[str]) -> float:
+class _Edge(NamedTuple):
+    at_ns: int
+    begins: int
+    """0 before 1: at one moment what ends comes before what begins."""
+    node: str
+    state: frozenset[str] | None
+
+
+Pair = tuple[str, str]
+Lasting = defaultdict[Pair, set[str]]
+"""Members in which two nodes differ, and not for a short time."""
+
+
+def distance(left: AbstractSet[str], right: AbstractSet[str]) -> float:
     """Jaccard distance."""
     together = len(left | right)
     return 1.0 - len(left & right) / together if together else 0.0
 
 
-def segments_of(changes: Iterable[Change]) -> Iterator[Segment]:
-    """Segments in order of time, neighbours of equal divergence and equal number of nodes joined; spans with no known node are
-    left out. Spans of one node must not overlap."""
-    edges: list[tuple[int, int, str, frozenset[str] | None]] = []
-    for change in changes:
-        if change.until_ns > change.from_ns:
-            edges.append((change.from_ns, 1, change.node, change.state))
-            edges.append((change.until_ns, 0, change.node, None))
-    edges.sort(key=lambda edge: (edge[0], edge[1], edge[2]))
+def segments_of(changes: Iterable[Change], resolution_ns: int = 0) -> Iterator[Segment]:
+    """Segments in order of time, neighbours that are equal in all else joined; spans with no known node are left out.
+
+    Spans of one node must not overlap. ``resolution_ns``: differences that lasted no longer are not resolved.
+    """
+    edges = _edges(changes)
+    lasting = iter([*_lasting(edges, resolution_ns), (None, None, None, False)])
+    lasting_ns, pair, name, begins = next(lasting)
     known: dict[str, frozenset[str]] = {}
     distances: dict[tuple[frozenset[str], frozenset[str]], float] = {}
+    apart: Lasting = defaultdict(set)
     held: Segment | None = None
-    for position, (at_ns, _, node, state) in enumerate(edges):
-        if state is None:
-            known.pop(node, None)
+    for position, edge in enumerate(edges):
+        if edge.state is None:
+            known.pop(edge.node, None)
         else:
-            known[node] = state
-        next_ns = edges[position + 1][0] if position + 1 < len(edges) else at_ns
-        if next_ns == at_ns or not known:
+            known[edge.node] = edge.state
+        next_ns = edges[position + 1].at_ns if position + 1 < len(edges) else edge.at_ns
+        if next_ns == edge.at_ns:
             continue
-        segment = Segment(at_ns, next_ns, _greatest(known, distances), len(known))
-        if held and held.end_ns == at_ns and held[2:] == segment[2:]:
+        while lasting_ns is not None and pair is not None and name is not None and lasting_ns <= edge.at_ns:
+            (apart[pair].add if begins else apart[pair].discard)(name)
+            lasting_ns, pair, name, begins = next(lasting)
+        if not known:
+            continue
+        found = _greatest(known, distances)
+        segment = Segment(edge.at_ns, next_ns, found, len(known), _greatest_lasting(known, apart) if found else 0.0)
+        if held and held.end_ns == edge.at_ns and held[2:] == segment[2:]:
             held = held._replace(end_ns=next_ns)
             continue
         if held:
@@ -62,6 +89,61 @@ def segments_of(changes: Iterable[Change]) -> Iterator[Segment]:
         held = segment
     if held:
         yield held
+
+
+def _edges(changes: Iterable[Change]) -> list[_Edge]:
+    edges = []
+    for change in changes:
+        if change.until_ns > change.from_ns:
+            edges.append(_Edge(change.from_ns, 1, change.node, change.state))
+            edges.append(_Edge(change.until_ns, 0, change.node, None))
+    return sorted(edges, key=lambda edge: edge[:3])
+
+
+def _lasting(edges: list[_Edge], resolution_ns: int) -> list[tuple[int, Pair, str, bool]]:
+    """When two nodes began and ceased to differ in a member, of differences longer than ``resolution_ns``, in order of time."""
+    known: dict[str, dict[str, str]] = {}
+    since: dict[tuple[Pair, str], int] = {}
+    found: list[tuple[int, Pair, str, bool]] = []
+    by_name: dict[frozenset[str], dict[str, str]] = {}
+    for at_ns, together in groupby(edges, key=lambda edge: edge.at_ns):
+        # States that meet at one moment take each other's place: what differs before and after never agreed.
+        states = {edge.node: edge.state for edge in together}
+        before = {node: known.pop(node, None) for node in states}
+        for node, state in states.items():
+            if state is None:
+                _close(since, found, node, at_ns, resolution_ns)
+            else:
+                known[node] = by_name.setdefault(state, {_name(member): member for member in state})
+        for node, own in [(node, known[node]) for node in states if node in known]:
+            former = before[node]
+            changed = None if former is None else {name for name, _ in own.items() ^ former.items()}
+            for other, theirs in known.items():
+                pair = (min(node, other), max(node, other))
+                for name in own.keys() | theirs.keys() if changed is None else changed:
+                    if own.get(name) != theirs.get(name):
+                        since.setdefault((pair, name), at_ns)
+                    elif (start_ns := since.pop((pair, name), None)) is not None:
+                        _note(found, pair, name, start_ns, at_ns, resolution_ns)
+    return sorted(found, key=lambda mark: (mark[0], mark[3]))
+
+
+def _name(member: str) -> str:
+    return member.rpartition("@")[0] or member
+
+
+def _close(
+    since: dict[tuple[Pair, str], int], found: list[tuple[int, Pair, str, bool]], node: str, at_ns: int, least: int
+) -> None:
+    """``node`` is no longer known, and so differs from nobody."""
+    for pair, name in [key for key in since if node in key[0]]:
+        _note(found, pair, name, since.pop((pair, name)), at_ns, least)
+
+
+def _note(found: list[tuple[int, Pair, str, bool]], pair: Pair, name: str, start_ns: int, end_ns: int, least: int) -> None:
+    if end_ns - start_ns > least:
+        found.append((start_ns, pair, name, True))
+        found.append((end_ns, pair, name, False))
 
 
 def _greatest(known: dict[str, frozenset[str]], distances: dict[tuple[frozenset[str], frozenset[str]], float]) -> float:
@@ -73,4 +155,16 @@ def _greatest(known: dict[str, frozenset[str]], distances: dict[tuple[frozenset[
                 distances.clear()
             found = distances[left, right] = distances[right, left] = distance(left, right)
         greatest = max(greatest, found)
+    return greatest
+
+
+def _greatest_lasting(known: dict[str, frozenset[str]], apart: Lasting) -> float:
+    """As ``_greatest``, with all differences but the lasting ones undone: of other members the second node says what the first
+    does."""
+    greatest = 0.0
+    for (first, second), names in apart.items():
+        if names:
+            left, right = known[first], known[second]
+            same = {member for member in left if _name(member) not in names}
+            greatest = max(greatest, distance(left, same | {member for member in right if _name(member) in names}))
     return greatest

@@ -134,10 +134,10 @@ class _Generator:
         trace.writelines(lines)
         self._known.observations = self._rows
         world.close(self._now_ns)
-        interval_ns = len(self._nodes) * LOOK_NS
-        self._known.episodes = sum(length > interval_ns for length in world.episodes_ns)
+        resolution_ns = 2 * len(self._nodes) * LOOK_NS
+        self._known.episodes = sum(length > resolution_ns for length in world.episodes_ns)
         self._known.episodes_below_resolution = len(world.episodes_ns) - self._known.episodes
-        self._known.divergent_ns = sum(length for length in world.episodes_ns if length > interval_ns)
+        self._known.divergent_ns = sum(length for length in world.episodes_ns if length > resolution_ns)
 
     def _look(self, world: "_World", number: int, cut: bool) -> str:
         now, node = self._now_ns, self._nodes[number]

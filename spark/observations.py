@@ -15,7 +15,11 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark.divergence import Change, segments_of
-from replicated_namesrv.spark.schemas import SEGMENTS, arrow
+from replicated_namesrv.spark.schemas import EPISODES, SEGMENTS, arrow
+
+RESOLUTION_LOOKS = 2
+"""A node is looked at again so long after it has answered, so between two answers lie the interval and the time that the second
+took: what two nodes differ in for less than two intervals may be one change, seen on one node after the other."""
 
 STANDSTILL_NS = 3_000_000_000
 """Nodes are looked at at least once a second; after three without a record nothing is known."""
@@ -45,15 +49,17 @@ def states(records: DataFrame) -> DataFrame:
     return spans.join(answers, "hash").select("run", "key", "node", F.col("at_ns").alias("from_ns"), "until_ns", "members")
 
 
-def segments(states_table: DataFrame) -> DataFrame:
+def segments(states_table: DataFrame, runs: DataFrame) -> DataFrame:
     """SEGMENTS: spans of time in which the divergence of a key is one number; see ``divergence.segments_of``."""
 
     def of_group(table: pa.Table) -> pa.Table:
         run, key = table.column("run")[0].as_py(), table.column("key")[0].as_py()
-        found = [{"run": run, "key": key, **segment._asdict()} for segment in segments_of(_changes(table))]
+        resolution_ns = RESOLUTION_LOOKS * table.column("observe_interval_ms")[0].as_py() * 1_000_000
+        found = [{"run": run, "key": key, **segment._asdict()} for segment in segments_of(_changes(table), resolution_ns)]
         return pa.Table.from_pylist(found, schema=arrow(SEGMENTS))
 
-    return states_table.groupBy("run", "key").applyInArrow(of_group, SEGMENTS)
+    known = states_table.join(F.broadcast(runs.select("run", "observe_interval_ms")), "run")
+    return known.groupBy("run", "key").applyInArrow(of_group, SEGMENTS)
 
 
 def _changes(table: pa.Table) -> Iterator[Change]:
@@ -67,36 +73,35 @@ def _changes(table: pa.Table) -> Iterator[Change]:
         yield Change(node, from_ns, until_ns, state)
 
 
-def episodes(segments_table: DataFrame, runs: DataFrame) -> DataFrame:
-    """EPISODES: longest spans with divergence above zero. Those no longer than the interval at which nodes are looked at are
-    below resolution (``resolved`` false): nodes are not looked at at one instant, so they are neither zero nor real. ``ended``
-    is false for one that observation did not see the end of."""
+def episodes(segments_table: DataFrame) -> DataFrame:
+    """EPISODES: longest spans with resolved divergence; and, ``resolved`` false, those with divergence of which nothing
+    is resolved: below resolution, neither zero nor real. ``ended`` is false for one that observation did not see the end of."""
+    unresolved = _spans(segments_table, "divergence").where(F.col("_resolved") == 0)
+    both = _spans(segments_table, "resolved").unionByName(unresolved)
+    return both.withColumn("resolved", F.col("_resolved") > 0).select(*EPISODES.names)
+
+
+def _spans(segments_table: DataFrame, measure: str) -> DataFrame:
+    """Longest spans with ``measure`` above zero."""
     of_key = Window.partitionBy("run", "key").orderBy("start_ns")
-    apart = F.col("divergence") > 0
+    apart = F.col(measure) > 0
     begins = apart & ~(F.coalesce(F.lag(apart).over(of_key), F.lit(False)) & (F.lag("end_ns").over(of_key) == F.col("start_ns")))
     numbered = segments_table.withColumn(
         "_number", F.sum(begins.cast("int")).over(of_key.rowsBetween(Window.unboundedPreceding, 0))
     )
-    last = F.lead("start_ns").over(of_key)
-    numbered = numbered.withColumn("_open", ~F.coalesce(last == F.col("end_ns"), F.lit(False)))
+    following = F.lead("start_ns").over(of_key)
+    numbered = numbered.withColumn("_open", ~F.coalesce(following == F.col("end_ns"), F.lit(False)))
     seconds = (F.col("end_ns") - F.col("start_ns")) / 1e9
-    found = (
-        numbered.where(apart)
-        .groupBy("run", "key", "_number")
-        .agg(
-            F.min("start_ns").alias("start_ns"),
-            F.max("end_ns").alias("end_ns"),
-            F.sum(F.col("divergence") * seconds).alias("area_s"),
-            F.max("divergence").alias("divergence_max"),
-            F.max(F.when(F.col("_open"), F.col("end_ns"))).alias("_open_ns"),
-        )
+    found = numbered.where(apart).groupBy("run", "key", "_number")
+    summed = found.agg(
+        F.min("start_ns").alias("start_ns"),
+        F.max("end_ns").alias("end_ns"),
+        F.sum(F.col(measure) * seconds).alias("area_s"),
+        F.max(measure).alias("divergence_max"),
+        F.max("resolved").alias("_resolved"),
+        F.max(F.when(F.col("_open"), F.col("end_ns"))).alias("_open_ns"),
     )
-    found = found.join(F.broadcast(runs.select("run", "observe_interval_ms")), "run")
-    resolved = (F.col("end_ns") - F.col("start_ns")) > F.col("observe_interval_ms") * 1_000_000
-    ended = ~F.coalesce(F.col("_open_ns") == F.col("end_ns"), F.lit(False))
-    return found.select(
-        "run", "key", "start_ns", "end_ns", "area_s", "divergence_max", resolved.alias("resolved"), ended.alias("ended")
-    )
+    return summed.withColumn("ended", ~F.coalesce(F.col("_open_ns") == F.col("end_ns"), F.lit(False)))
 
 
 def convergence(episodes_table: DataFrame, segments_table: DataFrame, phases_table: DataFrame) -> DataFrame:

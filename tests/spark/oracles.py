@@ -103,7 +103,14 @@ def random_changes(seed: int) -> list[Change]:
         now = chooser.randint(0, 5)
         for _ in range(chooser.randint(1, 5)):
             until = now + chooser.randint(1, 6)
-            changes.append(Change(f"n{node}", now, until, frozenset(chooser.sample("abcd", chooser.randint(0, 3)))))
+            changes.append(
+                Change(
+                    f"n{node}",
+                    now,
+                    until,
+                    frozenset(f"{name}@{chooser.randint(1, 2)}" for name in chooser.sample("abcd", chooser.randint(0, 3))),
+                )
+            )
             now = until + chooser.choice((0, 0, 2))
     return changes
 
@@ -113,3 +120,31 @@ def divergence_at(changes: Sequence[Change], moment: int) -> tuple[float, int] |
     known = [change.state for change in changes if change.from_ns <= moment < change.until_ns]
     distances = [1 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in itertools.combinations(known, 2)]
     return (max(distances, default=0.0), len(known)) if known else None
+
+
+def resolved_divergence_at(changes: Sequence[Change], moment: int, resolution: int) -> float:
+    """``divergence_at`` when members in which two nodes differ for ``resolution`` or less, at a stretch, count as equal."""
+
+    def said(node: str, name: str, at: int) -> str | None:
+        """What the node says of the member; "?" when nothing is known of it."""
+        states = [change.state for change in changes if change.node == node and change.from_ns <= at < change.until_ns]
+        return next((m for m in states[0] if m.split("@")[0] == name), None) if states else "?"
+
+    def differ(a: str, b: str, name: str, at: int) -> bool:
+        found = said(a, name, at), said(b, name, at)
+        return "?" not in found and found[0] != found[1]
+
+    def lasts(a: str, b: str, name: str) -> bool:
+        first = next(at for at in itertools.count(moment, -1) if not differ(a, b, name, at - 1))
+        last = next(at for at in itertools.count(moment) if not differ(a, b, name, at))
+        return last - first > resolution
+
+    names = sorted({member.split("@")[0] for change in changes for member in change.state})
+    greatest = 0.0
+    for a, b in itertools.combinations(sorted({change.node for change in changes}), 2):
+        apart = [name for name in names if differ(a, b, name, moment) and lasts(a, b, name)]
+        common = [name for name in names if name not in apart and said(a, name, moment) not in ("?", None)]
+        sides = [said(node, name, moment) for name in apart for node in (a, b)]
+        if apart:
+            greatest = max(greatest, 1 - len(common) / (len(common) + len([side for side in sides if side is not None])))
+    return greatest

@@ -1,8 +1,10 @@
 """Divergence over time against its definition at every moment."""
 
+import pytest
+
 from replicated_namesrv.spark.divergence import Change, segments_of
 from replicated_namesrv.spark.summary import interval, paired, summary
-from tests.spark.oracles import divergence_at, random_changes
+from tests.spark.oracles import divergence_at, random_changes, resolved_divergence_at
 
 
 def test_segments_are_what_divergence_means_at_every_moment() -> None:
@@ -18,6 +20,18 @@ def test_segments_are_what_divergence_means_at_every_moment() -> None:
         assert found == expected, f"seed {seed}"
         diverged += any(value for value, _ in found.values())
     assert diverged > 1000
+
+
+def test_short_differences_of_one_member_are_not_resolved() -> None:
+    fewer = 0
+    for seed in range(400):
+        changes = random_changes(seed)
+        for segment in segments_of(changes, 4):
+            expected = resolved_divergence_at(changes, segment.start_ns, 4)
+            assert segment.resolved == pytest.approx(expected), f"seed {seed}"
+            assert segment.resolved == pytest.approx(resolved_divergence_at(changes, segment.end_ns - 1, 4)), f"seed {seed}"
+            fewer += 0 < segment.resolved < segment.divergence
+    assert fewer > 50
 
 
 def test_neighbours_of_equal_divergence_are_one_segment() -> None:

@@ -145,9 +145,9 @@ def by_run(table: DataFrame) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_segments_and_episodes(records: DataFrame, runs: DataFrame, drawn: dict[str, list[dict[str, Any]]]) -> None:
-    segments = observations.segments(observations.states(records)).cache()
+    segments = observations.segments(observations.states(records), runs).cache()
     found = by_run(segments)
-    episodes = by_run(observations.episodes(segments, runs))
+    episodes = by_run(observations.episodes(segments))
     diverged = 0
     for run, rows in drawn.items():
         changes = known_states(rows)
