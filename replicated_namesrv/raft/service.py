@@ -21,12 +21,13 @@ from typing import TypeVar
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
-from replicated_namesrv.raft.messages import Message, ReadAck, ReadProbe, ReadReply, ReadRequest
+from replicated_namesrv.raft.messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.node import FOREVER, RaftNode
 from replicated_namesrv.raft.transport import PeerTransport, TransportError, TransportSettings
 
 logger = logging.getLogger(__name__)
-READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply)
+READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply, ApplicationData)
+"""After these nothing is to be done but what reads need, and to send."""
 T = TypeVar("T")
 AWAY_SECONDS = 0.1
 """Since the last turn began: two heartbeats have waited."""
@@ -188,7 +189,7 @@ class RaftService:
     def tell(self, peer: str, data: bytes) -> None:
         """See RaftNode."""
         self.node.tell(peer, data)
-        self.kick()
+        self.kick_for_reads()
 
     def status(self) -> dict[str, object]:
         """JSON-able: node and transport."""
@@ -238,7 +239,8 @@ class RaftService:
         self._run()
 
     def kick_for_reads(self) -> None:
-        """As ``kick``, after what concerns nothing but reads: a busy node confirms reads in every turn of the loop."""
+        """As ``kick``, after what concerns nothing but reads and the application: a busy node confirms reads in every turn of the
+        loop."""
         if not (self._kicked or self._kicked_for_reads) and self._running:
             self._kicked_for_reads = True
             self.loop.call_soon(self._run_reads)

@@ -177,13 +177,14 @@ class _Reader:
         return value
 
     def key(self) -> Key:
-        start = self.offset
-        for _ in range(2):
-            (length,) = self.take(_LENGTH)
-            self.offset += length
-        if self.offset > len(self.data):
+        data, start = self.data, self.offset
+        (length,) = _LENGTH.unpack_from(data, start)
+        second = start + _LENGTH.size + length
+        (length,) = _LENGTH.unpack_from(data, second)
+        self.offset = second + _LENGTH.size + length
+        if self.offset > len(data):
             raise MalformedError("a text ends in the middle")
-        raw = self.data[start : self.offset]
+        raw = data[start : self.offset]
         return _unpacked_key(raw) if len(raw) <= REMEMBERED_BYTES_MAX else _unpack_key(raw)
 
 
