@@ -133,6 +133,8 @@ class RouteStateMachine:
         """The newest time a leader has told."""
         self._unregistered: OrderedDict[Key, int] = OrderedDict()
         """Broker to the revision at which it was unregistered, oldest first."""
+        self._own_digest: tuple[int, bytes] | None = None
+        """Of what is kept here beside the routes, and after how many commands."""
         self.effects: list[Effect] = []
         """Of the commands applied since the owner took them."""
         self.expired: dict[Key, int] = {}
@@ -159,7 +161,9 @@ class RouteStateMachine:
             if len(arguments) != count:
                 raise ValueError(f"kind {kind} with {len(arguments)} arguments")
         except (RouteFormatError, ValueError, KeyError, TypeError) as error:
-            raise UnknownCommandError(f"a command in the log is not known to this version: {error}") from error
+            raise UnknownCommandError(
+                f"a command in the log is not known to this version ({error}): install the version that the other nodes run"
+            ) from error
         self.serial += 1
         self.time_ms = max(self.time_ms, time_ms)
         return handler(self, command, *arguments)
@@ -265,7 +269,9 @@ class RouteStateMachine:
 
     def digest(self) -> bytes:
         """See ``raft.interfaces.StateMachine``."""
-        return self.state.digest() + blake2b(self._own(), digest_size=16).digest()
+        if self._own_digest is None or self._own_digest[0] != self.serial:
+            self._own_digest = self.serial, blake2b(self._own(), digest_size=16).digest()
+        return self.state.digest() + self._own_digest[1]
 
     def snapshot(self) -> Iterator[bytes]:
         """Our own line, then those of the routes."""
@@ -288,6 +294,7 @@ class RouteStateMachine:
         self.history.restart(self.state.revision)
         self.marks = {(cluster, address): Mark(*mark) for cluster, address, *mark in marks}
         self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
+        self._own_digest = None
         self.effects.clear()
         self.expired.clear()
         self.on_settings()
