@@ -308,8 +308,12 @@ class Registrations:
                     await self.confirm()
                     registration = self._machine.state.registration(*key)
                     removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
-                if await self._signs.remove(removal, registered) != LATE:
-                    await self._removed_here()
+                if await self._signs.remove(removal, registered) == LATE:
+                    # Restarted, or reconnected to another node and leaving: who leaves says so over the newer connection too.
+                    if connection is not None:
+                        connection.close(CloseReason.OURS)
+                    raise UnavailableError(f"{removal.broker_addr} has a newer connection to another node")
+                await self._removed_here()
         return Result()
 
     async def _removed_here(self) -> None:
