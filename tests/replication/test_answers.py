@@ -1,5 +1,6 @@
 """What clients of a cluster read: the bytes an independent node gives, unless they ask for more; settings are the cluster's."""
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -119,6 +120,20 @@ def test_a_stale_answer_beyond_its_bound_is_refused(cluster: ClusterThread) -> N
         assert answer is not None
         remark = answer.header.remark or ""
         assert remark.startswith("maxStalenessMs=0: the state here is ")
+
+
+def test_data_versions_are_linearizable_whatever_is_asked_for(cluster: ClusterThread) -> None:
+    """Code 322 renews, so it is no read with a level: no answer is older than what was acknowledged elsewhere before."""
+    fields = {"clusterName": "C", "brokerName": "versioned", "brokerAddr": "127.0.0.1:7", "brokerId": "0"}
+    with Peer(cluster.leader().server.port) as writer, Peer(cluster.follower().server.port) as reader:
+        for counter in range(1, 31):
+            registered = topic_table("T", "U", counter=counter)
+            assert writer.call(103, broker_fields("versioned", "127.0.0.1:7"), registered).code == 0
+            plain = ask(reader, 322, fields)
+            assert json.loads(plain.body)["counter"] == counter
+            assert (plain.header.ext_fields or {}).keys() == {"changed"}
+            for asked in ({"readConsistency": "stale"}, {"readConsistency": "lease", "maxStalenessMs": "0"}):
+                assert ask(reader, 322, fields | asked).data == plain.data
 
 
 def test_reads_are_counted_by_level(cluster: ClusterThread) -> None:
