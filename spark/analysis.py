@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark import curves, judgements, leaders, metrics, observations, operations, registrations, truth
-from replicated_namesrv.spark.ingest import Ingested, Source, find_runs, ingest, runs_table
+from replicated_namesrv.spark.ingest import Ingested, Source, Traces, find_runs, ingest, runs_table
 from replicated_namesrv.spark.schemas import PAIRED, SUMMARY, T_VISIBILITY
 from replicated_namesrv.spark.storage import Storage
 from replicated_namesrv.spark.summary import paired, summary, t_visibility
@@ -23,7 +23,7 @@ KEPT = (
     "runs", "phases", "sides", "operations", "judged", "judged_registrations", "states", "segments", "episodes", "convergence",
     "probes", "look_ups", "detections", "mistakes", "leader_spans", "per_run", "summary", "paired", "t_visibility",
 )  # fmt: skip
-"""Tables under ``tables/`` besides ``records``, in the order in which they are made."""
+"""Tables under ``tables/`` besides ``observations`` and ``events``, in the order in which they are made."""
 
 
 Keep = Callable[[str, DataFrame], DataFrame]
@@ -69,10 +69,10 @@ class Analysis:
     def run(self, paths: Sequence[str]) -> Results:
         """Analyse the runs below ``paths``. Raises InputError for what cannot be."""
         sources = find_runs(self._storage, paths)
-        records, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
+        traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:
-            results = self._analyse(records, runs_table(self._spark, sources), sources, ingested)
+            results = self._analyse(traces, runs_table(self._spark, sources), sources, ingested)
             for name in KEPT:
                 self._storage.delete(f"{self._out}/tables/{name}")
                 self._storage.rename(f"{self._staging}/{name}", f"{self._out}/tables/{name}")
@@ -85,8 +85,8 @@ class Analysis:
         table.write.parquet(f"{self._staging}/{name}")
         return self._spark.read.schema(table.schema).parquet(f"{self._staging}/{name}")
 
-    def _analyse(self, records: DataFrame, runs: DataFrame, sources: Sequence[Source], ingested: list[Ingested]) -> Results:
-        made = figures_of_runs(records, runs, self._keep)
+    def _analyse(self, traces: Traces, runs: DataFrame, sources: Sequence[Source], ingested: list[Ingested]) -> Results:
+        made = figures_of_runs(traces, runs, self._keep)
         figures = _rows(made["per_run"])
         ages = _rows(curves.visibility(made["judged"], made["judged_registrations"], made["runs"]))
         summed, pairs, seen = summary(figures), paired(figures), t_visibility(ages)
@@ -102,9 +102,10 @@ class Analysis:
         )  # fmt: skip
 
 
-def figures_of_runs(records: DataFrame, runs: DataFrame, keep: Keep) -> dict[str, DataFrame]:
-    """All stages in their order, from records to ``per_run``; the tables that were kept, by name."""
+def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, DataFrame]:
+    """All stages in their order, from ingested traces to ``per_run``; the tables that were kept, by name."""
     made: dict[str, DataFrame] = {}
+    records = traces.events
 
     def kept(name: str, table: DataFrame) -> DataFrame:
         made[name] = keep(name, table)
@@ -118,7 +119,7 @@ def figures_of_runs(records: DataFrame, runs: DataFrame, keep: Keep) -> dict[str
     judged = kept("judged", judgements.judged(judgements.kv_operations(done)))
     history = registrations.registration_operations(records, done, facts)
     routes = kept("judged_registrations", registrations.judged_registrations(history))
-    states = kept("states", observations.states(records))
+    states = kept("states", observations.states(traces.observations))
     segments = kept("segments", observations.segments(states, runs))
     episodes = kept("episodes", observations.episodes(segments))
     converged = kept("convergence", observations.convergence(episodes, segments, spans))

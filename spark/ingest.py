@@ -1,4 +1,4 @@
-"""Ingest: traces of runs become one Parquet table of records, partitioned by run and mode; nothing is dropped in silence.
+"""Ingest: traces of runs become two Parquet tables, observations and events, by run and mode; nothing is dropped in silence.
 
 Bad input is refused before anything is written: no trace, no manifest, another schema version, a run given twice, a run cut
 short. Lines that do not parse are kept, counted and reported. New runs are written aside and renamed into place when all of
@@ -6,7 +6,8 @@ them are whole, so that a failure leaves the output folder as it was; a run that
 """
 
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,12 +15,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.spark.schemas import CORRUPT, RECORD_TYPES, RECORDS, RUNS, TRACE_SCHEMA_VERSION
+from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_TYPES, RECORDS, RUNS, TRACE_SCHEMA_VERSION
 from replicated_namesrv.spark.storage import Entry, Storage
 
 TRACE = "trace.jsonl"
 MANIFEST = "manifest.json"
 MODES = ("ap", "cp")
+OBSERVE = "observe"
 
 
 class InputError(NamesrvError):
@@ -155,10 +157,23 @@ def _run_row(manifest: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+class Traces(NamedTuple):
+    """Lines of traces as tables, each with ``run``, ``mode`` and ``corrupt_line`` (the text of a line that is no record)."""
+
+    observations: DataFrame
+    """Records ``observe``, and lines of which not even the type of record is known; columns OBSERVED."""
+    events: DataFrame
+    """All other records; columns RECORDS."""
+
+
+_SCHEMAS = {"observations": OBSERVED, "events": RECORDS}
+
+
 def ingest(
     spark: SparkSession, storage: Storage, sources: Sequence[Source], out: str, say: Callable[[str], None]
-) -> tuple[DataFrame, list[Ingested]]:
-    """Records of all ``sources``, and what became of each run's lines. New runs are added to the folder ``out``/tables/records.
+) -> tuple[Traces, list[Ingested]]:
+    """Lines of all ``sources``, and what became of each run's lines. New runs are added to ``out``/tables/observations and
+    ``out``/tables/events.
 
     Raises InputError: a run's trace is not the one ingested earlier, its clock went back, it was cut short, nothing parses.
     """
@@ -167,12 +182,12 @@ def ingest(
     if new:
         total = sum(source.trace.size_bytes for source in new)
         say(f"ingesting {len(new)} run{'s' * (len(new) > 1)}, {total / 1e6:,.0f} MB")
-        known.update(_ingest_new(spark, storage, new, out))
+        known.update(_ingest_new(spark, storage, new, out, say))
     if len(new) < len(sources):
         say(f"{len(sources) - len(new)} runs were ingested before")
-    records = spark.read.schema(_stored()).parquet(f"{out}/tables/records")
-    records = records.where(F.col("run").isin([source.run for source in sources]))
-    return records, [entry for entry in known.values() if entry is not None]
+    ours = F.col("run").isin([source.run for source in sources])
+    tables = (_stored(spark, f"{out}/tables", name).where(ours) for name in Traces._fields)
+    return Traces(*tables), [entry for entry in known.values() if entry is not None]
 
 
 def _note(out: str, run: str) -> str:
@@ -191,33 +206,37 @@ def _ingested_before(storage: Storage, source: Source, out: str) -> Ingested | N
     return Ingested(**known["ingested"])
 
 
-def _stored() -> StructType:
-    columns = [field for field in RECORDS.fields if field.name != "run"]
+def _stored(spark: SparkSession, folder: str, name: str) -> DataFrame:
+    columns = [field for field in _SCHEMAS[name].fields if field.name != "run"]
     extra = [StructField(name, StringType()) for name in (CORRUPT, "run", "mode")]
-    return StructType([*columns, *extra])
+    return spark.read.schema(StructType([*columns, *extra])).parquet(f"{folder}/{name}")
 
 
-def read_lines(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
-    """Lines of all traces as rows of RECORDS with ``mode`` and ``corrupt_line`` (the text of a line that is no record)."""
-    schema = StructType([*RECORDS.fields, StructField(CORRUPT, StringType())])
-    lines = (
-        spark.read.schema(schema)
-        .option("mode", "PERMISSIVE")
-        .option("columnNameOfCorruptRecord", CORRUPT)
-        .json([source.trace.path for source in sources])
-        .withColumnRenamed("run", "header_run")
-        .withColumn("folder", F.regexp_extract(F.col("_metadata.file_path"), r"([^/]+)/[^/]+$", 1))
+_PARSED = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+
+
+def _with_corrupt(schema: StructType) -> StructType:
+    return StructType([*(field for field in schema.fields if field.name != "run"), StructField(CORRUPT, StringType())])
+
+
+def read_lines(spark: SparkSession, paths: Sequence[str]) -> Traces:
+    """Lines of trace files, each in exactly one of the two tables, without ``run`` and ``mode``, with the column ``path``.
+
+    The files are read twice. What Spark's JSON reader costs goes by the number of columns, so observations are read with few;
+    the second reading parses only lines that do not begin as observations do, all others being known to be in the first.
+    """
+    path = F.col("_metadata.file_path").alias("path")
+    # A line that is no JSON has no record in either reading, and is the first one's.
+    looks = spark.read.schema(_with_corrupt(OBSERVED)).options(**_PARSED).json(list(paths)).select("*", path)
+    observations = looks.where(F.coalesce("record", F.lit(OBSERVE)) == OBSERVE)
+    text = (
+        spark.read.text(list(paths))
+        .select("value", path)
+        .where(~F.col("value").startswith(f'{{"record":"{OBSERVE}"') & F.is_valid_utf8("value"))
     )
-    if len({_name(source) for source in sources}) < len(sources):
-        raise InputError("two runs lie in folders of the same name; rename one")
-    modes = F.create_map(*[F.lit(x) for source in sources for x in (_name(source), source.manifest["mode"])])
-    names = F.create_map(*[F.lit(x) for source in sources for x in (_name(source), source.run)])
-    lines = lines.withColumn("run", names[F.col("folder")]).withColumn("mode", modes[F.col("folder")])
-    return lines.drop("folder", "header_run").withColumn(CORRUPT, F.coalesce(F.col(CORRUPT), _wrong()))
-
-
-def _name(source: Source) -> str:
-    return source.folder.rstrip("/").rsplit("/", 1)[-1]
+    parsed = text.select(F.from_json("value", _with_corrupt(RECORDS), _PARSED).alias("parsed"), "path").select("parsed.*", "path")
+    events = parsed.where(F.col("record") != OBSERVE)
+    return Traces(*(table.withColumn(CORRUPT, F.coalesce(F.col(CORRUPT), _wrong())) for table in (observations, events)))
 
 
 def _wrong() -> Column:
@@ -226,19 +245,68 @@ def _wrong() -> Column:
     return F.when(~F.coalesce(known, F.lit(False)), F.concat(F.lit("record "), F.coalesce(F.col("record"), F.lit("null"))))
 
 
-def _ingest_new(spark: SparkSession, storage: Storage, new: Sequence[Source], out: str) -> dict[str, Ingested | None]:
+TOGETHER_BYTES = 256 << 20
+"""Traces are written together as long as they have no more than this: sorting rows into folders costs more than a job does."""
+
+
+def _groups(sources: Sequence[Source]) -> Iterator[list[Source]]:
+    """Large traces one by one, the small ones together."""
+    group: list[Source] = []
+    for source in sources:
+        if sum(one.trace.size_bytes for one in [*group, source]) > TOGETHER_BYTES and group:
+            yield group
+            group = []
+        group.append(source)
+    if group:
+        yield group
+
+
+def _write(spark: SparkSession, group: Sequence[Source], staging: str) -> None:
+    """Write the lines of some runs below ``staging``."""
+    traces = read_lines(spark, [source.trace.path for source in group])
+    for name, table in zip(Traces._fields, traces, strict=True):
+        if len(group) == 1:
+            place = f"{staging}/{name}/run={group[0].run}/mode={group[0].manifest['mode']}"
+            table.drop("path").write.parquet(place)
+        else:
+            decoded = F.url_decode(F.regexp_replace("path", r"\+", "%2B"))
+            folder = F.regexp_extract(decoded, r"([^/]+)/[^/]+$", 1)
+            for column, values in (("run", [s.run for s in group]), ("mode", [s.manifest["mode"] for s in group])):
+                known = zip((_name(source) for source in group), values, strict=True)
+                table = table.withColumn(column, F.create_map(*[F.lit(x) for pair in known for x in pair])[folder])
+            table.drop("path").write.mode("append").partitionBy("run", "mode").parquet(f"{staging}/{name}")
+
+
+def _name(source: Source) -> str:
+    return source.folder.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _ingest_new(
+    spark: SparkSession, storage: Storage, new: Sequence[Source], out: str, say: Callable[[str], None]
+) -> dict[str, Ingested | None]:
+    if len({_name(source) for source in new}) < len(new):
+        raise InputError("two runs lie in folders of the same name; rename one")
     staging = f"{out}/tables/ingesting"
     storage.delete(staging)
+    began = time.monotonic()
     try:
-        read_lines(spark, new).write.partitionBy("run", "mode").parquet(staging)
-        counted = _count(spark.read.schema(_stored()).parquet(staging))
+        done_bytes, total_bytes = 0, sum(source.trace.size_bytes for source in new)
+        for group in _groups(new):
+            _write(spark, group, staging)
+            done_bytes += sum(source.trace.size_bytes for source in group)
+            say(f"{time.monotonic() - began:5.1f} s  {100 * done_bytes // total_bytes} % read")
+        counted = _count(*(_stored(spark, staging, name) for name in Traces._fields))
         done: dict[str, Ingested | None] = {}
         for source in new:
             done[source.run] = _judge(source, counted.get(source.run))
+        for name in Traces._fields:
+            storage.make_folder(f"{out}/tables/{name}")
         for source in new:
-            target = f"{out}/tables/records/run={source.run}"
-            storage.delete(target)
-            storage.rename(f"{staging}/run={source.run}", target)
+            for name in Traces._fields:
+                target = f"{out}/tables/{name}/run={source.run}"
+                storage.delete(target)
+                if storage.exists(f"{staging}/{name}/run={source.run}"):
+                    storage.rename(f"{staging}/{name}/run={source.run}", target)
             entry = done[source.run]
             assert entry is not None
             note = {"size_bytes": source.trace.size_bytes, "modified_ms": source.trace.modified_ms, "ingested": entry._asdict()}
@@ -248,9 +316,12 @@ def _ingest_new(spark: SparkSession, storage: Storage, new: Sequence[Source], ou
         storage.delete(staging)
 
 
-def _count(records: DataFrame) -> dict[str, Any]:
+def _count(observations: DataFrame, events: DataFrame) -> dict[str, Any]:
+    """What is known of every run's lines; ``_judge`` says what may not be."""
+    columns = ("run", CORRUPT, "record", "time_ns", "asked_ns")
+    rows = observations.select(*columns, F.lit(None).cast("string").alias("phase")).unionByName(events.select(*columns, "phase"))
     good = F.col(CORRUPT).isNull()
-    rows = records.groupBy("run").agg(
+    found = rows.groupBy("run").agg(
         F.count(F.when(good, 1)).alias("records"),
         F.count(F.when(~good, 1)).alias("corrupt"),
         F.min(F.when(good & (F.col("record") == "header"), F.col("time_ns"))).alias("began"),
@@ -260,7 +331,7 @@ def _count(records: DataFrame) -> dict[str, Any]:
         F.count(F.when(good & (F.col("asked_ns") > F.col("time_ns")), 1)).alias("backwards"),
         F.count(F.when(good & (F.col("phase") == "final"), 1)).alias("final"),
     )
-    return {row["run"]: row for row in rows.collect()}
+    return {row["run"]: row for row in found.collect()}
 
 
 def _judge(source: Source, row: Any) -> Ingested:

@@ -41,6 +41,11 @@ RECORDS = _table(
 
 ``links`` of faults is left out: ``sides`` says what they amount to."""
 
+OBSERVED = StructType(
+    [RECORDS[name] for name in ("record", "time_ns", "asked_ns", "node", "key", "answered", "members", "revision", "reason")]
+)
+"""What observations have of RECORDS. They are nearly all of a trace, and a column costs time even where it holds nothing."""
+
 RECORD_TYPES = (
     "header", "phase", "invoke", "complete", "observe", "status", "fault", "election", "expiry", "truth", "send", "end",
 )  # fmt: skip

@@ -30,7 +30,7 @@ _SETTINGS = {
     # Rows of a run come file by file, so that many partitions can be written at once instead of sorting whole records.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
     "spark.sql.legacy.charVarcharAsString": "true",
     "spark.python.worker.reuse": "true",
 }

@@ -102,6 +102,12 @@ class Storage:
         """``write_text`` of indented JSON."""
         self.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
+    def make_folder(self, path: str) -> None:
+        """Make a folder and those above it; nothing happens if it is there."""
+        system, place = self._at(path)
+        if not system.mkdirs(place):
+            raise OSError(f"{path}: cannot be made")
+
     def rename(self, source: str, target: str) -> None:
         """Move a file or folder; the target's parent is made."""
         system, place = self._at(source)

@@ -63,7 +63,7 @@ def test_figures_of_generated_traces_are_those_they_were_made_with(traces: Path,
         assert whole[run, "lost_writes"] == known["lost_writes"]
     modes = {row["run"]: row["mode"] for row in results.runs}
     assert {mode: whole[run, "linearizable_keys"] for run, mode in modes.items()} == {"ap": 0.0, "cp": 1.0}
-    assert all((tmp_path / "tables" / name).is_dir() for name in ("records", *KEPT))
+    assert all((tmp_path / "tables" / name).is_dir() for name in ("observations", "events", *KEPT))
     storage = Storage(spark)
     said: list[str] = []
     _, again = ingest(spark, storage, find_runs(storage, [str(traces)]), str(tmp_path), said.append)
