@@ -13,9 +13,9 @@ ended before its write began (Gibbons & Korach 1997). Delta (M7) and Gamma (M8) 
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -125,7 +125,7 @@ def judge(events: Iterable[Event], atomic: bool = False) -> Judgement:
     writes = _writes(ordered)
     reads = [event for event in ordered if event.kind == "get" and event.outcome == "ok"]
     acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
-    history = _History(acknowledged, _by_value(writes))
+    history = _History(acknowledged, _by_value(writes), reads)
     sessions = _Sessions(ordered, history)
     anomalous = set() if atomic else _merge(reads, history.by_value)
     judged = [history.judge(read, read.op in anomalous, sessions.broken[read.op]) for read in reads]
@@ -143,12 +143,11 @@ def visibility(events: Iterable[Event]) -> dict[float, tuple[int, int]]:
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
     writes = _writes(ordered)
     acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
-    history = _History(acknowledged, _by_value(writes))
+    reads = [event for event in ordered if event.kind == "get" and event.outcome == "ok" and not event.final]
+    history = _History(acknowledged, _by_value(writes), reads)
     ends = [write.end_ns for write in acknowledged]
     counts = [[0, 0] for _ in AGE_BINS_MS]
-    for read in ordered:
-        if read.kind != "get" or read.outcome != "ok" or read.final:
-            continue
+    for read in reads:
         source = history.source(read)
         if source is None:
             continue  # of a value that nobody wrote, nothing can be said
@@ -175,32 +174,39 @@ def _by_value(writes: Iterable[Write]) -> dict[str | None, list[Write]]:
     return found
 
 
-def _candidates(read: Event, by_value: dict[str | None, list[Write]]) -> list[Write]:
-    """Writes that ``read`` may have seen, the latest first; the only write of a value always, even one that began after it."""
-    found = by_value.get(read.value, [])
-    if len(found) == 1:
-        return found
-    return sorted((w for w in found if w.start_ns < read.end_ns), key=lambda w: (w.end_ns, w.start_ns), reverse=True)
+def _candidates(reads: Iterable[Event], by_value: dict[str | None, list[Write]]) -> Iterator[tuple[Event, Sequence[Write]]]:
+    """Reads in order of their ends, each with the writes that it may have seen, the latest last; the only write of a value
+    always, even one that began after it. The sequence is valid until the next step."""
+    waiting = {value: sorted(group, key=lambda w: w.start_ns, reverse=True) for value, group in by_value.items() if group[1:]}
+    begun: dict[str | None, list[Write]] = defaultdict(list)
+    for read in sorted(reads, key=lambda event: (event.end_ns, event.op)):
+        later = waiting.get(read.value)
+        if later is None:
+            yield read, by_value.get(read.value, [])
+            continue
+        while later and later[-1].start_ns < read.end_ns:
+            insort(begun[read.value], later.pop(), key=lambda w: (w.end_ns, w.start_ns))
+        yield read, begun[read.value]
 
 
 class _History:
-    """Acknowledged writes in the order of their acknowledgement."""
+    """Acknowledged writes in the order of their acknowledgement, and the write that each read saw."""
 
-    def __init__(self, acknowledged: list[Write], by_value: dict[str | None, list[Write]]) -> None:
+    def __init__(self, acknowledged: list[Write], by_value: dict[str | None, list[Write]], reads: Iterable[Event]) -> None:
         self.by_value = by_value
         self._acknowledged = acknowledged
         self._ends = [write.end_ns for write in acknowledged]
+        self._sources = {read.op: found[-1] if found else None for read, found in _candidates(reads, by_value)}
 
     def source(self, read: Event) -> Write | None:
         """The write that ``read`` saw; None: nobody wrote that."""
-        return next(iter(_candidates(read, self.by_value)), None)
+        return self._sources[read.op]
 
     def missed(self, read: Event, source: Write | None) -> list[Write]:
         """Acknowledged before ``read`` began and newer than ``source``, in order of acknowledgement."""
-        before = self._acknowledged[: bisect_left(self._ends, read.start_ns)]
         since = BEGINNING if source is None else source.end_ns
         first = bisect_left(self._ends, since)  # a newer one ends after ``since``
-        return [write for write in before[first:] if write.start_ns > since]
+        return [write for write in self._acknowledged[first : bisect_left(self._ends, read.start_ns)] if write.start_ns > since]
 
     def judge(self, read: Event, anomalous: bool, broken: "_Broken") -> Read:
         source = self.source(read)
@@ -241,59 +247,105 @@ class _Sessions:
         clients: dict[str, list[Event]] = defaultdict(list)
         for event in ordered:
             clients[event.client].append(event)
-        known_before = self._known_before(clients)
+        known_before: dict[int, float] = {}
+        """For each write the greatest start of a write that its client had read before it."""
+        for events in clients.values():
+            seen = self._seen(events)
+            latest = BEGINNING
+            for event in events:
+                if event.kind != "get":
+                    while seen and seen[-1][0].end_ns < event.start_ns:
+                        latest = max(latest, seen.pop()[1].start_ns)
+                    known_before[event.op] = latest
         for events in clients.values():
             self._walk(events, known_before)
 
-    def _known_before(self, clients: dict[str, list[Event]]) -> dict[int, float]:
-        """For each write the greatest start of a write that its client had read before it."""
-        known: dict[int, float] = {}
-        for events in clients.values():
-            for event in events:
-                if event.kind != "get":
-                    known[event.op] = max(
-                        (source.start_ns for source, _ in self._sources(events, event.start_ns)), default=BEGINNING
-                    )
-        return known
-
-    def _sources(self, events: Sequence[Event], until_ns: float) -> list[tuple[Write, Event]]:
-        reads = [e for e in events if e.kind == "get" and e.outcome == "ok" and e.end_ns < until_ns]
-        return [(source, read) for read in reads if (source := self._history.source(read)) is not None]
+    def _seen(self, events: Sequence[Event]) -> list[tuple[Event, Write]]:
+        """Answered reads with the write that each saw, the one that ended first last."""
+        reads = [event for event in events if event.kind == "get" and event.outcome == "ok"]
+        found = [(read, source) for read in reads if (source := self._history.source(read)) is not None]
+        return sorted(found, key=lambda pair: pair[0].end_ns, reverse=True)
 
     def _walk(self, events: Sequence[Event], known_before: dict[int, float]) -> None:
-        own = [e for e in events if e.kind != "get" and e.outcome == "ok"]
+        own = sorted((e for e in events if e.kind != "get" and e.outcome == "ok"), key=lambda e: e.end_ns, reverse=True)
+        seen = self._seen(events)
+        written = read_before = known = BEGINNING
+        of_writer: dict[str, float] = {}
         for read in events:
             if read.kind != "get" or read.outcome != "ok":
                 continue
+            while own and own[-1].end_ns < read.start_ns:
+                written = max(written, own.pop().start_ns)
+            while seen and seen[-1][0].end_ns < read.start_ns:
+                before = seen.pop()[1]
+                read_before = max(read_before, before.start_ns)
+                if before.op is not None:
+                    of_writer[before.client] = max(of_writer.get(before.client, BEGINNING), before.start_ns)
+                    known = max(known, known_before[before.op])
             source = self._history.source(read)
             end_ns = BEGINNING if source is None else source.end_ns
-            before = [seen for seen, _ in self._sources(events, read.start_ns)]
-            writer = None if source is None or source.op is None else source.client
-            self.broken[read.op] = _Broken(
-                any(write.end_ns < read.start_ns and write.start_ns > end_ns for write in own),
-                any(seen.start_ns > end_ns for seen in before),
-                any(seen.client == writer and seen.op is not None and seen.start_ns > end_ns for seen in before),
-                any(seen.op is not None and known_before[seen.op] > end_ns for seen in before),
-            )
+            same_writer = BEGINNING if source is None or source.op is None else of_writer.get(source.client, BEGINNING)
+            self.broken[read.op] = _Broken(written > end_ns, read_before > end_ns, same_writer > end_ns, known > end_ns)
 
 
 def _merge(reads: Sequence[Event], by_value: dict[str | None, list[Write]]) -> set[int]:
     """Numbers of the reads that cannot be merged into their write, taken in order of their ends (Lu et al. 2015)."""
-    clusters = [write for group in by_value.values() for write in group]
+    clusters = _Clusters([write for group in by_value.values() for write in group], reads)
     anomalous: set[int] = set()
-    for read in sorted(reads, key=lambda event: (event.end_ns, event.op)):
-        for write in _candidates(read, by_value):
-            if read.end_ns >= write.start_ns and not _would_conflict(write, read, clusters):
-                write.take(read)
-                break
-        else:
+    for read, candidates in _candidates(reads, by_value):
+        if not any(read.end_ns >= write.start_ns and clusters.take(write, read) for write in reversed(candidates)):
             anomalous.add(read.op)
     return anomalous
 
 
-def _would_conflict(write: Write, read: Event, clusters: Sequence[Write]) -> bool:
-    first_end, last_start = min(write.first_end, read.end_ns), max(write.last_start, read.start_ns)
-    return any(other is not write and other.first_end < last_start and first_end < other.last_start for other in clusters)
+class _Clusters:
+    """All clusters, so that one that comes both before and after a given one is found in logarithmic time.
+
+    A cluster's ``last_start`` is kept at the place of its member that ended first, places being in order of ends: a binary tree
+    of maxima tells the greatest ``last_start`` of all clusters of which a member had ended before some moment.
+    """
+
+    def __init__(self, writes: Sequence[Write], reads: Sequence[Event]) -> None:
+        members = sorted([*((w.end_ns, False, id(w)) for w in writes), *((r.end_ns, True, r.op) for r in reads)])
+        self._ends = [end_ns for end_ns, _, _ in members]
+        self._places = {member[1:]: place for place, member in enumerate(members)}
+        self._size = len(members)
+        self._greatest = [BEGINNING] * (2 * self._size)
+        self._held = {id(write): self._places[False, id(write)] for write in writes}
+        for write in writes:
+            self._set(self._held[id(write)], write.last_start)
+
+    def take(self, write: Write, read: Event) -> bool:
+        """Count ``read`` among the members of ``write`` unless that puts its cluster in conflict with another one."""
+        first_end, last_start = min(write.first_end, read.end_ns), max(write.last_start, read.start_ns)
+        held = self._held[id(write)]
+        self._set(held, BEGINNING)
+        good = self._greatest_before(bisect_left(self._ends, last_start)) <= first_end
+        if good:
+            if read.end_ns < write.first_end:
+                held = self._held[id(write)] = self._places[True, read.op]
+            write.take(read)
+        self._set(held, write.last_start)
+        return good
+
+    def _set(self, place: int, value: float) -> None:
+        greatest, place = self._greatest, place + self._size
+        greatest[place] = value
+        while place > 1:
+            place //= 2
+            greatest[place] = max(greatest[2 * place], greatest[2 * place + 1])
+
+    def _greatest_before(self, until: int) -> float:
+        found, low, high = BEGINNING, self._size, self._size + until
+        while low < high:
+            if low & 1:
+                found = max(found, self._greatest[low])
+                low += 1
+            if high & 1:
+                high -= 1
+                found = max(found, self._greatest[high])
+            low, high = low // 2, high // 2
+        return found
 
 
 def _windows(acknowledged: Sequence[Write], reads: Sequence[Event], history: _History) -> list[Window]:
