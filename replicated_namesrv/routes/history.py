@@ -67,7 +67,7 @@ def _characters(value: object) -> int:
         case str():
             return len(value) + 3
         case tuple():
-            return sum(map(len, value)) + 3 * len(value)
+            return len("".join(value)) + 3 * len(value)
         case dict():
             return sum(len(name) + 4 + _characters(each) for name, each in value.items())
         case list():

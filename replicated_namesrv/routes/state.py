@@ -73,8 +73,9 @@ class RouteInfoManager:
         moved = self._tables.moved
         if sum(count for count, _ in moved) > 4 * count_max:  # some may be counted more than once
             return None
-        topics = set(chain.from_iterable(names for _, names in moved))
-        return tuple(topics) if len(topics) <= count_max else None
+        parts = [names for count, names in moved if count]
+        topics = tuple(parts[0] if len(parts) == 1 else set(chain.from_iterable(parts)))
+        return topics if len(topics) <= count_max else None
 
     # -- the whole
 
