@@ -119,9 +119,10 @@ async def topics(request: web.Request) -> web.Response:
             "revision": state.topic_revisions[topic],
         }
 
+    revision = state.revision  # of the rows; building them may let others change the state
     page = cut(sorted(state.topic_revisions), wanted)
     rows = await build_rows(page.keys, row)
-    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
+    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
 
 
 async def brokers(request: web.Request) -> web.Response:
@@ -130,9 +131,10 @@ async def brokers(request: web.Request) -> web.Response:
     wanted = page_request(request)
     state, told = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
+    revision = state.revision  # of the rows; building them may let others change the state
     page = cut(sorted(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key]))
-    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
+    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
 
 
 def _broker_key(registration: Registration) -> str:
@@ -223,9 +225,10 @@ async def kv(request: web.Request) -> web.Response:
         for key, value in table.items()
         if only is None or namespace == only
     }
+    revision = state.revision  # of the rows; building them may let others change the state
     page = cut(sorted(entries), wanted)
     rows = await build_rows(page.keys, entries.__getitem__)
-    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
+    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
 
 
 async def digest(request: web.Request) -> web.Response:

@@ -298,3 +298,21 @@ async def test_stop_leaves_no_task_behind(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (_, port):
         await http(port, "/v1/status")
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_rows_belong_to_the_revision_that_is_told_though_the_state_moves_on(
+    node: tuple[Node, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("replicated_namesrv.admin.paging.SLICE_S", 0.0)
+    started, port = node
+    for number in range(1, 41):
+        propose(started, registration("b" * number, {"T1": QUEUES, "T2": QUEUES}))
+    revision, told = started.service.state.revision, asyncio.create_task(http(port, "/v1/brokers"))
+    number = 41
+    while not told.done():
+        propose(started, registration("b" * number, {"T1": QUEUES, "T2": QUEUES}))
+        number += 1
+        await asyncio.sleep(0)
+    answer = (await told).json
+    assert started.service.state.revision > answer["revision"] > revision
+    assert answer["revision"] - revision == answer["total"] - 40
