@@ -5,6 +5,7 @@ readiness and observation go straight to the admin port, so that looking at a no
 """
 
 import asyncio
+import contextlib
 import random
 import shutil
 import sys
@@ -182,6 +183,12 @@ class Cluster:
             if standing is not None and standing["role"] == "leader":
                 found.append((standing["term"], name))
         return max(found)[1] if found else None
+
+    async def hand_over(self, name: str) -> None:
+        """Tell a node to let another lead; whether it does shows in what follows."""
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with self.session.post(f"http://{self.nodes[name].admin}/v1/leader/transfer"):
+                pass
 
     async def status(self, name: str) -> dict[str, Any] | None:
         """``/v1/status`` of a node, None without an answer."""

@@ -81,8 +81,9 @@ class Nemesis:
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         nodes = [self._cluster.nodes[name] for name in made.nodes]
         began_ns = self._recorder.now_ns()
-        pauses = spec.kind is Kind.PAUSE
-        self._forewarn(stopped=made.nodes if pauses else (), dead=() if pauses else made.nodes)
+        stopped = made.nodes if spec.kind is Kind.PAUSE else ()
+        dead = () if spec.kind in (Kind.PAUSE, Kind.HAND_OVER) else made.nodes
+        self._forewarn(stopped=stopped, dead=dead)
         match spec.kind:
             case Kind.PAUSE:
                 for node in nodes:
@@ -91,6 +92,8 @@ class Nemesis:
                 await asyncio.gather(*(node.process.kill() for node in nodes))
             case Kind.RESTART:
                 await asyncio.gather(*(node.process.stop() for node in nodes))
+            case Kind.HAND_OVER:
+                await asyncio.gather(*(self._cluster.hand_over(node.name) for node in nodes))
         self._edge(number, "start", began_ns, spec, made)
         if spec.kind in (Kind.PAUSE, Kind.KILL, Kind.JOIN_EMPTY):
             await asyncio.sleep(for_s)

@@ -167,7 +167,7 @@ class _Stage:
         workload.complain()
         self._cluster.check()
         await workload.end()
-        await workload.final_reads()
+        await workload.final_reads(timing.final_s)
         self._observer.at_edge()
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
         self._phase("end")

@@ -49,11 +49,13 @@ class Kind(StrEnum):
     """Each node in turn: SIGTERM, start, wait until it is ready."""
     JOIN_EMPTY = "join-empty"
     """``target`` is killed, loses its disk, and starts again empty when the fault ends."""
+    HAND_OVER = "hand-over"
+    """``target``, if it leads, is told to let another lead, as operators do before they stop a node; nothing in AP."""
     RANDOM = "random"
     """Two to four of the others, at times and targets drawn by the seed."""
 
 
-PROCESS_KINDS = frozenset({Kind.KILL, Kind.PAUSE, Kind.RESTART, Kind.ROLLING_RESTART, Kind.JOIN_EMPTY})
+PROCESS_KINDS = frozenset({Kind.KILL, Kind.PAUSE, Kind.RESTART, Kind.ROLLING_RESTART, Kind.JOIN_EMPTY, Kind.HAND_OVER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Timing:
     fault_s: float = 7.0
     heal_s: float = 12.0
     """At most: it ends when the nodes have agreed for a while, but not before three seconds."""
+    final_s: float = 20.0
+    """At most: for reading everything from every node once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +247,7 @@ _CHOICES = {
     "brokers": ("one", "all"),
 }
 _RANGES = (
-    ("timing", ("steady_s", "fault_s", "heal_s"), 0.5, 3600),
+    ("timing", ("steady_s", "fault_s", "heal_s", "final_s"), 0.5, 3600),
     ("workload", ("groups", "topics", "kv_keys"), 1, 200),
     ("workload", ("kv_clients",), 0, 50),
     ("workload", ("failover_clients",), 1, 50),

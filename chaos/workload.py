@@ -30,7 +30,6 @@ LOCKED_TOPIC, FICKLE_TOPIC = "topic-locked", "topic-fickle"
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
 MQADMIN_PER_S = 1.0
-FINAL_S = 20.0
 _BROKER_PORT = 10_911
 
 
@@ -228,7 +227,7 @@ class Workload:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def final_reads(self) -> None:
+    async def final_reads(self, longest_s: float) -> None:
         """Every key and topic from every node once more; a node that gives no answer is asked again."""
         probe = self.clients["probe"]
         asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in self._cast.kv_keys]
@@ -236,7 +235,7 @@ class Workload:
         if self._mqadmin is not None:
             asked += self._mqadmin.questions()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FINAL_S):
+            async with asyncio.timeout(longest_s):
                 for read, key in asked:
                     for node in self._cast.nodes:
                         while (await read(key, node=node)).outcome != OK:  # noqa: ASYNC110 - each look is a question

@@ -19,6 +19,7 @@ from replicated_namesrv.chaos.run import RunPlan
 from replicated_namesrv.chaos.scenario import load
 from replicated_namesrv.chaos.suite import execute, smoke_plans
 from replicated_namesrv.verify import Verdict, check_history, read_history
+from tests.chaos.mutations import SEED, Mutation, chosen, plan
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -63,12 +64,27 @@ def test_stale_reads_are_caught(tmp_path: Path) -> None:
     assert done.judgement.verdict is Verdict.VIOLATED, f"nothing was found, see {done.folder}"
 
 
+@pytest.mark.parametrize("mutation", chosen(("at_most_once", "incarnations")), ids=lambda mutation: mutation.defences)
+def test_cp_without_a_defence_is_caught_where_cp_as_shipped_passes(mutation: Mutation, tmp_path: Path) -> None:
+    """On a busy machine little may happen in a run, and then another seed finds it."""
+    seeds = iter(range(SEED, SEED + 4))
+    broken: set[str] = set()
+    while not broken:
+        seed = next(seeds)
+        off = execute(plan(mutation, seed, off=True), tmp_path, print)
+        broken = SAFETY & {check.name for check in off.judgement.checks if check.verdict is Verdict.VIOLATED}
+    shipped = execute(plan(mutation, seed, off=False), tmp_path, print)
+    found = {check.name: check.verdict for check in shipped.judgement.checks}
+    assert Verdict.VIOLATED not in found.values(), f"see {shipped.folder}"
+    assert {found[name] for name in broken} == {Verdict.VALID}, f"see {shipped.folder}"
+
+
 def test_a_leader_that_does_not_ask_its_majority_is_caught(tmp_path: Path) -> None:
     """Two defences, since either alone keeps an isolated leader from answering for long: it asks a majority before it
     answers, and it steps down when it hears none."""
-    without = (sys.executable, "-m", "tests.support.node_without_defence", "read_index,check_quorum")
-    plan = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, duration_s=3.0, node_command=without)
-    done = execute(plan, tmp_path, print)
+    without = (sys.executable, "-m", "tests.support.node_without_defence", "--off", "read_index,check_quorum")
+    alone = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, duration_s=3.0, node_command=without)
+    done = execute(alone, tmp_path, print)
     assert done.judgement.verdict is Verdict.VIOLATED, f"nothing was found, see {done.folder}"
 
 

@@ -11,6 +11,7 @@ from replicated_namesrv.chaos.processes import Ports
 from replicated_namesrv.chaos.scenario import Kind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
 from replicated_namesrv.errors import SettingError
+from tests.chaos import mutations
 
 COMPLAINTS = {
     *("apache/rocketmq 4807", "apache/rocketmq 841", "apache/rocketmq 11043", "apache/rocketmq 5322", "apache/rocketmq 1464"),
@@ -33,7 +34,8 @@ def test_every_complaint_has_a_scenario_named_after_it() -> None:
 
 
 def test_every_kind_of_fault_is_used() -> None:
-    assert {fault.kind for name in available() for fault in load(name).fault} == set(Kind)
+    names = [*available(), *map(str, Path(mutations.__file__).parent.glob("*.toml"))]
+    assert {fault.kind for name in names for fault in load(name).fault} == set(Kind)
 
 
 def test_the_suites_are_as_large_as_they_say() -> None:
