@@ -19,7 +19,8 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
 - Ages grow stale: what an earlier leader accepted after it had told them is known to the nodes that it heard, as long as their
   processes live. Two majorities share a node, so the ages that the last leader told to any of a majority hold if none of it
   began its process after that. If there is no such majority nothing is known: every broker and every silent node counts as heard
-  when the lists were there, and for a time-out from then on no broker counts as lost that some node has not held since.
+  when the lists were there. A process that began after that may follow one that held a broker: for a time-out the broker does not
+  count as lost before this process has held it too.
 """
 
 import math
@@ -217,6 +218,8 @@ class _Node:
     is_complete: bool = False
     """Its whole list has arrived, and every change since."""
     records: dict[Key, _Record] = field(default_factory=dict)
+    memory: "_Memory | None" = None
+    """Of its process that told everything first."""
 
 
 class _Memory(NamedTuple):
@@ -238,13 +241,13 @@ class LeaseTable:
         self._own = own
         self._grace_ms = grace_ms
         self._since_ms = now_ms
-        self._memories: dict[str, _Memory] = {}
-        """Of the nodes that have told everything; no longer collected once the table is ready."""
         self._granted_ms: float | None = None
-        """When that was: from then on runs the time of brokers that none knew."""
+        """When a majority had told everything: from then on runs the time of brokers that none knew."""
         self._unknown_epoch: int | None = None
         """Nobody knows when registrations up to this epoch were heard last; 0: it is known; None: not decided yet."""
         self._predecessor: tuple[int, int] | None = None
+        self._told_ms = -math.inf
+        """When the last leader told all ages last: what a process that began later held before, nobody knows."""
         self._node_ages: dict[str, float] = {}
         """When nodes were last heard, as earlier leaders told."""
 
@@ -269,8 +272,8 @@ class LeaseTable:
         if report.is_full:
             self._replace(known, report.entries, now_ms)
             known.is_complete = True
-            if self._unknown_epoch is None:
-                self._memories[node] = _Memory(report.told_term, self._since_ms - report.told_ms, now_ms - report.running_ms)
+            if known.memory is None:
+                known.memory = _Memory(report.told_term, self._since_ms - report.told_ms, now_ms - report.running_ms)
         else:
             for entry in report.entries:
                 known.records[entry.key] = _record(entry, now_ms)
@@ -290,8 +293,9 @@ class LeaseTable:
         if self._granted_ms is None or self._predecessor is None or self._unknown_epoch is not None:
             return
         term, newest_epoch = self._predecessor
-        told_ms = max((memory.told_ms for memory in self._memories.values() if memory.told_term == term), default=-math.inf)
-        if sum(memory.began_ms <= told_ms for memory in self._memories.values()) >= self._quorum:
+        memories = [node.memory for node in self._nodes.values() if node.memory is not None]
+        self._told_ms = max((memory.told_ms for memory in memories if memory.told_term == term), default=-math.inf)
+        if sum(memory.began_ms <= self._told_ms for memory in memories) >= self._quorum:
             self._unknown_epoch = 0
         elif now_ms - self._granted_ms >= MEMORY_WAIT_MS:
             self._unknown_epoch = newest_epoch
@@ -363,11 +367,19 @@ class LeaseTable:
         return told if node.heard_ms is None else max(told, node.heard_ms)
 
     def _is_unknown(self, lease: Lease) -> bool:
-        """Whether some node's process may have held it before and has not said since."""
+        """Whether it may have been heard before by a node that has not said since."""
         if not self._unknown_epoch or lease.epoch > self._unknown_epoch:
             return False
-        records = (node.records.get(lease.key) for node in self._nodes.values())
-        return any(record is None or record.epoch != lease.epoch or record.state == KNOWN for record in records)
+        return not all(_has_said(node, lease) for node in self._nodes.values())
+
+    def _may_be_held(self, lease: Lease, now_ms: float) -> bool:
+        """Whether a process that ended held it, for all that is known, and one that began since is yet to hear it."""
+        assert self._granted_ms is not None
+        assert self._predecessor is not None
+        if lease.epoch > self._predecessor[1] or now_ms > self._granted_ms + lease.timeout_ms:
+            return False
+        nodes = self._nodes.values()
+        return any(n.memory is not None and n.memory.began_ms > self._told_ms and not _has_said(n, lease) for n in nodes)
 
     def newest_ms(self, lease: Lease) -> float:
         """When the broker was last heard by anybody."""
@@ -391,8 +403,7 @@ class LeaseTable:
     def _verdict(self, lease: Lease, silent_nodes: dict[str, _Node], now_ms: float) -> bool | None:
         """True: gone, False: silent, None: alive as far as can be known."""
         last_ms, is_held = self._look(lease)
-        assert self._granted_ms is not None
-        protected = self._is_unknown(lease) and now_ms <= self._granted_ms + lease.timeout_ms
+        protected = is_held
         for name, node in silent_nodes.items():
             record = node.records.get(lease.key)
             if node.is_complete and (record is None or record.state not in (HELD, RELEASED)):
@@ -401,7 +412,9 @@ class LeaseTable:
             protected = True
         if now_ms > last_ms + lease.timeout_ms:
             return False
-        return True if not (protected or is_held) and self._is_gone(lease, now_ms) else None
+        if protected or not self._is_gone(lease, now_ms) or self._may_be_held(lease, now_ms):
+            return None
+        return True
 
     def _is_gone(self, lease: Lease, now_ms: float) -> bool:
         lost_ms: float | None = None
@@ -427,6 +440,12 @@ class LeaseTable:
             age_ms = 0 if name == self._own else max(0, int(now_ms - self._last_heard(name, node)))
             found.append((("", name), age_ms))
         return found
+
+
+def _has_said(node: _Node, lease: Lease) -> bool:
+    """Whether the process holds or held a connection of it."""
+    record = node.records.get(lease.key)
+    return record is not None and record.epoch == lease.epoch and record.state != KNOWN
 
 
 def _record(entry: Entry, now_ms: float) -> _Record:

@@ -7,7 +7,8 @@ cut off from a node. Beside the invariants of Raft, which hold after every event
 - What was acknowledged is there: a linearizable read, on whichever node, shows a broker that was acknowledged and goes on being
   heard by a majority, with the newest acknowledged version or a newer one.
 - A broker that a majority hears is never dropped.
-- A broker whose unregistration was answered stays away until a registration reaches a node after that.
+- A broker whose unregistration was answered stays away until a registration reaches a node after that. (If it was fenced with an
+  epoch that had ended, as when another broker took its id, a newer registration of its own may be there.)
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - At the end all nodes are equal, show every living broker with its present content, and no dead one: each was gone within
   two time-outs after the last fault.
@@ -48,6 +49,8 @@ class Life:
         """It has begun to unregister."""
         self.left_ns: int | None = None
         """When an unregistration was first answered."""
+        self.left_epoch: int | None = None
+        """The epoch that this one was fenced with; None: whatever there was when it came."""
 
 
 class Broker:
@@ -167,17 +170,22 @@ class Broker:
                     wire.hang_up()
                 return
             machine = left.pop(0)
-            state = {"over": False}
+            state: dict[str, bool | int | None] = {"over": False, "epoch": None}
+
+            def ask(server: NameServer, connection: SimulatedConnection) -> object:
+                registered = server.node.signs.attachments.registered_over(life.key, connection.connection_id)
+                state["epoch"] = None if registered is None else registered.epoch
+                return server.node.propose(command, connection)
 
             def over(result: object) -> None:
                 if isinstance(result, Result) and life.left_ns is None:
-                    life.left_ns = self._world.now_ns
+                    life.left_ns, life.left_epoch = self._world.now_ns, state["epoch"]
                 if not state["over"]:
                     state["over"] = True
                     next_one()
 
             command = UnregisterBrokers((removal,))
-            life.wires[machine.name].call(lambda server, c: server.node.propose(command, c), over)
+            life.wires[machine.name].call(ask, over)
             self._world.after(SECOND, over, None)
 
         next_one()
@@ -349,7 +357,7 @@ class Brokers:
         if not server.is_alive or not server.serving:
             return
         life, was_heard, count, began_ns = broker.life, broker.is_heard(), broker.life.acknowledged_count, self.world.now_ns
-        had_left = life.left_ns is not None
+        had_left, fence = life.left_ns is not None, life.left_epoch
         with server.loop.running():
             try:
                 barrier = server.node.barrier(ReadLevel.LINEARIZABLE, None)
@@ -372,7 +380,8 @@ class Brokers:
                     shown = held.data_version.counter
                     text = f"{where} shows {broker.name} in version {shown}; {count} was acknowledged"
                     self.invariants.violated("acknowledged means there", text)
-            if had_left and held is not None and self._arrived_ns.get(life.key, 0) <= (life.left_ns or 0):
+            is_left = had_left and held is not None and (fence is None or held.epoch <= fence)
+            if is_left and self._arrived_ns.get(life.key, 0) <= (life.left_ns or 0):
                 text = f"{where} shows {broker.name} ({life.address}), whose unregistration was answered"
                 self.invariants.violated("gone means gone", text)
 

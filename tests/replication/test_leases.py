@@ -196,6 +196,16 @@ def test_what_only_processes_that_ended_held_is_not_lost() -> None:
     assert leader.due() == [Expiry(KEY, 7, True)], "every node has had it since"
 
 
+def test_what_a_process_held_that_ended_since_the_last_leader_told_the_ages_is_not_lost() -> None:
+    leader = Leader()
+    leader.told["n3"], leader.running_ms["n3"] = (0, AGE_MAX), 50
+    leader.lists(n1=(entry(LOST, 600, 600),), n2=(entry(LOST, 700, 700),), n3=())
+    leader.run(9_250)
+    assert leader.due() == [], "n3 may have held it until a moment ago"
+    leader.run(500)
+    assert leader.due() == [Expiry(KEY, 7, False)], "but nobody has heard it since"
+
+
 def test_registrations_of_this_term_are_known_from_their_beginning() -> None:
     leader = Leader()
     leader.told = dict.fromkeys(MEMBERS, (0, AGE_MAX))
