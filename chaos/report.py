@@ -27,6 +27,8 @@ _COMPARED = (
     ("  listing a broker that is gone", "lookups_ghost", ""),
     ("KV writes of unknown outcome", "writes_unknown", ""),
     ("sends to a broker that is gone or read-only", "misrouted", ""),
+    ("messages doubled: queues two would read", "queues_doubled", "%"),
+    ("messages waiting: queues none would read", "queues_orphaned", "%"),
     ("longest wait for a success", "longest_gap_s", "s"),
     ("all equal after the last fault", "convergence_s", "s"),
     ("elections", "elections", ""),
@@ -107,7 +109,9 @@ def _broken(verdict: Verdicts) -> list[str]:
 
 
 def _shown(value: Any, unit: str) -> str:
-    return "never" if value is None else f"{value:g} {unit}".strip()
+    if value is None:
+        return "never"
+    return f"{value:.1%}" if unit == "%" else f"{value:g} {unit}".strip()
 
 
 def results_page(verdicts: Sequence[Verdicts]) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from replicated_namesrv.chaos.checks.consumers import sharing
 from replicated_namesrv.chaos.checks.final import GONE
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.order import stale_kv_reads
@@ -43,6 +44,10 @@ class Figures:
     misrouted: int
     """Sends to a broker that was gone or had lost its write permission."""
     elections: int
+    queues_doubled: float
+    """Share of queues that two consumers would read at a time, if each asked another node (``consumers``)."""
+    queues_orphaned: float
+    """Share of queues that none would read."""
     harness_stall_s: float
 
     def as_json(self) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def figures(story: Story) -> Figures:
     clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith("-reader")]
     ops_of = {client: [op for op in story.ops if op.client == client] for client in clients}
     gaps = [longest_gap(story, client, ops) for client, ops in ops_of.items() if ops]
-    newest = _Newest(story)
+    newest, shared = _Newest(story), sharing(story)
     return Figures(
         operations=len(kv_history(story)) + len(lookups),
         diverged_s=round(diverged_s, 3),
@@ -75,6 +80,8 @@ def figures(story: Story) -> Figures:
         sends=len(sends),
         misrouted=sum(send.broker is not None and not send.reachable for send in sends),
         elections=sum(isinstance(record, Election) for record in story.trace.records),
+        queues_doubled=round(shared.doubled / max(1, shared.queues), 4),
+        queues_orphaned=round(shared.orphaned / max(1, shared.queues), 4),
         harness_stall_s=round(story.stalled_s, 3),
     )
 

@@ -356,3 +356,22 @@ def test_differences_shorter_than_a_look_are_not_counted() -> None:
     assert figures(long.story).divergence_max == 0.5
     silent = everywhere(Script(), 2000, BOTH).saw(2500, "n1", BOTH[:1]).saw(3000, "n1", None).saw(9000, "n1", BOTH)
     assert figures(silent.story).diverged_s == 0, "a node that does not answer differs from nobody"
+
+
+def probed(views: dict[str, list[tuple[str, int]] | None]) -> Script:
+    """All nodes asked for one topic at once; None: no answer."""
+    script = Script()
+    for node, members in views.items():
+        outcome = None if members is not None else "indeterminate"
+        script.op(2000, 2010, "probe", "route", "t", node=node, members=members, outcome=outcome, probe=1)
+    return script
+
+
+def test_consumers_with_different_routes_read_queues_twice_or_not_at_all() -> None:
+    """Two brokers of four queues, three consumers: with equal routes they take three, three and two of them."""
+    same = figures(probed(dict.fromkeys(NODES, BOTH)).story)
+    assert (same.queues_doubled, same.queues_orphaned) == (0, 0)
+    split = figures(probed({"n1": BOTH, "n2": BOTH, "n3": BOTH[:1]}).story)
+    assert (split.queues_doubled, split.queues_orphaned) == (1 / 8, 2 / 8)
+    moved_on = figures(probed({"n1": BOTH, "n2": BOTH, "n3": None}).story)
+    assert (moved_on.queues_doubled, moved_on.queues_orphaned) == (0, 0), "who gets no answer asks another node"

@@ -48,12 +48,13 @@ class Script:
         outcome: str | None = None,
         node: str = "n1",
         members: Sequence[tuple[str, int]] | None = None,
+        probe: int | None = None,
     ) -> "Script":
         """One operation; ``end`` None: its client never learned. For reads ``value`` or ``members`` is the answer."""
         self._op += 1
         read = kind in ("get", "route", "perm", "topic")
         topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
-        self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, None, None, topics))
+        self.records.append(Invoke(_ns(begin), self._op, client, kind, key, None if read else value, None, None, probe, topics))
         if end is not None:
             answer = None if members is None else [Member(name, str(version)) for name, version in members]
             self.records.append(Complete(_ns(end), self._op, outcome or "ok", node, value if read else None, answer, None))
