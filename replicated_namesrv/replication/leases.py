@@ -94,8 +94,9 @@ class Attachments:
         self._order = 0
         self.changed: dict[Key, None] = {}
 
-    def attach(self, key: Key, epoch: int, connection_id: int, now_ms: float) -> None:
-        """A registration or renewal arrived over this connection."""
+    def attach(self, key: Key, epoch: int, connection_id: int, now_ms: float, is_registration: bool = True) -> None:
+        """A sign of life came over this connection. One that is no registration, or a late copy of one, may come from a process
+        whose registration with an earlier epoch came over it: then that stays what this connection registered last."""
         broker = self._broker(key, now_ms)
         if epoch < broker.epoch:
             return
@@ -113,7 +114,8 @@ class Attachments:
             broker.had_connection = True
         broker.heard_ms = max(broker.heard_ms, now_ms)
         broker.ended = HELD
-        of_connection[key] = Registered(epoch, now_ms, self._order, came_ms)
+        if is_registration or before is None or before.epoch == epoch:
+            of_connection[key] = Registered(epoch, now_ms, self._order, came_ms)
         self.changed[key] = None
 
     def learn(self, key: Key, heard_ms: float) -> None:

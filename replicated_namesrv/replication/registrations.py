@@ -151,14 +151,14 @@ class Registrations:
             if is_expired and connection is not None and not attachments.brokers_of(connection_id):
                 connection.close(CloseReason.OURS)
 
-    def _attach(self, key: Key, epoch: int, connection: Connection) -> None:
+    def _attach(self, key: Key, epoch: int, connection: Connection, is_registration: bool) -> None:
         attachments, now, connection_id = self._signs.attachments, self._signs.now_ms, connection.connection_id
         if connection_id in self._ended:  # it ended while the registration was under way
-            attachments.attach(key, epoch, connection_id, now)
+            attachments.attach(key, epoch, connection_id, now, is_registration)
             attachments.lose(connection_id, self._ended[connection_id], now)
         elif connection_id in self._opened:
             self._carriers[connection_id] = connection
-            attachments.attach(key, epoch, connection_id, now)
+            attachments.attach(key, epoch, connection_id, now, is_registration)
 
     # Registrations
 
@@ -227,7 +227,7 @@ class Registrations:
             raise UnavailableError(str(applied.ignored))
         held = self._machine.state.registration(*key)
         if held is not None and held.epoch == applied.result.epoch:
-            self._attach(key, held.epoch, connection)
+            self._attach(key, held.epoch, connection, applied.ignored is None)
             self._signs.report_soon()
         return applied.result
 
@@ -255,15 +255,15 @@ class Registrations:
             self._refused[connection.connection_id, key] = received
         return None
 
-    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection) -> int:
-        self._attach(key, epoch, connection)
+    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, is_registration: bool = True) -> int:
+        self._attach(key, epoch, connection, is_registration)
         return await self._signs.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """See NameService; the leader is told with the next report."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is not None:
-            self._attach((cluster_name, broker_addr), registration.epoch, connection)
+            self._attach((cluster_name, broker_addr), registration.epoch, connection, is_registration=False)
 
     async def query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
         """Code 322: a linearizable read that renews; while a removal is proposed it waits for the outcome."""
@@ -274,7 +274,7 @@ class Registrations:
                 registration = state.registration(*key)
                 if registration is None:
                     return DataVersionAnswer(True, None)
-                verdict = await self._renew(key, registration.epoch, 0, connection)
+                verdict = await self._renew(key, registration.epoch, 0, connection, is_registration=False)
                 current = state.registration(*key)
                 if verdict == ACCEPTED and current is not None:
                     return DataVersionAnswer(data_version != current.data_version, current.data_version)

@@ -381,6 +381,29 @@ def test_a_late_unregistration_of_an_earlier_life_does_nothing() -> None:
         assert cluster.is_shown()
 
 
+@pytest.mark.parametrize("held_back", ["late copy", "heartbeat", "322"])
+def test_what_an_earlier_life_said_last_does_not_arm_its_late_unregistration(held_back: str) -> None:
+    """Bytes held back on one link arrive at once: something of the earlier life, then its 104."""
+    with virtual_cluster() as cluster:
+        old, other = cluster.wire("n1"), cluster.wire("n2")
+        cluster.register(old, registration(1))
+        cluster.register(other, registration(1))
+        cluster.unregister(other)
+        assert cluster.register(cluster.wire("n2"), registration(3)).code == 0
+        cluster.run(0.5)
+        if held_back == "late copy":
+            assert cluster.register(old, registration(2)).code == 0
+        elif held_back == "heartbeat":
+            cluster.heartbeat(old)
+        else:
+            cluster.query(old, registration(1).data_version)
+        cluster.run(0.1)
+        assert cluster.unregister(old).code == 0
+        cluster.run(0.5)
+        assert cluster.is_shown()
+        assert cluster.counters() == {3}
+
+
 def test_one_unregistration_suffices_though_others_registered_later() -> None:
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
