@@ -78,7 +78,7 @@ class Analysis:
                 self._storage.rename(f"{self._staging}/{name}", f"{self._out}/tables/{name}")
             return results
         finally:
-            self._storage.delete(self._staging)
+            self._storage.discard(self._staging)
 
     def _keep(self, name: str, table: DataFrame) -> DataFrame:
         self._say(f"{time.monotonic() - self._began:5.1f} s  {name}")

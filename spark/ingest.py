@@ -313,7 +313,7 @@ def _ingest_new(
             storage.write_json(_note(out, source.run), note)
         return done
     finally:
-        storage.delete(staging)
+        storage.discard(staging)
 
 
 def _count(observations: DataFrame, events: DataFrame) -> dict[str, Any]:

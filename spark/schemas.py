@@ -68,9 +68,7 @@ OPERATIONS = _table(
 
 STATES = _table(run=_TEXT, key=_TEXT, node=_TEXT, from_ns=_LONG, until_ns=_LONG, members=_TEXT)
 
-SEGMENTS = _table(
-    run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, divergence=_REAL, nodes_known=_INT, resolved=_REAL
-)
+SEGMENTS = _table(run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, divergence=_REAL, nodes_known=_INT, resolved=_REAL)
 
 EPISODES = _table(
     run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, area_s=_REAL, divergence_max=_REAL, resolved=_FLAG, ended=_FLAG,

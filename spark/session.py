@@ -4,17 +4,22 @@ The session is given no master here but the embedded one; under ``spark-submit``
 that Spark would leave on disk lies in one temporary folder, which is removed with the JVM.
 """
 
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import replicated_namesrv
 from replicated_namesrv.spark.java import java_home
 
 EMBEDDED_MASTER = "local[*]"
@@ -36,46 +41,77 @@ _SETTINGS = {
 }
 
 
+class SparkSaidError(Exception):
+    """What Spark said of a failure, as text: its exceptions lie in the JVM, which is gone once the session is left."""
+
+
 @contextmanager
 def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBEDDED_MEMORY) -> Iterator[SparkSession]:
-    """A session named ``name``. ``master`` None: as spark-submit says. Raises NoJavaError."""
+    """A session named ``name``. ``master`` None: as spark-submit says. Raises NoJavaError, SparkSaidError."""
     folder = Path(tempfile.mkdtemp(prefix="namesrv-analyze-"))
     try:
-        if "JAVA_HOME" not in os.environ:
-            os.environ["JAVA_HOME"] = str(java_home(folder))
-        if master is not None:
-            # The workers have to run this Python, with what is installed in it, not the first one on the PATH.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if master is not None and master.startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no look-up of this machine's own name
         builder = SparkSession.builder.appName(name)
         for key, value in _SETTINGS.items():
             builder = builder.config(key, value)
         if master is not None:
+            _set_environment(master, folder)
             builder = builder.master(master).config("spark.local.dir", str(folder))
             builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             builder = builder.config("spark.driver.memory", memory)
             builder = builder.config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder} -XX:+UseParallelGC")
-        spark = builder.getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
         try:
+            try:
+                spark = builder.getOrCreate()
+            except (PySparkException, Py4JError) as cause:
+                raise SparkSaidError(str(cause)) from cause
+            spark.sparkContext.setLogLevel("ERROR")
             yield spark
         finally:
-            _stop(spark)
+            on_own_connection(_stop)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _stop(spark: SparkSession) -> None:
+def _set_environment(master: str, folder: Path) -> None:
+    """What the JVM and the Python workers that it starts have to find."""
+    if "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = str(java_home(folder))
+    # The workers have to run this Python, with what is installed in it, not the first one on the PATH; and this package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    package = str(Path(replicated_namesrv.__file__).parents[1])
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", package)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no look-up of this machine's own name
+
+
+def on_own_connection(call: Callable[[], None]) -> None:
+    """Call in a thread of its own, which has its own connection to the JVM: that of a thread that was interrupted may still be
+    waiting for an answer, and would take it for that to its next question. What the JVM no longer answers is not raised."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Py4JError, OSError):
+            call()
+
+    thread = Thread(target=quietly)
+    thread.start()
+    thread.join()
+
+
+def _stop() -> None:
     """Stop the session and its JVM, which would otherwise live as long as this process."""
-    gateway = spark.sparkContext._gateway
-    spark.stop()
+    gateway = SparkContext._gateway
     if gateway is None:
         return
     process = getattr(gateway, "proc", None)
-    gateway.shutdown()
-    if process is not None:
-        process.stdin.close()
-        process.wait()
-    SparkContext._gateway = None
-    SparkContext._jvm = None
+    try:
+        running = SparkSession._instantiatedSession
+        if running is not None:
+            running.stop()
+        gateway.shutdown()
+    finally:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        if process is not None:
+            process.stdin.close()  # at this the JVM ends, whatever it does
+            process.wait()

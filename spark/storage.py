@@ -4,11 +4,16 @@ Only what is small passes through here: manifests, names, sizes. Records are rea
 """
 
 import json
+import time
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 
+from replicated_namesrv.spark.session import on_own_connection
+
 _TEXT_BYTES_MAX = 16 << 20
+_CANCEL_S = 30.0
+"""Longest wait for cancelled jobs to end."""
 
 
 class Entry(NamedTuple):
@@ -120,6 +125,18 @@ class Storage:
         """Remove a file or folder with all in it; nothing happens if there is none."""
         system, place = self._at(path)
         system.delete(place, True)
+
+    def discard(self, path: str) -> None:
+        """Remove a folder that jobs may be writing to: they are cancelled first. Also after an interruption."""
+
+        def cancel_and_delete() -> None:
+            self._context.cancelAllJobs()
+            tracker, deadline = self._context.statusTracker(), time.monotonic() + _CANCEL_S
+            while tracker.getActiveJobsIds() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            self.delete(path)
+
+        on_own_connection(cancel_and_delete)
 
 
 def _entry(status: Any) -> Entry:

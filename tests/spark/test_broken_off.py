@@ -1,0 +1,52 @@
+"""Analyses that end early, in processes of their own: nothing half-written, no folder and no process is left."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.spark.generate import generate
+from tests.spark.test_cluster import processes_of, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+def started(traces: Path, temporary: Path, *arguments: str) -> subprocess.Popen[str]:
+    temporary.mkdir()
+    command = [sys.executable, "-m", "replicated_namesrv", "analyze", str(traces), *arguments]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(temporary), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
+    )  # fmt: skip
+
+
+def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:
+    generate(10_000, 3, 1, tmp_path / "traces", print)
+    temporary, out = tmp_path / "temporary", tmp_path / "out"
+    process = started(tmp_path / "traces", temporary, "--out", str(out))
+    assert process.stderr is not None
+    with process.stderr as lines:
+        said = []
+        for line in lines:
+            said.append(line)
+            if line.rstrip().endswith(" s  operations"):
+                process.send_signal(signal.SIGTERM)
+                said.append(lines.read())
+                break
+    assert process.wait(600) == 128 + signal.SIGTERM, "".join(said)
+    assert not any("Traceback" in line for line in said), "".join(said)
+    assert sorted(path.name for path in (out / "tables").iterdir()) == ["events", "ingested", "observations"], "".join(said)
+    assert not list(temporary.glob("namesrv-analyze-*"))
+    wait_for(lambda: not processes_of(temporary), lambda: "\n".join(processes_of(temporary)))
+
+
+@pytest.mark.parametrize("memory", ["200m", "3x", "0g"])
+def test_too_little_memory_is_said_with_the_remedy(tmp_path: Path, memory: str) -> None:
+    process = started(tmp_path, tmp_path / "temporary", "--out", str(tmp_path / "out"), "--memory", memory)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 2, said
+    assert said == f"namesrv analyze: --memory {memory}: give at least 512m, for example 1600m or 3g\n"
+    assert not (tmp_path / "out").exists()
