@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.spark.generate import generate
-from tests.spark.test_cluster import processes_of, wait_for
+from tests.spark.processes import processes_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
