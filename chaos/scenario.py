@@ -132,7 +132,8 @@ class Promises:
     converge_s: float = 8.0
     """From the end of the last fault until all nodes answer the same."""
     gap_s: float = 6.0
-    """Longest time without a success, for clients that can reach a side with a majority."""
+    """Longest time without a success, for clients that can reach a side with a majority; each node beyond three adds an
+    ``operation_timeout_ms``, as clients wait for silent nodes in turn."""
     ghost_margin_s: float = 3.0
     """Beyond its time-out a dead broker may be served so long."""
     operations_min: int = 30
