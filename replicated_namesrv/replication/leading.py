@@ -51,8 +51,9 @@ log = logging.getLogger(__name__)
 
 SCAN_INTERVAL_MS = 2_000.0
 """All brokers are looked at this often, and all nodes told their ages; those that lost a connection several times a second."""
-JUDGING_INTERVAL_MS = 10.0
-"""At least this passes between two questions to a majority on behalf of renewals: those that come meanwhile share the next."""
+JUDGING_INTERVAL_MS = 25.0
+"""At least this passes between two questions to a majority on behalf of renewals: those that come meanwhile share the next, but
+copies of a change do not wait for it."""
 REMOVALS_PER_COMMAND = 4
 """Removing a broker with 10,000 topics takes about 3 ms, and every node applies a command in one go."""
 ACCEPTED = 0
@@ -135,6 +136,10 @@ class Leading:
         self._is_judging = False
         self._judged_ms = -JUDGING_INTERVAL_MS
         """When a majority was asked last."""
+        self._is_pausing = self._is_hurried = False
+        """Whether the interval is waited for; whether somebody cannot."""
+        self._registered_lately: set[Key] = set()
+        """Since all were looked at."""
         self._early: dict[Asker, Inquiry] = {}
         """Removals that came before this leader knew enough."""
         self._removals: set[Asker] = set()
@@ -177,6 +182,7 @@ class Leading:
 
     def registered(self, key: Key, epoch: int, content: str) -> None:
         """A registration was applied: a sign of life."""
+        self._registered_lately.add(key)
         self.table.heard(key, epoch, self._now_ms())
         for decided in self._admission.applied(key, content):
             self._decide(decided.asker, decided.verdict)
@@ -198,8 +204,10 @@ class Leading:
         taken = self.table.report(peer, report, self._now_ms())
         if report.is_full and self.is_known:
             self._tell_ages([peer], self._leases())
-        if any(entry.renews for entry in report.entries):
+        renewed = [entry.key for entry in report.entries if entry.renews]
+        if renewed:
             self._unjudged.append((peer, report, taken))
+            self._is_hurried = self._is_hurried or not self._registered_lately.isdisjoint(renewed)
             self._judge_next()
         else:
             self._answer(peer, report, taken, ())
@@ -210,15 +218,21 @@ class Leading:
     def _judge_next(self) -> None:
         if self._is_judging or not self._unjudged or not self.is_known:
             return
-        self._is_judging = True
         pause_ms = self._judged_ms + JUDGING_INTERVAL_MS - self._now_ms()
-        if pause_ms > 0:
-            self._later(pause_ms / 1000, self._confirm)
-        else:
-            self._confirm()
+        if self._is_hurried or pause_ms <= 0:
+            self._ask_majority()
+        elif not self._is_pausing:
+            self._is_pausing = True
+            self._later(pause_ms / 1000, self._paused)
 
-    def _confirm(self) -> None:
+    def _paused(self) -> None:
+        self._is_pausing = False
+        self._is_hurried = True
+        self._judge_next()
+
+    def _ask_majority(self) -> None:
         """One question for all that came so far."""
+        self._is_judging, self._is_hurried = True, False
         self._judged_ms = self._now_ms()
         batch, self._unjudged = self._unjudged, []
         self._group.read_index().add_done_callback(lambda outcome: self._judge(batch, outcome))
@@ -323,6 +337,8 @@ class Leading:
         if not self.table.is_ready:
             return
         is_scan = now - self._last_scan_ms >= SCAN_INTERVAL_MS
+        if is_scan:
+            self._registered_lately.clear()
         leases = self._leases() if is_scan or self._is_scan_unfinished else self._suspected(now)
         if is_scan:
             self._last_scan_ms, self._is_scan_unfinished = now, True

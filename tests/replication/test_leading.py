@@ -234,6 +234,25 @@ def test_renewals_that_come_soon_after_a_question_share_the_next(scene: Scene) -
     assert len(scene.group.reads) == 1, "at once again"
 
 
+def test_copies_of_a_change_do_not_wait_for_the_interval(scene: Scene) -> None:
+    scene.led()
+    scene.is_patient = True
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    scene.report("n3", scene.entry(True))
+    assert (len(scene.group.reads), len(scene.timers)) == (0, 1)
+    scene.leading.registered(KEY, scene.epoch, "content")
+    scene.report("n2", scene.entry(True))
+    assert len(scene.group.reads) == 1
+    scene.report("n1", scene.entry(True))
+    scene.confirm()
+    assert len(scene.group.reads) == 1, "one that came while the question was out"
+    scene.confirm()
+    assert scene.refusals() == [()] * 4
+    scene.run_timers()
+    assert scene.group.reads == []
+
+
 def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene: Scene) -> None:
     others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(9)]
     for command in others:
