@@ -324,6 +324,14 @@ def test_times_are_not_judged_where_the_harness_stood_still() -> None:
     assert check_availability(bad.story).verdict is Verdict.UNKNOWN
 
 
+def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
+    """6.5 s is too long with three nodes, where 6 s are promised."""
+    story = with_signs_of_life(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
+    assert check_availability(story).verdict is Verdict.VIOLATED
+    story.nodes += ["n4", "n5"]
+    assert check_availability(story).verdict is Verdict.VALID
+
+
 def test_ap_is_judged_by_what_it_promises() -> None:
     """Different views at one revision are no violation of AP's, and one of CP's."""
     script = Script("ap").saw(1000, "n1", BOTH, 5).saw(1010, "n2", BOTH[:1], 5)
