@@ -98,6 +98,7 @@ async def test_brokers_cut_off(cluster: ReplicatedProcesses, links: list[dict[st
             links[1][leader].hold()
             for relay in links[2].values():
                 relay.hold()
+            await it.kill_ghost()
             await members_everywhere(client, cluster, "cut-from-all", {})
             for name in names[:2]:
                 await members_everywhere(client, cluster, name, want[name])
@@ -148,6 +149,7 @@ async def test_slave_becomes_master_during_an_election(cluster: ReplicatedProces
             addresses = {0: master.identity.broker_addr, 1: slave.identity.broker_addr}
             await members_everywhere(client, cluster, group, addresses)
             it.watch.dead.add(master.identity.broker_addr)
+            await it.kill_ghost()
             leader = await cluster.leader()
             await asyncio.gather(master.kill(), cluster.kill(leader), slave.switch_role(0))
             await cluster.leader(cluster.others(leader))
@@ -166,7 +168,8 @@ async def test_stale_unregistration(cluster: ReplicatedProcesses, links: list[di
     slow, *rest = cluster.names
     goodbye = unregister_request(identity, BrokerVersion.V5_3)
     try:
-        async with traffic(cluster):
+        async with traffic(cluster) as it:
+            await it.kill_ghost()
             register = registration(identity, DataVersion(1, 0, now_ms()), LONG_TIMEOUT_MS)
             for name in cluster.names:
                 assert (await first.request(links[0][name].address, register)).code == 0

@@ -67,6 +67,7 @@ async def test_two_of_three_killed(cluster: ReplicatedProcesses) -> None:
     async with traffic(cluster) as it:
         survivor = cluster.names[0]
         it.outage_expected = True
+        await it.kill_ghost()
         await cluster.kill(*cluster.others(survivor))
         await eventually(lambda: refuses(cluster, survivor), "the survivor fences itself")
         status = await cluster.status(survivor)
@@ -91,6 +92,7 @@ async def test_all_killed_and_mass_reregistration(cluster: ReplicatedProcesses) 
             epochs = await mass_epochs(cluster, cluster.names[0])
             assert len(epochs) == 60
             it.outage_expected = True
+            await it.kill_ghost()
             await cluster.kill(*cluster.names)
             await cluster.restore()
             it.outage_expected = False
@@ -137,6 +139,7 @@ async def test_lost_disk(cluster: ReplicatedProcesses, which: str) -> None:
 async def test_wrong_secret(cluster: ReplicatedProcesses) -> None:
     async with traffic(cluster) as it:
         name = cluster.others(await cluster.leader())[0]
+        await it.kill_ghost()
         await cluster.kill(name)
         cluster.write_secret(name, "a secret that nobody else has")
         await cluster.start_node(name)
