@@ -89,13 +89,15 @@ class Analysis:
         made = figures_of_runs(traces, runs, self._keep)
         figures = _rows(made["per_run"])
         ages = _rows(curves.visibility(made["judged"], made["judged_registrations"], made["runs"]))
-        summed, pairs, seen = summary(figures), paired(figures), t_visibility(ages)
+        about = _rows(made["runs"])
+        pairs = paired(figures, {run["mode"]: run["read_consistency"] for run in about})
+        summed, seen = summary(figures), t_visibility(ages)
         self._keep("summary", self._spark.createDataFrame(summed, SUMMARY).coalesce(1))
         self._keep("paired", self._spark.createDataFrame(pairs, PAIRED).coalesce(1))
         self._keep("t_visibility", self._spark.createDataFrame(seen, T_VISIBILITY).coalesce(1))
         self._say(f"{time.monotonic() - self._began:5.1f} s  curves")
         return Results(
-            _rows(made["runs"]), ingested, figures, summed, pairs, seen,
+            about, ingested, figures, summed, pairs, seen,
             _rows(curves.divergence(made["segments"], made["phases"])), _rows(curves.faults(made["phases"])),
             _rows(curves.windows(made["judged"], made["judged_registrations"], made["runs"])), ages,
             _rows(curves.latencies(made["operations"])), {source.run: source.folder for source in sources},

@@ -4,6 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark import judgements
+from replicated_namesrv.spark.metrics import REGISTRATIONS
 
 BIN_NS = 250_000_000
 """Width of a point of a curve over time."""
@@ -20,8 +21,8 @@ def _fault(phases: DataFrame) -> DataFrame:
 
 
 def divergence(segments: DataFrame, phases: DataFrame) -> DataFrame:
-    """Greatest resolved divergence of any key in each bin of a run: run, at_s from the begin of its fault, divergence."""
-    binned = segments.where(F.col("resolved") > 0).join(F.broadcast(_fault(phases)), "run")
+    """Greatest resolved divergence of registrations in each bin of a run: run, at_s from the begin of its fault, divergence."""
+    binned = segments.where((F.col("key") == REGISTRATIONS) & (F.col("resolved") > 0)).join(F.broadcast(_fault(phases)), "run")
     bins = {}
     for name, at in (("_first", F.col("start_ns")), ("_last", F.col("end_ns") - 1)):
         bins[name] = F.floor((at - F.col("_at")) / BIN_NS)

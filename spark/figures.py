@@ -3,7 +3,8 @@
 import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from statistics import mean, median
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -13,14 +14,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from replicated_namesrv.spark.analysis import Results
+from replicated_namesrv.spark.curves import KV, ROUTES
+from replicated_namesrv.spark.summary import interval
 
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
+LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
+"""By read level."""
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "namesrv",
     "svg.fonttype": "path",
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "legend.frameon": False,
 }
 
 
@@ -34,17 +41,38 @@ class Figure(NamedTuple):
     png: bytes
 
 
+class _Drawing(NamedTuple):
+    name: str
+    title: str
+    caption: str
+    painter: Callable[[Sequence[Axes], Results], Iterable[str]]
+    """Paints, and gives the runs that it painted; none: there are no data."""
+    panels: int = 1
+
+
 def draw(results: Results) -> list[Figure]:
     """All figures for which there are data."""
     found = []
-    for name, title, caption, painter in _FIGURES:
-        canvas = Canvas(figsize=(7.5, 4.2), layout="constrained")
+    modes = {run["run"]: run["mode"] for run in results.runs}
+    for drawing in _DRAWINGS:
         with matplotlib.rc_context(_STYLE):
-            axes = canvas.add_subplot()
-            runs = painter(axes, results)
+            canvas = Canvas(figsize=_size(drawing, results), layout="constrained")
+            axes = canvas.subplots(1, drawing.panels, squeeze=False, sharey=drawing.name in _SHARED)[0]
+            runs = set(drawing.painter(list(axes), results))
             if runs:
-                found.append(_render(canvas, name, title, f"{caption} {runs} run{'s' * (runs > 1)}."))
+                counted = ", ".join(f"{n} {mode.upper()}" for mode in ("ap", "cp") if (n := sum(modes[r] == mode for r in runs)))
+                caption = f"{drawing.caption} Stands on {len(runs)} run{'s' * (len(runs) > 1)} ({counted})."
+                found.append(_render(canvas, drawing.name, drawing.title, caption))
     return found
+
+
+_SHARED = ("scenarios", "windows", "visibility")
+
+
+def _size(drawing: _Drawing, results: Results) -> tuple[float, float]:
+    if drawing.name == "scenarios":
+        return 10.5, 1.6 + 0.24 * len({run["scenario"] for run in results.runs})
+    return (10.0, 4.0) if drawing.panels > 1 else (7.5, 4.2)
 
 
 def _render(canvas: Canvas, name: str, title: str, caption: str) -> Figure:
@@ -55,186 +83,271 @@ def _render(canvas: Canvas, name: str, title: str, caption: str) -> Figure:
     return Figure(name, title, caption, text[text.index("<svg") :], png.getvalue())
 
 
+def own_levels(results: Results) -> dict[str, str]:
+    """The read level that each mode's runs answer at unless a request names another."""
+    return {run["mode"]: run["read_consistency"] for run in results.runs}
+
+
+def _values(results: Results, metric: str, phase: str = "all", side: str = "all") -> list[dict[str, Any]]:
+    """Rows of single runs, at the level that the run answers at; figures that know no level have but one."""
+    own = own_levels(results)
+    rows = [r for r in results.per_run if r["metric"] == metric and r["phase"] == phase and r["side"] == side]
+    levelled = {(row["run"]) for row in rows if row["level"] == own[row["mode"]]}
+    return [row for row in rows if row["level"] == (own[row["mode"]] if row["run"] in levelled else "all")]
+
+
 def _modes(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted({row["mode"] for row in rows})
 
 
-def _values(results: Results, metric: str, phase: str = "all", side: str = "all") -> list[dict[str, Any]]:
-    return [
-        row for row in results.per_run
-        if row["metric"] == metric and row["level"] == "all" and row["phase"] == phase and row["side"] == side
-    ]  # fmt: skip
+BIN_S = 0.5
 
 
-def _divergence(axes: Axes, results: Results) -> int:
-    """Mean over the runs of a mode, which share a time axis; the fault of the first run is shaded."""
-    mode_of = {run["run"]: run["mode"] for run in results.runs}
-    sums: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
-    count: dict[str, int] = defaultdict(int)
-    for mode in mode_of.values():
-        count[mode] += 1
-    worst: dict[tuple[str, float], float] = {}
+def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    """Mean over the runs of a mode, each zero where it is not known to differ; time is counted from the begin of the fault."""
+    (axis,) = axes
+    ends = {row["run"]: row for row in results.faults}
+    mode_of = {run["run"]: run["mode"] for run in results.runs if run["run"] in ends}
+    if not mode_of:
+        return []
+    worst: dict[tuple[str, int], float] = defaultdict(float)
     for row in results.divergence:
-        # Runs differ a little in length, so their bins meet on a grid of half seconds.
-        moment = row["run"], math.floor(2 * row["at_s"]) / 2
-        worst[moment] = max(worst.get(moment, 0.0), row["divergence"])
-    for (run, at), divergence in worst.items():
-        sums[mode_of[run]][at] += divergence
-    if not sums:
-        return 0
-    for mode, curve in sorted(sums.items()):
-        times = [half / 2 for half in range(int(2 * min(curve)), int(2 * max(curve)) + 2)]
-        means = [curve.get(at, 0.0) / count[mode] for at in times]
-        axes.plot(times, means, color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
-    if results.faults:
-        axes.axvspan(0, results.faults[0]["end_s"], color="#00000014", label="fault")
-    axes.set(xlabel="time since the fault began (s)", ylabel="greatest divergence of two nodes", ylim=(0, None))
-    axes.legend()
-    return len(mode_of)
+        moment = row["run"], math.floor(row["at_s"] / BIN_S)
+        worst[moment] = max(worst[moment], row["divergence"])
+    first = math.floor(max(row["steady_s"] for row in ends.values()) / BIN_S)
+    last = math.floor(min(row["until_s"] for row in ends.values()) / BIN_S)
+    last = max(last, first + 1)
+    for mode in sorted(set(mode_of.values())):
+        runs = [run for run, own in mode_of.items() if own == mode]
+        means = [mean([worst.get((run, at), 0.0) for run in runs]) for at in range(first, last + 1)]
+        times = [at * BIN_S for at in range(first, last + 1)]
+        axis.plot(times, means, color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
+    typical = median([row["end_s"] for row in ends.values()])
+    axis.axvspan(0, typical, color="#00000014", label=f"fault (median {typical:.1f} s)", linewidth=0)
+    axis.set(xlabel="time since the fault began (s)", ylabel="divergence (Jaccard distance)", ylim=(0, None))
+    axis.legend()
+    return mode_of
 
 
-def _windows(axes: Axes, results: Results) -> int:
-    for mode in _modes(results.windows):
-        rows = [row for row in results.windows if row["mode"] == mode]
-        axes.plot(
-            [max(row["window_ms"], 0.1) for row in rows],
-            [row["quantile"] for row in rows],
-            color=COLOURS[mode],
-            label=mode.upper(),
-        )
-    if not results.windows:
-        return 0
-    axes.set(
-        xscale="log",
-        xlabel="inconsistency window of a write (ms; none is drawn at 0.1)",
-        ylabel="share of writes",
-        ylim=(0, 1.02),
+class _Heat(NamedTuple):
+    title: str
+    metric: str
+    phase: str
+    convert: Callable[[float], float]
+
+
+_HEATS = (
+    _Heat("nodes differ\n(distance x s)", "divergence_area", "all", lambda value: value),
+    _Heat("KV reads that are\nstale (%)", "fresh_reads", "fault", lambda value: 100 * (1 - value)),
+    _Heat("brokers missing from\nanswers (%)", "harvest", "fault", lambda value: 100 * (1 - value)),
+    _Heat("not answered\nin time (%)", "yield_in_time", "fault", lambda value: 100 * (1 - value)),
+)
+
+
+def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    """A heat map for each of four figures, scenarios by how far AP's nodes differed."""
+    shown = []
+    order: dict[str, float] = {run["scenario"]: 0.0 for run in results.runs}
+    for row in _values(results, "divergence_area"):
+        if row["mode"] == "ap":
+            order[row["scenario"]] = max(order[row["scenario"]], row["value"])
+    names = sorted(order, key=lambda name: (-order[name], name))
+    modes = _modes(results.runs)
+    for axis, heat in zip(axes, _HEATS, strict=True):
+        cells: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for row in _values(results, heat.metric, heat.phase):
+            cells[row["scenario"], row["mode"]].append(heat.convert(row["value"]))
+            shown.append(row["run"])
+        grid = [[mean(cells[name, mode]) if cells[name, mode] else math.nan for mode in modes] for name in names]
+        known = [value for line in grid for value in line if not math.isnan(value)]
+        top = max([*known, 1e-9])
+        axis.imshow(grid, aspect="auto", cmap="Oranges", vmin=0, vmax=top)
+        for y, line in enumerate(grid):
+            for x, value in enumerate(line):
+                text = "-" if math.isnan(value) else "0" if value < 0.05 else f"{value:.1f}" if value < 10 else f"{value:.0f}"
+                axis.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if value > 0.6 * top else "black")
+        axis.set_xticks(range(len(modes)), [mode.upper() for mode in modes])
+        axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.set_title(heat.title)
+        axis.tick_params(length=0)
+        axis.spines[:].set_visible(False)
+    return shown
+
+
+def _windows(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    for axis, about in zip(axes, (KV, ROUTES), strict=True):
+        for mode in _modes(results.windows):
+            rows = [row for row in results.windows if row["mode"] == mode and row["about"] == about]
+            if rows:
+                xs, ys = [max(row["window_ms"], 0.1) for row in rows], [100 * row["quantile"] for row in rows]
+                label = f"{mode.upper()} ({rows[0]['writes']:,} writes)"
+                axis.plot([*xs, 2e4], [*ys, 100], color=COLOURS[mode], label=label, drawstyle="steps-post")
+        axis.set(xscale="log", xlabel="how long the old version was still read (ms)", title=f"of the {about}", ylim=(0, 102))
+        axis.set_xticks([0.1, 1, 10, 100, 1000, 10000], ["none", "1", "10", "100", "1,000", "10,000"])
+        axis.legend(loc="lower right")
+    axes[0].set_ylabel("acknowledged writes (%)")
+    return [run["run"] for run in results.runs] if results.windows else []
+
+
+def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    for axis, about in zip(axes, (KV, ROUTES), strict=True):
+        groups: dict[tuple[str, str], dict[float, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+        for row in results.visibility:
+            if (row["about"] == about and row["level"] in own_levels(results).values()) or (
+                row["mode"] == "cp" and row["about"] == about
+            ):
+                bin_ = groups[row["mode"], row["level"]][row["age_ms"]]
+                bin_[0] += row["compared"]
+                bin_[1] += row["seen"]
+        for (mode, level), bins in sorted(groups.items()):
+            ages = [age for age in sorted(bins) if bins[age][0] >= 20]
+            shares = [100 * bins[age][1] / bins[age][0] for age in ages]
+            axis.plot(
+                ages, shares, LINES.get(level, "-"), color=COLOURS[mode], marker=".", label=f"{mode.upper()}, {level} reads"
+            )
+        axis.axhline(99, color="#0006", linewidth=0.8)
+        axis.annotate("99 %", (0.002, 99), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
+        axis.set(xscale="log", xlabel="time between a write's acknowledgement and a read (ms)", title=f"of the {about}")
+        axis.legend(loc="lower right")
+    axes[0].set(ylabel="reads that see the write or a newer one (%)", ylim=(None, 101.5))
+    return {row["run"] for row in results.visibility}
+
+
+def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    """Each run as a point, at the length that its fault had in truth."""
+    length = {row["run"]: row["end_s"] for row in results.faults}
+    shown: list[str] = []
+    named = (
+        ("convergence", 1.0, "until all nodes agree after the heal (s)"),
+        ("staleness_max", 1000.0, "longest lag of a KV read (s)"),
     )
-    axes.legend()
-    return len(results.runs)
+    for axis, (metric, divisor, label) in zip(axes, named, strict=True):
+        rows = [row for row in _values(results, metric) if row["run"] in length]
+        for mode in _modes(rows):
+            chosen = [row for row in rows if row["mode"] == mode]
+            axis.scatter(
+                [length[row["run"]] for row in chosen], [row["value"] / divisor for row in chosen],
+                color=COLOURS[mode], label=mode.upper(), alpha=0.55, marker="o" if mode == "ap" else "D", s=28, linewidth=0,
+            )  # fmt: skip
+        shown += [row["run"] for row in rows]
+        axis.set(xlabel="length of the fault (s)", ylabel=label)
+        axis.set_ylim(bottom=-0.1)
+        axis.legend()
+    return shown
 
 
-def _visibility(axes: Axes, results: Results) -> int:
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in results.visibility:
-        groups[row["mode"], row["level"]].append(row)
-    for (mode, level), rows in sorted(groups.items()):
-        rows.sort(key=lambda row: float(row["age_ms"]))
-        shares = [row["seen"] / row["compared"] for row in rows]
-        axes.plot([row["age_ms"] for row in rows], shares, color=COLOURS[mode], marker=".", label=f"{mode.upper()} {level}")
-    if not groups:
-        return 0
-    axes.set(
-        xscale="log",
-        xlabel="time between the write's acknowledgement and the read (ms)",
-        ylabel="share of reads that see it",
-        ylim=(0, 1.02),
-    )
-    axes.legend()
-    return len(results.runs)
-
-
-def _convergence(axes: Axes, results: Results) -> int:
-    rows = _values(results, "convergence")
-    for mode in _modes(rows):
-        chosen = [row for row in rows if row["mode"] == mode]
-        axes.scatter(
-            [row["fault_s"] for row in chosen],
-            [row["value"] for row in chosen],
-            color=COLOURS[mode],
-            label=mode.upper(),
-            alpha=0.6,
-        )
-    if not rows:
-        return 0
-    axes.set(xlabel="length of the fault (s)", ylabel="convergence after the heal (s)", ylim=(0, None))
-    axes.legend()
-    return len(rows)
-
-
-def _harvest_yield(axes: Axes, results: Results) -> int:
-    shown = set()
+def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    (axis,) = axes
+    shown: set[str] = set()
     for mode, colour in COLOURS.items():
         path = []
         for phase in ("steady", "fault", "heal"):
             harvest = {row["run"]: row["value"] for row in _values(results, "harvest", phase) if row["mode"] == mode}
-            answered = {row["run"]: row["value"] for row in _values(results, "yield", phase) if row["mode"] == mode}
+            answered = {row["run"]: row["value"] for row in _values(results, "yield_in_time", phase) if row["mode"] == mode}
             both = sorted(harvest.keys() & answered.keys())
             if both:
                 shown.update(both)
-                path.append(
-                    (sum(answered[run] for run in both) / len(both), sum(harvest[run] for run in both) / len(both), phase)
-                )
-        if path:
-            axes.plot([x for x, _, _ in path], [y for _, y, _ in path], color=colour, marker="o", label=mode.upper())
-            for x, y, phase in path:
-                axes.annotate(phase, (x, y), textcoords="offset points", xytext=(5, 5), color=colour)
-    if not shown:
-        return 0
-    axes.set(xlabel="yield (answered / asked)", ylabel="harvest (right brokers found / right brokers)")
-    axes.legend()
-    return len(shown)
+                path.append((100 * mean([answered[run] for run in both]), 100 * mean([harvest[run] for run in both]), phase))
+        axis.plot([x for x, _, _ in path], [y for _, y, _ in path], color=colour, marker="o", label=mode.upper(), alpha=0.8)
+        for x, y, phase in path:
+            below = mode == "ap"
+            axis.annotate(phase, (x, y), textcoords="offset points", xytext=(6, -12 if below else 6), color=colour, fontsize=9)
+    axis.set(xlabel="yield: asked and answered in time (%)", ylabel="harvest: right brokers in the answer (%)")
+    axis.margins(0.12)
+    axis.legend(loc="lower left")
+    return shown
 
 
-def _sides(axes: Axes, results: Results) -> int:
-    sides = ("majority", "minority")
-    rows = [row for side in sides for row in _values(results, "yield_in_time", "fault", side)]
-    modes = _modes(rows)
+def _sides(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    (axis,) = axes
+    sides = ("whole", "majority", "minority")
+    rows = {side: _values(results, "yield_in_time", "fault", side) for side in sides}
+    shown = [row["run"] for found in rows.values() for row in found]
+    modes = _modes([row for found in rows.values() for row in found])
     for position, mode in enumerate(modes):
-        means = []
-        for side in sides:
-            values = [row["value"] for row in rows if row["mode"] == mode and row["side"] == side]
-            means.append(sum(values) / len(values) if values else 0.0)
-        axes.bar([x + position * 0.35 for x in range(len(sides))], means, 0.33, color=COLOURS[mode], label=mode.upper())
-    if not rows:
-        return 0
-    axes.set_xticks([x + 0.175 for x in range(len(sides))], sides)
-    axes.set(ylabel="operations answered in time during the fault", ylim=(0, 1.05))
-    axes.legend()
-    return len({row["run"] for row in rows})
+        for place, side in enumerate(sides):
+            values = [100 * row["value"] for row in rows[side] if row["mode"] == mode]
+            if values:
+                low, high = interval(values)
+                centre, x = mean(values), place + position * 0.38
+                error = [[max(centre - low, 0)], [max(high - centre, 0)]]
+                label = mode.upper() if place == 0 else None
+                axis.bar([x], [centre], 0.34, color=COLOURS[mode], label=label, yerr=error, capsize=3, alpha=0.85)
+                axis.annotate(f"{centre:.0f} %\nof {len(values)} runs", (x, 3), ha="center", fontsize=8, color="white")
+    titles = ("not cut off\nfrom anybody", "side with most\nof the nodes", "cut-off side")
+    axis.set_xticks([x + 0.19 for x in range(len(sides))], titles)
+    axis.set(ylabel="answered in time during the fault (%)", ylim=(0, 105))
+    axis.legend(loc="upper right", ncols=2, bbox_to_anchor=(1, 1.12))
+    return shown
 
 
-def _latency(axes: Axes, results: Results) -> int:
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in results.latencies:
-        groups[row["mode"], row["level"], row["kind"]].append(row)
-    styles = {"get": "-", "put": "--", "route": ":"}
-    for (mode, level, kind), rows in sorted(groups.items()):
-        rows.sort(key=lambda row: float(row["quantile"]))
-        axes.plot(
-            [row["latency_ms"] for row in rows],
-            [row["quantile"] for row in rows],
-            styles[kind],
-            color=COLOURS[mode],
-            label=f"{mode.upper()} {level}, {kind}",
-        )
-    if not groups:
-        return 0
-    axes.set(xscale="log", xlabel="latency without a fault (ms)", ylabel="share of operations", ylim=(0, 1.02))
-    axes.legend(fontsize=8)
-    return len(results.runs)
+def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    titles = {"get": "KV get", "put": "KV put", "route": "route look-up"}
+    for axis, (kind, title) in zip(axes, titles.items(), strict=True):
+        groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+        for row in results.latencies:
+            if row["kind"] == kind and (row["mode"] == "cp" or row["level"] == own_levels(results)[row["mode"]]):
+                groups[row["mode"], row["level"]].append(row)
+        for (mode, level), rows in sorted(groups.items()):
+            rows.sort(key=lambda row: float(row["quantile"]))
+            label = mode.upper() if kind == "put" else f"{mode.upper()}, {level}"
+            axis.plot(
+                [row["latency_ms"] for row in rows], [100 * row["quantile"] for row in rows],
+                LINES.get(level, "-"), color=COLOURS[mode], label=label,
+            )  # fmt: skip
+        axis.set(xscale="log", xlabel="latency (ms)", title=title, ylim=(0, 102))
+        axis.legend(fontsize=8)
+    axes[0].set_ylabel("operations answered (%)")
+    return [run["run"] for run in results.runs] if results.latencies else []
 
 
-def _detection(axes: Axes, results: Results) -> int:
-    rows = _values(results, "detection_median")
-    modes = _modes(rows)
-    if not rows:
-        return 0
-    axes.boxplot(
-        [[row["value"] for row in rows if row["mode"] == mode] for mode in modes], tick_labels=[mode.upper() for mode in modes]
+def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    shown = []
+    named = (
+        ("detection_median", "from a broker's death until a node drops it (s)"),
+        ("mistakes", "living brokers dropped by mistake in a run"),
     )
-    axes.set(ylabel="from a broker's death until a node drops it (s)", ylim=(0, None))
-    return len(rows)
+    for axis, (metric, label) in zip(axes, named, strict=True):
+        rows = _values(results, metric)
+        modes = _modes(rows)
+        if rows:
+            values = [[row["value"] for row in rows if row["mode"] == mode] for mode in modes]
+            axis.boxplot(
+                values, tick_labels=[f"{mode.upper()} ({len(own)} runs)" for mode, own in zip(modes, values, strict=True)]
+            )
+        axis.set(ylabel=label, ylim=(0, None))
+        shown += [row["run"] for row in rows]
+    return shown
 
 
-_FIGURES: tuple[tuple[str, str, str, Callable[[Axes, Results], int]], ...] = (
-    ("divergence", "How far the nodes' answers differ over time",
-     "Mean over the runs of the greatest Jaccard distance between two nodes that answer; the fault is shaded.", _divergence),
-    ("windows", "How long the old value could still be read", "Distribution over acknowledged writes.", _windows),
-    ("visibility", "When a write is seen", "Share of reads that see the last acknowledged write.", _visibility),
-    ("convergence", "How long until the nodes agree again", "One point a run.", _convergence),
-    ("harvest-yield", "Completeness and availability", "Means over the runs, from before the fault to after it.", _harvest_yield),
-    ("sides", "Who is served during a partition", "Operations by the side of the node that took them.", _sides),
-    ("latency", "What each read level costs", "Distribution of latencies before any fault.", _latency),
-    ("detection", "How fast the dead are noticed", "Median of each run.", _detection),
+_DRAWINGS = (
+    _Drawing("scenarios", "What each fault does to each mode",
+             "Mean over the runs of a scenario. The first pair of columns is of the whole run, the others of the time "
+             "of the fault; "
+             "darker is worse, 0 is white.", _scenarios, 4),
+    _Drawing("divergence", "How far the nodes' answers differ over time",
+             "Greatest difference between any two nodes that answer: 0 all the same, 1 nothing in common; the mean "
+             "over the runs. "
+             "What lasted less than two looks at a node counts as none, since nodes are not looked at at one "
+             "instant.", _divergence),
+    _Drawing("windows", "How long the old version could still be read",
+             "For each acknowledged write the time until the last read of something older (inconsistency window), at "
+             "the level at which "
+             "the mode answers by default. A curve further up and left is better.", _windows, 2),
+    _Drawing("visibility", "When a write is seen (t-visibility)",
+             "Pairs of an acknowledged write and a later read of the same key, by the time between them. Points of "
+             "fewer than 20 pairs "
+             "are left out.", _visibility, 2),
+    _Drawing("lengths", "Convergence and staleness against the length of the fault", "One point a run.", _lengths, 2),
+    _Drawing("harvest-yield", "Completeness and availability",
+             "Means over the runs before, during and after the fault. The best place is the upper right corner.", _harvest_yield),
+    _Drawing("sides", "Who is served during the fault",
+             "Operations by the side that the asked node stood on; bars are means over runs, whiskers their 95 % "
+             "intervals.", _sides),
+    _Drawing("latency", "What each read level costs while nothing is broken",
+             "Distribution of the latencies of answered operations before any fault. All nodes, clients and brokers "
+             "shared one machine, "
+             "so the differences between curves count, not the values.", _latency, 3),
+    _Drawing("detection", "How well failures are detected",
+             "Boxes are quartiles over the runs, the line the median, circles outliers.", _detection, 2),
 )  # fmt: skip

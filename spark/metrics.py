@@ -139,7 +139,7 @@ def of_reads(reads: DataFrame, operations: DataFrame, prefix: str = "") -> DataF
     stale = ~F.col("fresh")
     values = {
         "anomalous_reads": share(F.col("anomalous")), "fresh_reads": share(F.col("fresh")),
-        "staleness_max": F.max(F.when(stale, F.col("age_ns")).otherwise(0)) / NS_PER_MS,
+        "staleness_max": F.max(F.coalesce(F.when(stale, F.col("age_ns")), F.lit(0))) / NS_PER_MS,
         "versions_behind_mean": F.avg("versions_behind"), "versions_behind_max": F.max("versions_behind"),
     }  # fmt: skip
     for guarantee in ("read_your_writes", "monotonic_reads", "monotonic_writes", "writes_follow_reads"):
@@ -232,8 +232,13 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+REGISTRATIONS = "brokers"
+"""Key of observations of registrations. KV entries are observed too; an AP node gets only those that it was asked to put."""
+
+
 def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFrame) -> DataFrame:
-    """M14, M15; area, share and maximum without what is below resolution, and over all keys observed together."""
+    """M14, M15 of registrations, without what is below resolution."""
+    segments, episodes, convergence = (table.where(F.col("key") == REGISTRATIONS) for table in (segments, episodes, convergence))
     observed = segments.groupBy("run").agg(
         (F.sum(F.col("end_ns") - F.col("start_ns")) / 1e9).alias("observed_s"), F.count("*").alias("n")
     )

@@ -117,10 +117,10 @@ def judged_registrations(history: DataFrame) -> DataFrame:
 
 
 def _judged_topic(history: Sequence[tuple[Event, str | None, str | None]], level: str) -> Iterable[dict[str, Any]]:
-    written = {broker for event, broker, _ in history if broker is not None}
+    written = {broker for event, broker, _ in history if broker is not None and event.kind == "register"}
     looks = [(event, _versions(members, written)) for event, _, members in history if event.kind == "route"]
     looks = [(event, versions) for event, versions in looks if event.outcome == "ok"]
-    changes = [(event, broker) for event, broker, _ in history if broker is not None]
+    changes = [(event, broker) for event, broker, _ in history if broker in written]
     found = _verdict(looks, changes)
     parts: list[Judgement] = []
     ages: defaultdict[float, tuple[int, int]] = defaultdict(lambda: (0, 0))

@@ -1,25 +1,36 @@
-"""The report: one page that opens offline, every figure also as SVG and PNG, every table also as CSV."""
+"""The report: one page that opens offline, every figure also as SVG and PNG, every table also as CSV and Parquet."""
 
 import csv
 import html
 import io
+import json
+import os
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.types import StructType
 
 from replicated_namesrv.spark.analysis import Results
-from replicated_namesrv.spark.figures import Figure, draw
+from replicated_namesrv.spark.figures import Figure, draw, own_levels
 from replicated_namesrv.spark.metrics import CATALOGUE
-from replicated_namesrv.spark.schemas import PAIRED, PER_RUN, SUMMARY
+from replicated_namesrv.spark.schemas import PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
 from replicated_namesrv.spark.storage import Storage
 
 _STYLE = """
 :root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #8884; text-align: left; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; }
+th.section { padding-top: 1rem; font-size: 1rem; }
 td.number { text-align: right; white-space: nowrap; }
-tr.better-ap td:nth-child(3), tr.better-cp td:nth-child(4) { font-weight: 600; }
-figure { margin: 2rem 0; } figure svg { width: 100%; height: auto; background: white; }
+td.better { font-weight: 700; }
+figure { margin: 2.5rem 0; } figure svg { width: 100%; height: auto; background: white; border-radius: 4px; }
 figcaption, .note { color: #777; font-size: .9rem; }
+td .note { font-weight: 400; font-size: .8rem; }
 """
 
 
@@ -30,42 +41,94 @@ def write_report(storage: Storage, results: Results, out: str) -> None:
     for figure in figures:
         storage.write_text(f"{folder}/figures/{figure.name}.svg", figure.svg)
         storage.write_bytes(f"{folder}/figures/{figure.name}.png", figure.png)
-    for name, rows, schema in (
-        ("summary", results.summary, SUMMARY), ("paired", results.paired, PAIRED), ("per_run", results.per_run, PER_RUN),
-    ):  # fmt: skip
+    for name, rows, schema in _tables(results):
         storage.write_text(f"{folder}/tables/{name}.csv", _csv(rows, schema.names))
-    storage.write_text(f"{folder}/index.html", page(results, figures))
+        storage.write_bytes(f"{folder}/tables/{name}.parquet", _parquet(rows, schema))
+    storage.write_text(f"{folder}/index.html", page(results, figures, _links(storage, results, folder)))
 
 
-def _csv(rows: list[dict[str, Any]], names: list[str]) -> str:
+def _tables(results: Results) -> list[tuple[str, list[dict[str, Any]], pa.Schema]]:
+    declared: list[tuple[str, list[dict[str, Any]], StructType]] = [
+        ("runs", results.runs, RUNS), ("summary", results.summary, SUMMARY), ("paired", results.paired, PAIRED),
+        ("per_run", results.per_run, PER_RUN), ("t_visibility", results.t_visibility, T_VISIBILITY),
+    ]  # fmt: skip
+    found = [(name, rows, arrow(schema)) for name, rows, schema in declared]
+    for name in ("divergence", "windows", "visibility", "latencies"):
+        rows = getattr(results, name)
+        if rows:
+            found.append((f"curve_{name}", rows, pa.Table.from_pylist(rows).schema))
+    return found
+
+
+def _csv(rows: list[dict[str, Any]], names: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: f"{v:.9g}" if isinstance(v, float) else v for name, v in row.items()} for row in rows)
     return text.getvalue()
 
 
-def page(results: Results, figures: list[Figure]) -> str:
+def _parquet(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
+    content = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), content, compression="zstd")
+    return content.getvalue()
+
+
+def _links(storage: Storage, results: Results, folder: str) -> dict[str, tuple[str, str]]:
+    """Of each run: where its folder is from here (relative if both are on this machine), and its verdict."""
+    found = {}
+    for run, place in results.folders.items():
+        parts = urlsplit(place)
+        is_local = parts.scheme in ("", "file") and urlsplit(folder).scheme in ("", "file")
+        link = os.path.relpath(unquote(parts.path), os.path.abspath(urlsplit(folder).path)) if is_local else place
+        verdict = "-"
+        if storage.exists(f"{place}/verdict.json"):
+            try:
+                verdict = str(json.loads(storage.read_text(f"{place}/verdict.json")).get("verdict", "-"))
+            except ValueError:
+                verdict = "verdict.json is no JSON"
+        found[run] = (link, verdict)
+    return found
+
+
+def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, str]]) -> str:
     """The whole page."""
     parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'><title>AP and CP compared</title>",
+        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+        "<title>AP and CP compared</title>",
         f"<style>{_STYLE}</style><body><h1>How consistent and how available: AP and CP compared</h1>",
         _what_was_run(results),
         "<h2>In one table</h2>",
-        "<p class='note'>Means over runs, with bootstrap intervals at 95 %; all phases, sides and scenarios together. "
-        "With one run there is no interval. Bold: the better of the two where their intervals do not meet.</p>",
+        "<p class='note'>Mean over the runs and, in brackets, its 95 % interval, got by drawing runs anew "
+        "(bootstrap); with one run "
+        "there is none. All scenarios, phases and sides together; reads at the level that the mode answers at unless asked for "
+        "another. Bold: the better of the two, where the intervals do not meet. A dash: nothing to measure. M-numbers are "
+        "those of the measures' definitions in spark/DESIGN.md.</p>",
         _comparison(results),
+        "<h2>How long until a write is seen by nearly all reads</h2>",
+        _t_visibility(results),
+        "<h2>What each read level gives and costs</h2>",
+        _levels(results),
     ]
     for figure in figures:
         parts.append(
-            f"<figure id='{figure.name}'><h2>{html.escape(figure.title)}</h2>{figure.svg}"
-            f"<figcaption>{html.escape(figure.caption)}</figcaption></figure>"
+            f"<figure id='{figure.name}'><h2>{html.escape(figure.title)}</h2>"
+            f"<div role='img' aria-label='{html.escape(figure.title)}'>{figure.svg}</div>"
+            f"<figcaption>{html.escape(figure.caption)} <a href='figures/{figure.name}.svg'>SVG</a>, "
+            f"<a href='figures/{figure.name}.png'>PNG</a></figcaption></figure>"
         )
+    tables = ", ".join(f"<a href='tables/{name}.csv'>{name}</a>" for name, _, _ in _tables(results))
     parts += [
-        "<h2>During the fault, by scenario</h2>",
+        "<h2>While the fault lasted, scenario by scenario</h2>",
+        "<p class='note'>What a reader can count on while such a fault lasts (consistability): means over the runs of "
+        "the scenario, "
+        "in percent but for the last column.</p>",
         _by_scenario(results),
         "<h2>Runs</h2>",
-        _runs(results),
+        f"<p class='note'>Every figure of this page, and more by level, phase and side, as CSV (and Parquet beside "
+        f"it): {tables}. "
+        "A run's name leads to its timeline.</p>",
+        _runs(results, links),
         "</body></html>\n",
     ]
     return "\n".join(parts)
@@ -76,82 +139,190 @@ def _what_was_run(results: Results) -> str:
     for run in results.runs:
         modes[run["mode"]] = modes.get(run["mode"], 0) + 1
     scenarios = sorted({run["scenario"] for run in results.runs})
-    seeds = sorted({run["seed"] for run in results.runs})
+    seeds, sizes = sorted({run["seed"] for run in results.runs}), sorted({run["nodes"] for run in results.runs})
     lines = sum(entry.records for entry in results.ingested)
     lost = sum(entry.torn + entry.corrupt for entry in results.ingested)
     counted = ", ".join(f"{count} {mode.upper()}" for mode, count in sorted(modes.items()))
     return (
-        f"<p>{len(results.runs)} runs ({counted}) of {len(scenarios)} scenario{'s' * (len(scenarios) != 1)} with "
-        f"{len(seeds)} seed{'s' * (len(seeds) != 1)}; {lines:,} records, {lost} lines left out as torn or corrupt. AP: each node "
-        "keeps its own list of brokers. CP: all nodes agree through Raft before they answer.</p>"
+        f"<p>{len(results.runs)} runs ({counted}) of {len(scenarios)} scenario{'s' * (len(scenarios) != 1)}, with "
+        f"{' and '.join(map(str, sizes))} name servers and {len(seeds)} seed{'s' * (len(seeds) != 1)}; {lines:,} records, "
+        f"{lost} lines left out as torn or corrupt. Each run starts real name servers, brokers and clients, breaks "
+        f"something for some "
+        "seconds and heals it: <b>steady</b> before, <b>fault</b>, <b>heal</b> after it.</p>"
+        "<p><b>AP</b>: each name server keeps the list of brokers that told it of themselves, as Apache RocketMQ's do. "
+        "<b>CP</b>: the name servers agree on one list through Raft, and a node that cannot reach a majority does not answer "
+        "unless it is asked to without one.</p>"
     )
 
 
 def _whole(results: Results) -> dict[tuple[str, str], dict[str, Any]]:
-    return {
-        (row["metric"], row["mode"]): row
-        for row in results.summary
-        if row["scenario"] == row["level"] == row["phase"] == row["side"] == "all"
-    }
+    """Over all scenarios, phases and sides; at the mode's own read level where the figure knows levels."""
+    own, found = own_levels(results), {}
+    for row in sorted(results.summary, key=lambda row: row["level"] == own[row["mode"]]):
+        if row["scenario"] == row["phase"] == row["side"] == "all" and row["level"] in ("all", own[row["mode"]]):
+            found[row["metric"], row["mode"]] = row
+    return found
+
+
+_SECTIONS = {
+    "M1": "What the key-value store's clients saw", "route_M1": "What look-ups of registrations saw",
+    "M3": "Whether nodes answer alike", "M11": "Whether answers are complete and true", "M12": "Whether there is an answer",
+    "M14": "How nodes differ", "M16": "How well failures are detected", "M17": "How long nothing works", "M18": "Who leads",
+    "M20": "Latency, all phases", "M21": "What it does to a client that keeps routes",
+}  # fmt: skip
 
 
 def _comparison(results: Results) -> str:
     rows = _whole(results)
-    lines = ["<table><tr><th></th><th>measure</th><th>AP</th><th>CP</th><th>unit</th></tr>"]
+    lines = ["<div class='wide'><table><tr><th></th><th>measure</th><th>AP</th><th>CP</th><th>unit</th><th>runs</th></tr>"]
+    told = set()
     for metric, about in CATALOGUE.items():
+        section = ("route_" if metric.startswith("route_") and about.code != "M20" else "") + about.code
         ap, cp = rows.get((metric, "ap")), rows.get((metric, "cp"))
-        if ap or cp:
-            lines.append(
-                f"<tr class='{_better(ap, cp, about.less_is_better)}'><td>{about.code}</td><td>{html.escape(about.title)}</td>"
-                f"<td class='number'>{_cell(ap)}</td><td class='number'>{_cell(cp)}</td><td>{about.unit}</td></tr>"
-            )
-    return "\n".join([*lines, "</table>"])
+        if not (ap or cp):
+            continue
+        if section in _SECTIONS and section not in told:
+            told.add(section)
+            lines.append(f"<tr><th class='section' colspan='6'>{_SECTIONS[section]}</th></tr>")
+        better = _better(ap, cp, about.less_is_better)
+        cells = "".join(
+            f"<td class='number{' better' * (better == mode)}'>{_cell(row)}</td>" for mode, row in (("ap", ap), ("cp", cp))
+        )
+        runs = " / ".join(str(row["runs"]) if row else "-" for row in (ap, cp))
+        uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
+        unit = about.unit + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
+        lines.append(f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td><td>{runs}</td></tr>")
+    return "\n".join([*lines, "</table></div>"])
 
 
 def _better(ap: dict[str, Any] | None, cp: dict[str, Any] | None, less_is_better: bool) -> str:
     if ap is None or cp is None or ap["runs"] < 2 or cp["runs"] < 2:
         return ""
     if ap["high"] < cp["low"]:
-        return "better-ap" if less_is_better else "better-cp"
+        return "ap" if less_is_better else "cp"
     if cp["high"] < ap["low"]:
-        return "better-cp" if less_is_better else "better-ap"
+        return "cp" if less_is_better else "ap"
     return ""
+
+
+def _number(value: float) -> str:
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return "-"
-    text = f"{row['mean']:.4g}"
-    return text if row["runs"] < 2 else f"{text} <span class='note'>[{row['low']:.3g}, {row['high']:.3g}]</span>"
+    percent = row["unit"] == "share"
+    mean, low, high = ((100 if percent else 1) * row[name] for name in ("mean", "low", "high"))
+    text = _number(mean) + " %" * percent
+    return text if row["runs"] < 2 else f"{text} <span class='note'>[{_number(low)}, {_number(high)}]</span>"
 
 
-_SCENARIO_METRICS = ("fresh_reads", "equal_probes", "harvest", "ghosts", "yield_in_time", "unavailable_longest")
+def _t_visibility(results: Results) -> str:
+    rows: dict[tuple[str, str, str], dict[float, dict[str, Any]]] = {}
+    for row in results.t_visibility:
+        if row["mode"] == "cp" or row["level"] == own_levels(results)[row["mode"]]:
+            rows.setdefault((row["about"], row["mode"], row["level"]), {})[row["share"]] = row
+    lines = [
+        "<p class='note'>The age from which on at least so many reads see a write, whatever their age; upper bound of "
+        "a bin, bins double. "
+        "In brackets the 95 % interval over runs.</p><div class='wide'>"
+        "<table><tr><th>of</th><th>mode, read level</th><th>99 %</th><th>99.9 %</th><th>pairs of write and "
+        "read</th><th>runs</th></tr>"
+    ]
+    for (about, mode, level), found in sorted(rows.items()):
+        cells = "".join(f"<td class='number'>{_age(found[share])}</td>" for share in sorted(found))
+        one = next(iter(found.values()))
+        lines.append(
+            f"<tr><td>{about}</td><td>{mode.upper()}, {level}</td>{cells}<td class='number'>{one['compared']:,}</td>"
+            f"<td class='number'>{one['runs']}</td></tr>"
+        )
+    return "\n".join([*lines, "</table></div>"])
+
+
+def _age(row: dict[str, Any]) -> str:
+    def text(age: float | None) -> str:
+        return "never" if age is None else f"{age:g} ms" if age < 1000 else f"{age / 1000:.3g} s"
+
+    return f"{text(row['age_ms'])} <span class='note'>[{text(row['low_ms'])}, {text(row['high_ms'])}]</span>"
+
+
+_LEVEL_METRICS = (
+    "route_latency_median", "route_latency_p99", "yield_in_time", "route_fresh_reads", "route_staleness_max",
+    "route_linearizable_keys",
+)  # fmt: skip
+
+
+def _levels(results: Results) -> str:
+    rows = {
+        (row["mode"], row["level"], row["metric"]): row
+        for row in results.summary
+        if row["scenario"] == row["phase"] == row["side"] == "all" and row["level"] != "all"
+    }
+    own = own_levels(results)
+    groups = sorted({(mode, level) for mode, level, metric in rows if metric in _LEVEL_METRICS})
+    groups = [(mode, level) for mode, level in groups if mode == "cp" or level == own[mode]]
+    names = "".join(f"<th>{html.escape(CATALOGUE[name].title)} ({_unit(name)})</th>" for name in _LEVEL_METRICS)
+    lines = [
+        "<p class='note'>Look-ups of routes. A request may name a level other than the node's own: linearizable asks "
+        "a majority, lease "
+        "trusts the leader's lease, stale answers at once from what the node knows. AP nodes know no levels.</p>"
+        f"<div class='wide'><table><tr><th>mode, level</th>{names}</tr>"
+    ]
+    for mode, level in groups:
+        cells = "".join(f"<td class='number'>{_cell(rows.get((mode, level, name)))}</td>" for name in _LEVEL_METRICS)
+        lines.append(f"<tr><td>{mode.upper()}, {level}</td>{cells}</tr>")
+    return "\n".join([*lines, "</table></div>"])
+
+
+def _unit(metric: str) -> str:
+    return "%" if CATALOGUE[metric].unit == "share" else CATALOGUE[metric].unit
+
+
+_SCENARIO_METRICS = {
+    "fresh_reads": "KV reads that are fresh", "anomalous_reads": "KV reads that no order explains",
+    "route_fresh_reads": "look-ups that are fresh", "equal_probes": "probes answered alike by all",
+    "harvest": "right brokers in the answer", "ghosts": "dead brokers in the answer", "yield_in_time": "answered in time",
+    "unavailable_longest": "longest time without a success (s)",
+}  # fmt: skip
 
 
 def _by_scenario(results: Results) -> str:
-    rows = {
-        (row["scenario"], row["mode"], row["metric"]): row
-        for row in results.summary
-        if row["phase"] == "fault" and row["level"] == row["side"] == "all" and row["scenario"] != "all"
-    }
-    names = "".join(f"<th>{metric}</th>" for metric in _SCENARIO_METRICS)
-    lines = [f"<table><tr><th>scenario</th><th>mode</th>{names}</tr>"]
-    for scenario, mode in sorted({(scenario, mode) for scenario, mode, _ in rows}):
-        cells = "".join(f"<td class='number'>{_cell(rows.get((scenario, mode, metric)))}</td>" for metric in _SCENARIO_METRICS)
-        lines.append(f"<tr><td>{html.escape(scenario)}</td><td>{mode.upper()}</td>{cells}</tr>")
-    return "\n".join([*lines, "</table>"])
+    own = own_levels(results)
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for row in sorted(results.summary, key=lambda row: row["level"] == own[row["mode"]]):
+        if row["phase"] == "fault" and row["side"] == "all" and row["level"] in ("all", own[row["mode"]]):
+            rows[row["scenario"], row["mode"], row["metric"]] = row
+    names = "".join(f"<th>{title}</th>" for title in _SCENARIO_METRICS.values())
+    lines = [f"<div class='wide'><table><tr><th>scenario</th><th>mode</th>{names}</tr>"]
+    for scenario in sorted({run["scenario"] for run in results.runs}):
+        for mode in sorted(own):
+            found = [rows.get((scenario, mode, metric)) for metric in _SCENARIO_METRICS]
+            if any(found):
+                cells = "".join(f"<td class='number'>{_cell(row)}</td>" for row in found)
+                lines.append(f"<tr><td>{html.escape(scenario)}</td><td>{mode.upper()}</td>{cells}</tr>")
+    return "\n".join([*lines, "</table></div>"])
 
 
-def _runs(results: Results) -> str:
+def _runs(results: Results, links: dict[str, tuple[str, str]]) -> str:
     known = {entry.run: entry for entry in results.ingested}
     lines = [
-        "<table><tr><th>run</th><th>scenario</th><th>mode</th><th>nodes</th><th>seed</th><th>records</th><th>left out</th></tr>"
+        "<div class='wide'><table><tr><th>run</th><th>scenario</th><th>mode</th><th>nodes</th><th>seed</th><th>verdict</th>"
+        "<th>records</th><th>lines left out</th></tr>"
     ]
-    for run in sorted(results.runs, key=lambda run: str(run["run"])):
+    for run in sorted(results.runs, key=lambda run: (run["scenario"], run["mode"], str(run["run"]))):
         entry = known[run["run"]]
+        folder, verdict = links.get(run["run"], ("", "-"))
+        place = html.escape(quote(folder, safe="/:.-_~"))
+        name, said = html.escape(run["run"]), html.escape(verdict)
+        if folder:
+            name = f"<a href='{place}/timeline.html'>{name}</a>"
+            said = f"<a href='{place}/verdict.json'>{said}</a>" if verdict != "-" else said
         lines.append(
-            f"<tr><td>{html.escape(run['run'])}</td><td>{html.escape(run['scenario'])}</td><td>{run['mode'].upper()}</td><td>{run['nodes']}</td>"
-            f"<td>{run['seed']}</td><td class='number'>{entry.records:,}</td>"
+            f"<tr><td>{name}</td><td>{html.escape(run['scenario'])}</td><td>{run['mode'].upper()}</td><td>{run['nodes']}</td>"
+            f"<td>{run['seed']}</td><td>{said}</td><td class='number'>{entry.records:,}</td>"
             f"<td class='number'>{entry.torn + entry.corrupt}</td></tr>"
         )
-    return "\n".join([*lines, "</table>"])
+    return "\n".join([*lines, "</table></div>"])

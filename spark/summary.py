@@ -49,19 +49,21 @@ def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-def paired(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list[dict[str, Any]]:
     """Rows of PAIRED: AP minus CP for each metric over the pairs of runs of the same scenario, seed and number of nodes.
 
-    Levels differ by mode, so only figures over all levels are compared; several runs of one schedule are averaged first.
+    Levels differ by mode, so figures are compared at the level that each mode answers at unless it is asked for another
+    (``own_level`` by mode), called ``own``, and over all levels. Several runs of one schedule are averaged first.
     """
     found: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for figure in figures:
-        if figure["level"] != "all":
+        level = "own" if figure["level"] == own_level.get(figure["mode"]) else figure["level"]
+        if level not in ("own", "all"):
             continue
         for scenario in (figure["scenario"], "all"):
-            key = (scenario, figure["level"], figure["phase"], figure["side"], figure["metric"])
+            key = (scenario, level, figure["phase"], figure["side"], figure["metric"])
             schedule = (figure["scenario"], figure["seed"], figure["nodes"])
             found[key][schedule][figure["mode"]].append(figure["value"])
     rows = []

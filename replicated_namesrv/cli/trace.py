@@ -1,18 +1,25 @@
-"""``namesrv trace``: make traces whose figures are known by construction; see ``replicated_namesrv.spark.generate``."""
+"""``namesrv trace``: traces whose figures are known by construction, and foreign histories as traces; see
+``replicated_namesrv.spark.generate`` and ``replicated_namesrv.spark.foreign``."""
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from replicated_namesrv.errors import NamesrvError
 
-HELP = "make synthetic traces with known figures, to try and to measure the analysis"
+HELP = "make synthetic traces with known figures, or traces of other tools' histories, for the analysis"
 
 _EXAMPLES = """\
   namesrv trace generate --rows 100000 --out /tmp/traces    one AP and one CP run, 100,000 observations together
   namesrv analyze /tmp/traces                               compare its figures with truth.json beside each trace
 
-Exit 0: written. 2: wrong usage.
+  namesrv trace import store/etcd/latest/history.edn --name etcd --out /tmp/traces    a Jepsen test's history
+  namesrv analyze /tmp/traces/etcd                          the figures that apply to it
+
+A history is read as EDN if its name ends in .edn, else as JSON lines with the same fields: type, f, value, process, time.
+
+Exit 0: written. 2: wrong usage, or a history that cannot be imported; the line says where and what to do.
 """
 
 
@@ -25,16 +32,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     generate.add_argument("--nodes", type=int, default=5, metavar="N", help="3 or 5 (default 5)")
     generate.add_argument("--seed", type=int, default=1, metavar="N", help="another seed, another trace (default 1)")
     generate.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the runs' folders")
+    history = commands.add_parser("import", help="make a run of a history that Jepsen recorded")
+    history.add_argument("history", type=Path, metavar="FILE", help="history.edn, or JSON lines")
+    history.add_argument("--name", required=True, metavar="RUN", help="name of the run, and of its folder")
+    history.add_argument(
+        "--mode", choices=("ap", "cp"), default="cp", help="which of the two it is to be compared as (default cp)"
+    )
+    history.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the run's folder")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Generate; exit code as in the examples."""
-    from replicated_namesrv.spark.generate import generate
+    """Generate or import; exit code as in the examples."""
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
     try:
-        generate(
-            arguments.rows, arguments.nodes, arguments.seed, arguments.out, lambda line: print(line, file=sys.stderr, flush=True)
-        )
+        if arguments.action == "import":
+            _import(arguments, say)
+        else:
+            from replicated_namesrv.spark.generate import generate
+
+            generate(arguments.rows, arguments.nodes, arguments.seed, arguments.out, say)
     except NamesrvError as error:
         print(f"namesrv trace: {error}", file=sys.stderr)
         return 2
@@ -42,3 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"namesrv trace: {error.filename}: {error.strerror}; choose another --out", file=sys.stderr)
         return 2
     return 0
+
+
+def _import(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
+    from replicated_namesrv.spark.foreign import import_history
+
+    made = import_history(arguments.history, arguments.name, arguments.mode, arguments.out, say)
+    if made.torn:
+        say(f"{arguments.history}: the last line was cut off and is left out")
+    print(
+        f"{made.folder}: {made.operations:,} operations, {made.unknown:,} of unknown outcome; next: namesrv analyze {made.folder}"
+    )

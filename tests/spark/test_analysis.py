@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
@@ -78,9 +79,16 @@ def test_report_stands_on_its_own(traces: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]
     page = (tmp_path / "report" / "index.html").read_text()
-    assert not re.search(r"""(src|href)=["'](?!#)""", page), "nothing is loaded from elsewhere"
+    assert not re.search(r"""src=|<link|@import|url\((?!#)""", page), "nothing is loaded from elsewhere"
+    links = set(re.findall(r"""href=['"](?!#)([^'"]+)""", page))
+    # These traces were generated, so there is no timeline beside them.
+    missing = [link for link in links if not link.endswith("timeline.html") and not (tmp_path / "report" / link).exists()]
+    assert links
+    assert not missing, "links are relative and lead somewhere"
     assert page.count("<svg") >= 4
     assert (tmp_path / "report" / "tables" / "summary.csv").read_text().startswith("mode,scenario,")
+    for csv in (tmp_path / "report" / "tables").glob("*.csv"):
+        assert len(csv.read_text().splitlines()) == pyarrow.parquet.read_table(csv.with_suffix(".parquet")).num_rows + 1
     assert (tmp_path / "report" / "figures" / "divergence.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -68,6 +68,6 @@ def test_summary_and_pairs() -> None:
     rows = {(row["mode"], row["scenario"]): row for row in summary(figures)}
     assert rows["ap", "all"]["mean"] == 0.6
     assert rows["ap", "s"]["runs"] == 2
-    (one, two) = paired(figures)
+    (one, two) = paired(figures, {})
     assert one["pairs"] == two["pairs"] == 1, "only seed 1 was run in both modes"
     assert (one["ap"], one["cp"], one["difference"]) == (0.5, 1.0, -0.5)
