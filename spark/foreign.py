@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.chaos.records import Complete, End, Header, Invoke, Member, Phase, Record, TraceWriter, Truth
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.spark import edn
 
@@ -37,6 +36,10 @@ OUTCOMES = {"ok": "ok", "fail": "fail", "info": "indeterminate"}
 
 class ForeignError(NamesrvError):
     """A history that cannot be imported; the text names file, line and remedy."""
+
+
+Record = dict[str, Any]
+"""A line of the trace."""
 
 
 @dataclass(slots=True)
@@ -79,12 +82,8 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
     try:
         staging.mkdir(parents=True)
         (staging / "manifest.json").write_text(json.dumps(_manifest(name, mode, path, keys), indent=1) + "\n", encoding="utf-8")
-        writer = TraceWriter(staging / "trace.jsonl")
-        try:
-            for record in records:
-                writer.write(record)
-        finally:
-            writer.close()
+        with (staging / "trace.jsonl").open("w", encoding="utf-8") as trace:
+            trace.writelines(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
         staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -202,24 +201,55 @@ def _records(
                 topics, member = [key], _member(key, said)
                 first_ns = members.setdefault(key, {}).setdefault(member, began.time_ns)
                 if first_ns == began.time_ns and kind == "register":
-                    body.append(Truth(began.time_ns, member, 1, "starting", True, "1", [key], 0))
+                    body.append(_truth(began.time_ns, member, "starting", key))
                     if outcome == "ok" and end is not None:
-                        body.append(Truth(end.time_ns, member, 1, "serving", True, "1", [key], 0))
+                        body.append(_truth(end.time_ns, member, "serving", key))
                 key, said = member, "1"
             elif kind != "route":
                 keys[key] = None
-            body.append(Invoke(began.time_ns, number, f"process-{began.process}", kind, key, said, None, None, None, topics))
+            body.append(
+                {
+                    "record": "invoke", "time_ns": began.time_ns, "op": number, "kind": kind,
+                    "client": f"process-{began.process}", "key": key, "value": said, "node": None, "level": None, "probe": None, "topics": topics,
+                }
+            )  # fmt: skip
             if end is not None:
-                listed = None if seen is None or kind != "route" else [Member(_member(key, text), "1") for text in seen]
+                listed = (
+                    None if seen is None or kind != "route" else [{"name": _member(key, text), "version": "1"} for text in seen]
+                )
                 value = seen if kind == "get" and outcome == "ok" else None
-                body.append(Complete(end.time_ns, number, outcome, None, value, listed, None))
-    marks: list[Record] = [Header(first, 1, name, 0), Phase(first, "steady")]
+                body.append(
+                    {
+                        "record": "complete", "time_ns": end.time_ns, "op": number, "outcome": outcome, "node": None,
+                        "value": value, "members": listed, "error": None,
+                    }
+                )  # fmt: skip
+    marks: list[Record] = [
+        {"record": "header", "time_ns": first, "schema": 1, "run": name, "wall_ns": 0},
+        _phase(first, "steady"),
+    ]
     if faults:
-        marks += [Phase(min(faults), "fault"), Phase(max(faults), "heal")]
-    body += [*marks[2:], Phase(last + 1, "final"), Phase(last + 1, "end")]
-    body.sort(key=lambda record: record.time_ns)
+        marks += [_phase(min(faults), "fault"), _phase(max(faults), "heal")]
+    body += [*marks[2:], _phase(last + 1, "final"), _phase(last + 1, "end")]
+    body.sort(key=lambda record: record["time_ns"])
     records = [*marks[:2], *body]
-    return [*records, End(last + 1, len(records))], number, unknown, (list(keys), list(members))
+    return (
+        [*records, {"record": "end", "time_ns": last + 1, "records": len(records)}],
+        number,
+        unknown,
+        (list(keys), list(members)),
+    )
+
+
+def _phase(time_ns: int, phase: str) -> Record:
+    return {"record": "phase", "time_ns": time_ns, "phase": phase}
+
+
+def _truth(time_ns: int, member: str, state: str, key: str) -> Record:
+    return {
+        "record": "truth", "time_ns": time_ns, "broker": member, "life": 1, "state": state, "writable": True, "version": "1",
+        "topics": [key], "timeout_ms": 0,
+    }  # fmt: skip
 
 
 def _is_independent(pairs: list[_Pair]) -> bool:
