@@ -210,7 +210,8 @@ def _records(
             body.append(
                 {
                     "record": "invoke", "time_ns": began.time_ns, "op": number, "kind": kind,
-                    "client": f"process-{began.process}", "key": key, "value": said, "node": None, "level": None, "probe": None, "topics": topics,
+                    "client": f"process-{began.process}", "key": key, "value": said, "node": None, "level": None, "probe": None,
+                    "topics": topics,
                 }
             )  # fmt: skip
             if end is not None:
