@@ -57,7 +57,7 @@ def _of_routes(metric: Metric) -> Metric:
     title = metric.title
     for kv, route in (
         ("keys", "topics"), ("key", "topic"), ("final reads", "final look-ups"), ("reads", "look-ups"), ("read ", "look-up "),
-        ("writes", "registrations"), ("write", "registration"), ("delete ", "unregistration "), ("writer", "broker"),
+        ("writer", "broker"), ("writes", "registrations"), ("write", "registration"), ("delete ", "unregistration "),
     ):  # fmt: skip
         title = title.replace(kv, route)
     unit = {"keys": "topics", "reads": "look-ups"}.get(metric.unit, metric.unit)

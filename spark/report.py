@@ -191,7 +191,9 @@ def _comparison(results: Results) -> str:
         runs = " / ".join(str(row["runs"]) if row else "-" for row in (ap, cp))
         uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
         unit = about.unit + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
-        lines.append(f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td><td>{runs}</td></tr>")
+        lines.append(
+            f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td><td class='number'>{runs}</td></tr>"
+        )
     return "\n".join([*lines, "</table></div>"])
 
 
