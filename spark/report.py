@@ -192,7 +192,8 @@ def _comparison(results: Results) -> str:
         uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
         unit = about.unit + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
         lines.append(
-            f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td><td class='number'>{runs}</td></tr>"
+            f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td>"
+            f"<td class='number'>{runs}</td></tr>"
         )
     return "\n".join([*lines, "</table></div>"])
 
