@@ -123,7 +123,7 @@ class Broker:
                 life.acknowledged_ns[machine.name] = sent_ns
                 life.acknowledged_count = max(life.acknowledged_count, count)
 
-        wire.call(lambda server, c: self._brokers.register(server, c, command, count), answered)
+        wire.call(lambda server, c: self._brokers.register(server, c, command), answered)
         self._world.after(3 * SECOND, self._give_up, life, machine, sent_ns)
 
     def _compared(self, answer: object) -> None:
@@ -239,7 +239,7 @@ class Brokers:
         self._shown: set[Key] = set()
         self._arrived_ns: dict[Key, int] = {}
         """When a registration of this address last reached a node."""
-        self._memos: dict[tuple[int, Key], tuple[int, int]] = {}
+        self._memos: dict[tuple[int, Key], tuple[RegisterBroker, int]] = {}
         self.drain_ns = 15 * SECOND
         self.counts = {"registrations": 0, "renewals": 0, "reads": 0, "reads of a heard broker": 0, "brokers dropped": 0}
         cluster.on_failure = lambda text: invariants.violated("exception", text)
@@ -309,21 +309,21 @@ class Brokers:
     def _mend(wire: Wire) -> None:
         wire.is_cut = False
 
-    def register(self, server: NameServer, connection: SimulatedConnection, command: RegisterBroker, count: int) -> object:
+    def register(self, server: NameServer, connection: SimulatedConnection, command: RegisterBroker) -> object:
         """Code 103 at a node, with a memo like the server's."""
         key = (command.cluster_name, command.broker_addr)
         self._arrived_ns[key] = self.world.now_ns
         self.counts["registrations"] += 1
         slot = (id(server), key)
         generation = server.node.state.group_generation(command.broker_name)
-        if self._memos.get(slot) == (count, generation):
+        if self._memos.get(slot) == (command, generation):
             renewed = server.node.renew_unchanged(*key, connection)
             if isinstance(renewed, Future):
                 self.counts["renewals"] += 1
                 return or_else(renewed, lambda: server.node.register(command, connection))
         outcome = server.node.register(command, connection)
         if isinstance(outcome, Future):
-            outcome.add_done_callback(lambda future: self._remember(server, slot, command, count, generation, future))
+            outcome.add_done_callback(lambda future: self._remember(server, slot, command, generation, future))
         return outcome
 
     def _remember(
@@ -331,7 +331,6 @@ class Brokers:
         server: NameServer,
         slot: tuple[int, Key],
         command: RegisterBroker,
-        count: int,
         generation: int,
         future: "Future[Result]",
     ) -> None:
@@ -340,7 +339,7 @@ class Brokers:
         result, state = future.result(), server.node.state
         same_generation = state.group_generation(command.broker_name) == generation
         if not result.changed and result.epoch is not None and same_generation and state.unchanged_result(command) is not None:
-            self._memos[slot] = (count, generation)
+            self._memos[slot] = (command, generation)
 
     # Reads
 
