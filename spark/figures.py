@@ -125,7 +125,7 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     typical = median([row["end_s"] for row in ends.values()])
     axis.axvspan(0, typical, color="#00000014", label=f"fault (median {typical:.1f} s)", linewidth=0)
     axis.set(xlabel="time since the fault began (s)", ylabel="divergence (Jaccard distance)", ylim=(0, None))
-    axis.legend()
+    _legend(axis)
     return mode_of
 
 
@@ -174,6 +174,18 @@ def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     return shown
 
 
+def _log_scale(axis: Axes) -> None:
+    """Logarithmic along x where there is something that can be shown so."""
+    if math.isfinite(axis.dataLim.minposx):
+        axis.set_xscale("log")
+
+
+def _legend(axis: Axes, **how: Any) -> None:
+    """A legend where there is something to explain."""
+    if axis.get_legend_handles_labels()[0]:
+        axis.legend(**how)
+
+
 def _windows(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     for axis, about in zip(axes, (KV, ROUTES), strict=True):
         for mode in _modes(results.windows):
@@ -182,9 +194,10 @@ def _windows(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 xs, ys = [max(row["window_ms"], 0.1) for row in rows], [100 * row["quantile"] for row in rows]
                 label = f"{mode.upper()} ({rows[0]['writes']:,} writes)"
                 axis.plot([*xs, 2e4], [*ys, 100], color=COLOURS[mode], label=label, drawstyle="steps-post")
-        axis.set(xscale="log", xlabel="how long the old version was still read (ms)", title=f"of the {about}", ylim=(0, 102))
+        _log_scale(axis)
+        axis.set(xlabel="how long the old version was still read (ms)", title=f"of the {about}", ylim=(0, 102))
         axis.set_xticks([0.1, 1, 10, 100, 1000, 10000], ["none", "1", "10", "100", "1,000", "10,000"])
-        axis.legend(loc="lower right")
+        _legend(axis, loc="lower right")
     axes[0].set_ylabel("acknowledged writes (%)")
     return [run["run"] for run in results.runs] if results.windows else []
 
@@ -205,10 +218,11 @@ def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             axis.plot(
                 ages, shares, LINES.get(level, "-"), color=COLOURS[mode], marker=".", label=f"{mode.upper()}, {level} reads"
             )
+        _log_scale(axis)
         axis.axhline(99, color="#0006", linewidth=0.8)
         axis.annotate("99 %", (0.002, 99), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
-        axis.set(xscale="log", xlabel="time between a write's acknowledgement and a read (ms)", title=f"of the {about}")
-        axis.legend(loc="lower right")
+        axis.set(xlabel="time between a write's acknowledgement and a read (ms)", title=f"of the {about}")
+        _legend(axis, loc="lower right")
     axes[0].set(ylabel="reads that see the write or a newer one (%)", ylim=(None, 101.5))
     return {row["run"] for row in results.visibility}
 
@@ -232,7 +246,7 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         shown += [row["run"] for row in rows]
         axis.set(xlabel="length of the fault (s)", ylabel=label)
         axis.set_ylim(bottom=-0.1)
-        axis.legend()
+        _legend(axis)
     return shown
 
 
@@ -254,7 +268,7 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             axis.annotate(phase, (x, y), textcoords="offset points", xytext=(6, -12 if below else 6), color=colour, fontsize=9)
     axis.set(xlabel="yield: asked and answered in time (%)", ylabel="harvest: right brokers in the answer (%)")
     axis.margins(0.12)
-    axis.legend(loc="lower left")
+    _legend(axis, loc="lower left")
     return shown
 
 
@@ -277,7 +291,7 @@ def _sides(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     titles = ("not cut off\nfrom anybody", "side with most\nof the nodes", "cut-off side")
     axis.set_xticks([x + 0.19 for x in range(len(sides))], titles)
     axis.set(ylabel="answered in time during the fault (%)", ylim=(0, 105))
-    axis.legend(loc="upper right", ncols=2, bbox_to_anchor=(1, 1.12))
+    _legend(axis, loc="upper right", ncols=2, bbox_to_anchor=(1, 1.12))
     return shown
 
 
@@ -295,8 +309,9 @@ def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 [row["latency_ms"] for row in rows], [100 * row["quantile"] for row in rows],
                 LINES.get(level, "-"), color=COLOURS[mode], label=label,
             )  # fmt: skip
-        axis.set(xscale="log", xlabel="latency (ms)", title=title, ylim=(0, 102))
-        axis.legend(fontsize=8)
+        _log_scale(axis)
+        axis.set(xlabel="latency (ms)", title=title, ylim=(0, 102))
+        _legend(axis, fontsize=8)
     axes[0].set_ylabel("operations answered (%)")
     return [run["run"] for run in results.runs] if results.latencies else []
 
