@@ -8,7 +8,8 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
   holds one, and ``connectionLossGraceMs`` have passed since: a restart of the connection is not a death.
 - A connection that this side closed, or that ended with its node, says nothing: its broker stays until it is silent.
 - A node that the leader cannot hear holds whatever it held when it was last heard, and if this leader never had its list,
-  everything; for one broker time-out counted from when it was last heard.
+  everything; for one broker time-out counted from when it was last heard, and one and a half from when anybody is known to have
+  heard the broker: who lives is heard at least twice in a time-out, and nodes that are restarted in turn keep no dead one.
 - A removal of code 104 is *late* if after its own connection registered last another connection of the broker came to some
   node that had one already. A broker has one to each node, so it was restarted or has reconnected, and if it is leaving now, it
   says so over that connection too. If its own connection came less than ROUND_MS before that one, both are of one process, which
@@ -404,15 +405,15 @@ class LeaseTable:
 
     def _verdict(self, lease: Lease, silent_nodes: dict[str, _Node], now_ms: float) -> bool | None:
         """True: gone, False: silent, None: alive as far as can be known."""
-        last_ms, is_held = self._look(lease)
-        protected = is_held
+        heard_ms, is_held = self._look(lease)
+        last_ms, protected = heard_ms, is_held
         for name, node in silent_nodes.items():
             record = node.records.get(lease.key)
             if node.is_complete and (record is None or record.state not in (HELD, RELEASED)):
                 continue
             last_ms = max(last_ms, self._last_heard(name, node))
             protected = True
-        if now_ms > last_ms + lease.timeout_ms:
+        if now_ms > min(last_ms, heard_ms + lease.timeout_ms / 2) + lease.timeout_ms:
             return False
         if protected or not self._is_gone(lease, now_ms) or self._may_be_held(lease, now_ms):
             return None

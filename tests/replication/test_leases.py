@@ -94,6 +94,17 @@ def test_a_node_that_cannot_be_heard_holds_for_one_time_out() -> None:
     assert leader.due() == [Expiry(KEY, 7, False)]
 
 
+def test_nodes_that_fall_silent_one_after_the_other_do_not_keep_a_dead_broker() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(entry(HELD),), n3=(entry(HELD),))
+    leader.run(5_000)
+    leader.run(4_000, silent=("n2",))
+    leader.run(5_750, silent=("n3",))
+    assert leader.due() == [], "n3 was heard 5.75 s ago, the broker 14.75 s ago"
+    leader.run(500, silent=("n3",))
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
 def test_a_node_that_never_held_it_does_not_delay_the_drop_when_it_is_silent() -> None:
     leader = Leader()
     leader.lists(n1=(entry(HELD),), n2=(), n3=())
