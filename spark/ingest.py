@@ -234,8 +234,11 @@ def read_lines(spark: SparkSession, paths: Sequence[str]) -> Traces:
         .select("value", path)
         .where(~F.col("value").startswith(f'{{"record":"{OBSERVE}"') & F.is_valid_utf8("value"))
     )
-    parsed = text.select(F.from_json("value", _with_corrupt(RECORDS), _PARSED).alias("parsed"), "path").select("parsed.*", "path")
-    events = parsed.where(F.col("record") != OBSERVE)
+    # Spark takes an array for as many records as it has elements, and one without any for no line.
+    array = F.ltrim("value").startswith("[").alias("array")
+    parsed = text.select(F.from_json("value", _with_corrupt(RECORDS), _PARSED).alias("parsed"), array, "path")
+    parsed = parsed.select("parsed.*", "array", "path").where(F.col("array") | (F.col("record") != OBSERVE))
+    events = parsed.withColumn(CORRUPT, F.when(F.col("array"), F.lit("an array")).otherwise(F.col(CORRUPT))).drop("array")
     return Traces(*(table.withColumn(CORRUPT, F.coalesce(F.col(CORRUPT), _wrong())) for table in (observations, events)))
 
 

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def spoiled(line: bytes, chooser: random.Random) -> bytes:
-    """A line with one thing wrong, or nothing. Spark takes a JSON array for as many rows as it has elements, so there is none."""
+    """A line with one thing wrong, or nothing. Spark takes an array for as many rows as it has elements, so those are empty."""
     match chooser.randrange(8):
         case 0:
             return line[: chooser.randrange(1, len(line))]
@@ -27,7 +27,9 @@ def spoiled(line: bytes, chooser: random.Random) -> bytes:
         case 4:
             return line.replace(b'"record"', b'"recorded"')
         case 5:
-            return chooser.choice((b"{}", b"null", b"3", b'"record"', b'{"record":null}', b'{"record":5,"time_ns":1}'))
+            return chooser.choice(
+                (b"{}", b"[]", b" [ ]", b"null", b"3", b'"record"', b'{"record":null}', b'{"record":5,"time_ns":1}')
+            )
         case 6:
             return line + line
         case _:
