@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 from tests.support.relay import Relay
 
 T = TypeVar("T")
-LIMIT_S = 120.0
+LIMIT_S = 60.0
 """How long a condition may take to come true on a busy machine."""
 PAUSE_S = 0.05
 
