@@ -27,6 +27,7 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key, Report
@@ -68,9 +69,22 @@ class _Broker:
     """When the newest connection came that was not the first: a broker has one, so it lost the other or is another process."""
 
 
+class Sign(Enum):
+    """What came over a connection."""
+
+    REGISTRATION = "registration"
+    """Of what is in force now."""
+    OVERTAKEN = "overtaken"
+    """Of another data version than the one in force."""
+    ALIVE = "alive"
+    """A heartbeat, or a question about the data version in force."""
+
+
 class Registered(NamedTuple):
     """What a connection registered or renewed last for a broker."""
 
+    sign: Sign
+    """OVERTAKEN: that is all that is known of its process, which may be an earlier one."""
     epoch: int
     at_ms: float
     order: int
@@ -95,9 +109,9 @@ class Attachments:
         self._order = 0
         self.changed: dict[Key, None] = {}
 
-    def attach(self, key: Key, epoch: int, connection_id: int, now_ms: float, is_registration: bool = True) -> None:
-        """A sign of life came over this connection. One that is no registration, or a late copy of one, may come from a process
-        whose registration with an earlier epoch came over it: then that stays what this connection registered last."""
+    def attach(self, key: Key, epoch: int, connection_id: int, now_ms: float, sign: Sign = Sign.REGISTRATION) -> None:
+        """A sign of life came over this connection. One that is no registration of what is in force may come from an earlier
+        process: what this connection registered before with another epoch stays what it registered last."""
         broker = self._broker(key, now_ms)
         if epoch < broker.epoch:
             return
@@ -115,8 +129,10 @@ class Attachments:
             broker.had_connection = True
         broker.heard_ms = max(broker.heard_ms, now_ms)
         broker.ended = HELD
-        if is_registration or before is None or before.epoch == epoch:
-            of_connection[key] = Registered(epoch, now_ms, self._order, came_ms)
+        if sign is Sign.REGISTRATION or before is None or (before.sign is Sign.ALIVE and sign is Sign.OVERTAKEN):
+            of_connection[key] = Registered(sign, epoch, now_ms, self._order, came_ms)
+        elif before.epoch == epoch:
+            of_connection[key] = Registered(before.sign, epoch, now_ms, self._order, came_ms)
         self.changed[key] = None
 
     def learn(self, key: Key, heard_ms: float) -> None:

@@ -22,7 +22,7 @@ from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
 from replicated_namesrv.replication.leading import ACCEPTED
-from replicated_namesrv.replication.leases import Registered
+from replicated_namesrv.replication.leases import Registered, Sign
 from replicated_namesrv.replication.machine import (
     NO_REGISTRATION,
     Applied,
@@ -151,14 +151,14 @@ class Registrations:
             if is_expired and connection is not None and not attachments.brokers_of(connection_id):
                 connection.close(CloseReason.OURS)
 
-    def _attach(self, key: Key, epoch: int, connection: Connection, is_registration: bool) -> None:
+    def _attach(self, key: Key, epoch: int, connection: Connection, sign: Sign) -> None:
         attachments, now, connection_id = self._signs.attachments, self._signs.now_ms, connection.connection_id
         if connection_id in self._ended:  # it ended while the registration was under way
-            attachments.attach(key, epoch, connection_id, now, is_registration)
+            attachments.attach(key, epoch, connection_id, now, sign)
             attachments.lose(connection_id, self._ended[connection_id], now)
         elif connection_id in self._opened:
             self._carriers[connection_id] = connection
-            attachments.attach(key, epoch, connection_id, now, is_registration)
+            attachments.attach(key, epoch, connection_id, now, sign)
 
     # Registrations
 
@@ -227,7 +227,7 @@ class Registrations:
             raise UnavailableError(str(applied.ignored))
         held = self._machine.state.registration(*key)
         if held is not None and held.epoch == applied.result.epoch:
-            self._attach(key, held.epoch, connection, applied.ignored is None)
+            self._attach(key, held.epoch, connection, Sign.REGISTRATION if applied.ignored is None else Sign.OVERTAKEN)
             self._signs.report_soon()
         return applied.result
 
@@ -255,15 +255,15 @@ class Registrations:
             self._refused[connection.connection_id, key] = received
         return None
 
-    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, is_registration: bool = True) -> int:
-        self._attach(key, epoch, connection, is_registration)
+    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, sign: Sign = Sign.REGISTRATION) -> int:
+        self._attach(key, epoch, connection, sign)
         return await self._signs.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """See NameService; the leader is told with the next report."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is not None:
-            self._attach((cluster_name, broker_addr), registration.epoch, connection, is_registration=False)
+            self._attach((cluster_name, broker_addr), registration.epoch, connection, Sign.ALIVE)
 
     async def query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
         """Code 322: a linearizable read that renews; while a removal is proposed it waits for the outcome."""
@@ -274,7 +274,8 @@ class Registrations:
                 registration = state.registration(*key)
                 if registration is None:
                     return DataVersionAnswer(True, None)
-                verdict = await self._renew(key, registration.epoch, 0, connection, is_registration=False)
+                sign = Sign.ALIVE if data_version in (None, registration.data_version) else Sign.OVERTAKEN
+                verdict = await self._renew(key, registration.epoch, 0, connection, sign)
                 current = state.registration(*key)
                 if verdict == ACCEPTED and current is not None:
                     return DataVersionAnswer(data_version != current.data_version, current.data_version)
@@ -304,17 +305,23 @@ class Registrations:
                     removal = replace(removal, epoch=registered.epoch)
                     if self._signs.attachments.came_back(key, registered):
                         continue
+                    if registered.sign is Sign.OVERTAKEN:
+                        raise self._not_taken(removal, connection, "another data version than its connection told of is in force")
                 else:  # what was acknowledged before counts, wherever
                     await self.confirm()
                     registration = self._machine.state.registration(*key)
                     removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
                 if await self._signs.remove(removal, registered) == LATE:
-                    # Restarted, or reconnected to another node and leaving: who leaves says so over the newer connection too.
-                    if connection is not None:
-                        connection.close(CloseReason.OURS)
-                    raise UnavailableError(f"{removal.broker_addr} has a newer connection to another node")
+                    raise self._not_taken(removal, connection, "it has a newer connection to another node")
                 await self._removed_here()
         return Result()
+
+    @staticmethod
+    def _not_taken(removal: BrokerRemoval, connection: Connection | None, why: str) -> UnavailableError:
+        """Of an earlier process, or of one that reconnected elsewhere: who leaves says so over its newer connections too."""
+        if connection is not None:
+            connection.close(CloseReason.OURS)
+        return UnavailableError(f"{removal.broker_addr} is not removed: {why}")
 
     async def _removed_here(self) -> None:
         try:

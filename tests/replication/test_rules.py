@@ -404,6 +404,34 @@ def test_what_an_earlier_life_said_last_does_not_arm_its_late_unregistration(hel
         assert cluster.counters() == {3}
 
 
+@pytest.mark.parametrize("held_back", ["late copy", "322", "heartbeat, 322, late copy"])
+def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one(held_back: str) -> None:
+    """The link was held back when the earlier life came, so that all it ever said arrives after the later life's registration."""
+    with virtual_cluster() as cluster:
+        early, other = cluster.wire("n1"), cluster.wire("n2")
+        cluster.heartbeat(early)  # opened, before anybody has registered
+        cluster.register(other, registration(1))
+        cluster.unregister(other)
+        for name in ("n2", "n3"):
+            assert cluster.register(cluster.wire(name), registration(3)).code == 0
+        cluster.run(0.5)
+        if "heartbeat" in held_back:
+            cluster.heartbeat(early)
+        if "322" in held_back:
+            cluster.query(early, registration(1).data_version)
+        if "late copy" in held_back:
+            assert cluster.register(early, registration(1)).code == 0
+        assert cluster.unregister(early) is None, "nobody knows whose it is"
+        cluster.run(0.5)
+        assert cluster.is_shown()
+        assert cluster.counters() == {3}
+        own = cluster.wire("n1")
+        assert cluster.register(own, registration(3)).code == 0
+        assert cluster.unregister(own).code == 0
+        cluster.run(0.2)
+        assert cluster.is_gone()
+
+
 def test_one_unregistration_suffices_though_others_registered_later() -> None:
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
