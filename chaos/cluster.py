@@ -19,7 +19,7 @@ import aiohttp
 from replicated_namesrv import provision
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.links import Links
-from replicated_namesrv.chaos.processes import ChildProcess, Ports, ProcessError
+from replicated_namesrv.chaos.processes import ChildProcess, Ended, Ports, ProcessError
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
 
 START_TIMEOUT_S = 60.0
@@ -77,6 +77,8 @@ class Cluster:
         self.links = Links(self.client, self.nodes)
         self._mode, self._settings = mode, tuple(settings)
         self._toxiproxy: ChildProcess | None = None
+        self.toxiproxy_version: str
+        """As the server tells it, once it runs."""
         self.session: aiohttp.ClientSession
 
     @property
@@ -124,7 +126,7 @@ class Cluster:
         while True:
             self._toxiproxy.check()
             try:
-                await asyncio.to_thread(self.client.version)
+                self.toxiproxy_version = await asyncio.to_thread(self.client.version)
                 return
             except ToxiproxyError:
                 if time.monotonic() > deadline:
@@ -169,10 +171,19 @@ class Cluster:
             await asyncio.sleep(0.05)
         raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
 
-    def check(self) -> None:
-        """Raises ProcessError if a node has ended by itself: at this moment all should run."""
-        for node in self.nodes.values():
-            node.process.check()
+    def ended(self) -> list[tuple[Node, Ended]]:
+        """Nodes that ended and nobody here had told them to."""
+        return [(node, ended) for node in self.nodes.values() if (ended := node.process.ended) is not None]
+
+    @property
+    def toxiproxy_runs(self) -> bool:
+        """Without it no link is what it should be."""
+        return self._toxiproxy is not None and self._toxiproxy.running
+
+    def check_toxiproxy(self) -> None:
+        """Raises ProcessError if it has ended."""
+        if self._toxiproxy is not None:
+            self._toxiproxy.check()
 
     async def leader(self) -> str | None:
         """Who leads, by the word of the nodes themselves: the one of the highest term. None in AP, or if nobody does."""

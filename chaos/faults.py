@@ -73,7 +73,8 @@ def _targets(target: str, topology: Topology, leader: str | None, rng: random.Ra
         case "all":
             return topology.nodes
     if target not in topology.nodes:
-        raise SettingError(f"fault target {target!r}: leader, follower, random, all or one of {', '.join(topology.nodes)}")
+        known = ", ".join(("leader", "follower", "random", "all", *topology.nodes))
+        raise SettingError(f"target = {target!r}: one of {known} is expected")
     return (target,)
 
 
@@ -98,7 +99,7 @@ def _links(
             return (middle,), topology.crossing([rest[:half], rest[half:]], spec.scope)
         case Kind.PARTIAL:
             pairs = [(a, b) for a in nodes for b in nodes if a < b]
-            cut = [pair for pair in pairs if rng.random() < 0.4] or [rng.choice(pairs)]
+            cut = [pair for pair in pairs if rng.random() < 0.4] or rng.sample(pairs, min(1, len(pairs)))
             return nodes, [link for link in topology.peer_links() if tuple(sorted(link)) in cut]
         case Kind.DEGRADE:
             touching = [link for link in topology.links if link.target in targets or link.source in targets]

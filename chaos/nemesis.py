@@ -12,9 +12,12 @@ from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
 from replicated_namesrv.chaos.links import Impairment
+from replicated_namesrv.chaos.processes import ProcessError
 from replicated_namesrv.chaos.recorder import Recorder
-from replicated_namesrv.chaos.records import Fault
+from replicated_namesrv.chaos.records import CRASH, KILLED, Fault
 from replicated_namesrv.chaos.scenario import FaultSpec, Kind
+
+WATCH_S = 0.1
 
 
 class Nemesis:
@@ -111,6 +114,24 @@ class Nemesis:
                     node.wipe()
                 await node.process.start()
         self._edge(number, "end", began_ns, spec, made)
+
+    async def watch_processes(self) -> None:
+        """Until a process has ended that nobody here told to; ``check_processes`` then says which."""
+        while not self._cluster.ended() and self._cluster.toxiproxy_runs:  # noqa: ASYNC110 - nobody sets an event at a death
+            await asyncio.sleep(WATCH_S)
+
+    def check_processes(self) -> None:
+        """Raises ProcessError if a node has ended unasked, which is recorded as a fault without an end, or Toxiproxy has."""
+        for node, ended in self._cluster.ended():
+            now_ns = self._recorder.now_ns()
+            what = f"{CRASH if ended.by_itself else KILLED}: {ended.how}"
+            now = sides(self._topology.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
+            self._recorder.write(Fault(now_ns, 0, "start", now_ns, what, None, [node.name], [], now))
+        for node, ended in self._cluster.ended():
+            why = "by itself" if ended.by_itself else "though nothing in this run ended it"
+            said = " | ".join(node.process.last_lines())
+            raise ProcessError(f"{node.name} ended {why} ({ended.how}), see {node.log_file}: {said}")
+        self._cluster.check_toxiproxy()
 
     def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:
         """Links change one by one: a broker may be dropped from the moment at which its first is touched."""

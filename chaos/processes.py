@@ -1,7 +1,8 @@
 """Child processes that cannot outlive this one.
 
-Each runs in a process group of its own, so that Ctrl-C reaches only the harness, which then ends its children in order. Against
-a harness that is killed without a chance to act, the kernel ends each child, paused ones too.
+Each runs in a process group of its own, so that Ctrl-C reaches only the harness, which then ends its children in order; signals
+go to the whole group, so that a command may be a script that starts the program. Against a harness that is killed without a
+chance to act, the kernel ends each child, paused ones too (but not what a script started without ``exec``).
 """
 
 import asyncio
@@ -14,12 +15,14 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from replicated_namesrv import provision
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.orphans import die_with
 
+OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
+"""Ended by one of these, a process was ended by somebody, an operator or the kernel that ran out of memory."""
 STOP_TIMEOUT_S = 10.0
 """How long a child may take to stop by itself before it is killed."""
 PORT_FIRST, PORT_END = 25_000, 28_000
@@ -28,6 +31,15 @@ PORT_FIRST, PORT_END = 25_000, 28_000
 
 class ProcessError(NamesrvError):
     """A process did not start or ended too early; the text says which and where its output is."""
+
+
+class Ended(NamedTuple):
+    """A process that ended though nobody here had told it to."""
+
+    by_itself: bool
+    """False: in order (exit status 0), or by a signal that others send."""
+    how: str
+    """``exit status 1``, ``SIGSEGV``."""
 
 
 class ChildProcess:
@@ -40,6 +52,7 @@ class ChildProcess:
         self._environment = {**os.environ, **(environment or {})}
         self._process: asyncio.subprocess.Process | None = None
         self.paused = False
+        self._told_to_end = False
 
     @property
     def pid(self) -> int | None:
@@ -55,6 +68,16 @@ class ChildProcess:
     def state(self) -> str:
         """running, paused or dead."""
         return "dead" if not self.running else "paused" if self.paused else "running"
+
+    @property
+    def ended(self) -> Ended | None:
+        """How it ended, if it was started and ended unasked."""
+        code = self._process.returncode if self._process is not None else None
+        if code is None or self._told_to_end:
+            return None
+        if code >= 0:
+            return Ended(code > 0, f"exit status {code}")
+        return Ended(-code not in OUTSIDE_SIGNALS, signal.Signals(-code).name)
 
     async def start(self) -> None:
         """Raises ProcessError."""
@@ -73,7 +96,7 @@ class ChildProcess:
                 )
         except OSError as cause:
             raise ProcessError(f"{self.name} cannot be started: {cause}") from cause
-        self.paused = False
+        self.paused = self._told_to_end = False
 
     def check(self) -> None:
         """Raises ProcessError with the end of its output, if it has ended."""
@@ -100,6 +123,7 @@ class ChildProcess:
 
     async def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
+        self._told_to_end = True
         self._signal(signal.SIGKILL)
         if self._process is not None:
             await self._process.wait()
@@ -109,18 +133,31 @@ class ChildProcess:
         """SIGTERM, and SIGKILL if it is still there after ``timeout_s``."""
         if self._process is None:
             return
+        self._told_to_end = True
+        self._signal(signal.SIGTERM)
         if self.paused:
             self.resume()
-        self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self._process.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._process.wait()
+                while self._group_lives():  # noqa: ASYNC110 - nobody tells of what is no child of this process
+                    await asyncio.sleep(0.02)
         except TimeoutError:
             await self.kill()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None and (self._process.returncode is None or self._group_lives()):
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.killpg(self._process.pid, number)
+
+    def _group_lives(self) -> bool:
+        """Whether anybody of the group is left, as when a script ends before the program that it started."""
+        assert self._process is not None
+        try:
+            os.killpg(self._process.pid, 0)
+        except OSError:
+            return False
+        return True
 
 
 class Ports:

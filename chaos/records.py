@@ -23,6 +23,8 @@ TRACE_FILE = "trace.jsonl"
 MANIFEST_FILE = "manifest.json"
 READ_ONLY, READ_WRITE = "4", "6"
 """Values of the kinds write-perm and perm, as in RocketMQ's routes."""
+CRASH, KILLED = "crash", "killed"
+"""A fault that no scenario asks for, ``crash: how`` or ``killed: how``: a node ended by itself, or somebody else ended it."""
 LINE_BYTES_MAX = 4 << 20
 
 

@@ -1,14 +1,15 @@
 """What a run says when it is over: verdict.json, history.jsonl, timeline.html, and lines and tables for people."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.chaos.checks import Judgement, judge
 from replicated_namesrv.chaos.checks.linear import kv_history, registration_history
 from replicated_namesrv.chaos.checks.story import Story
-from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, TraceError, read_trace
+from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, TraceError, read_trace
 from replicated_namesrv.chaos.timeline import render
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.verify import Operation, write_history
@@ -41,16 +42,35 @@ def load_story(folder: Path) -> Story:
         manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError) as cause:
         raise TraceError(f"{folder / MANIFEST_FILE}: cannot be read ({cause}); give the folder of a run") from cause
-    return Story(read_trace(folder / TRACE_FILE), manifest)
+    trace = read_trace(folder / TRACE_FILE)
+    with _sense(folder):
+        if manifest["schema"] != SCHEMA_VERSION:
+            raise TraceError(
+                f"{folder / MANIFEST_FILE}: schema version {manifest['schema']}, this version reads {SCHEMA_VERSION}"
+            )
+        return Story(trace, manifest)
+
+
+@contextmanager
+def _sense(folder: Path) -> Iterator[None]:
+    """Files of a run that parse and yet make no sense, because somebody changed them. Raises TraceError."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as cause:
+        raise TraceError(
+            f"{folder}: manifest and trace are not what a run leaves ({type(cause).__name__}: {cause}); changed by hand?"
+        ) from cause
 
 
 def conclude(folder: Path, judged_as: str | None = None) -> tuple[Judgement, dict[str, Any]]:
     """Judge the run in ``folder`` and write all that follows from its trace. Raises TraceError, StorageError."""
     story = load_story(folder)
-    judgement = judge(story, judged_as or story.manifest["judged_as"])
+    with _sense(folder):
+        judgement = judge(story, judged_as or story.manifest["judged_as"])
+        picture = render(story, judgement).encode()
+        verdict = {**_naming(story.manifest), "complete": judgement.complete, **judgement.as_json()}
     write_history(folder / HISTORY_FILE, history(story))
-    write_atomically(folder / TIMELINE_FILE, render(story, judgement).encode())
-    verdict = {**_naming(story.manifest), **judgement.as_json()}
+    write_atomically(folder / TIMELINE_FILE, picture)
     write_atomically(folder / VERDICT_FILE, json.dumps(verdict, indent=1).encode())
     return judgement, verdict
 

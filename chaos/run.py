@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -22,15 +23,17 @@ import replicated_namesrv
 from replicated_namesrv.chaos.cluster import NODE_COMMAND, Cluster
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.faults import expand
+from replicated_namesrv.chaos.faults import plan as draw_plan
 from replicated_namesrv.chaos.nemesis import Nemesis
 from replicated_namesrv.chaos.observer import Observer
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, End, Header, Phase, TraceWriter
-from replicated_namesrv.chaos.scenario import Scenario
+from replicated_namesrv.chaos.scenario import Kind, Scenario
 from replicated_namesrv.chaos.watcher import Watcher
 from replicated_namesrv.chaos.workload import Cast, Workload
+from replicated_namesrv.errors import SettingError
 from replicated_namesrv.files import write_atomically
-from replicated_namesrv.provision import TOXIPROXY_VERSION
+from replicated_namesrv.settings import load_settings
 
 OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5
@@ -79,7 +82,15 @@ class RunPlan:
 
 
 async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
-    """Do it in the empty folder ``folder``. Raises NamesrvError or ProvisionError where the run cannot be made."""
+    """Do it in the empty folder ``folder``; SIGTERM and SIGHUP cancel it.
+
+    Raises NamesrvError or ProvisionError where the run cannot be made or goes wrong; then there may be a trace nevertheless.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     scenario = plan.timed()
     rng = random.Random(f"{scenario.name} {plan.seed} {plan.nodes}")
     settings = [*NODE_SETTINGS, *scenario.settings]
@@ -88,9 +99,9 @@ async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
     cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
     system_rng = random.SystemRandom()
     async with Cluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, plan.node_command) as cluster:
-        say(f"starting {plan.nodes} nodes, mode {plan.mode}")
+        say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         await cluster.start(say)
-        manifest = _manifest(plan, scenario, folder, cast, cluster)
+        manifest = _manifest(plan, scenario, folder, cast, cluster, settings)
         write_atomically(folder / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         writer = TraceWriter(folder / TRACE_FILE)
         try:
@@ -129,19 +140,19 @@ class _Stage:
 
     async def play(self) -> None:
         """From the first registration to the last read."""
-        works = (self._observer.run(), self._watcher.run(), self._workload.watch_own_pauses())
-        background = [asyncio.create_task(work) for work in works]
+        works = (self._phases(), self._nemesis.watch_processes(), self._observer.run(), self._watcher.run())
+        tasks = [asyncio.create_task(work) for work in (*works, self._workload.watch_own_pauses())]
         try:
-            await self._phases()
-            for task in background:
-                if task.done():
-                    await task
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._nemesis.check_processes()  # a process that is gone explains whatever else went wrong
+            for task in done:
+                await task
         except ExceptionGroup as group:
             raise _first(group) from group
         finally:
-            for task in background:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._workload.close()
 
     async def _phases(self) -> None:
@@ -160,12 +171,10 @@ class _Stage:
         await self._cluster.links.reset()
         self._phase("heal")
         workload.complain()
-        self._cluster.check()
         await workload.calm()
         await self._settle(timing.heal_s)
         self._phase("final")
         workload.complain()
-        self._cluster.check()
         await workload.end()
         await workload.final_reads(timing.final_s)
         self._observer.at_edge()
@@ -187,6 +196,30 @@ class _Stage:
         self._say(f"phase {name}: {self._recorder.succeeded} of {self._recorder.issued} operations succeeded so far")
 
 
+def check_fits(plan: RunPlan) -> None:
+    """Raises SettingError: a fault of the scenario names a node that a cluster of this size does not have, or does nothing in it;
+    or a setting is unknown to the product's own nodes."""
+    names = [f"n{number + 1}" for number in range(plan.nodes)]
+    topology, rng = Cast(plan.scenario.workload, names).topology(), random.Random(0)
+    for number, spec in enumerate(plan.scenario.fault, 1):
+        if spec.kind is Kind.RANDOM and plan.nodes > 1:
+            continue
+        try:
+            made = draw_plan(spec, topology, names[0], plan.cut, rng) if spec.kind is not Kind.RANDOM else None
+        except SettingError as cause:
+            raise SettingError(f"scenario {plan.scenario.name}: fault {number}: {cause}") from cause
+        if made is None or (made.effect is not None and not made.links):
+            raise SettingError(
+                f"scenario {plan.scenario.name}: fault {number}: {spec.kind} of {spec.target} touches nothing in a cluster of "
+                f"{plan.nodes}; take more nodes or another fault"
+            )
+    if plan.node_command == NODE_COMMAND:
+        try:
+            load_settings(flags=dict(setting.split("=", 1) for setting in plan.scenario.settings), environment={})
+        except SettingError as cause:
+            raise SettingError(f"scenario {plan.scenario.name}: settings: {cause}") from cause
+
+
 def _first(group: ExceptionGroup) -> Exception:
     """Of errors that came together the first: it is the one to tell."""
     error: Exception = group
@@ -195,7 +228,9 @@ def _first(group: ExceptionGroup) -> Exception:
     return error
 
 
-def _manifest(plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, cluster: Cluster) -> dict[str, Any]:
+def _manifest(
+    plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, cluster: Cluster, settings: Sequence[str]
+) -> dict[str, Any]:
     workload = scenario.workload
     return {
         "schema": SCHEMA_VERSION,
@@ -207,6 +242,7 @@ def _manifest(plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, clust
         "read_consistency": plan.read_consistency if plan.mode == "cp" else None,
         "judged_as": plan.judged_as or plan.mode,
         "cut": plan.cut.value,
+        "settings": list(settings),
         "nodes": [{"node": node.name, "listen": node.listen, "admin": node.admin} for node in cluster.nodes.values()],
         "clients": [
             {"client": name, "kind": kind, "node": name.removeprefix("pinned-") if kind == "pinned" else None}
@@ -226,7 +262,7 @@ def _manifest(plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, clust
         "versions": {
             "product": replicated_namesrv.__version__,
             "python": platform.python_version(),
-            "toxiproxy": TOXIPROXY_VERSION,
+            "toxiproxy": cluster.toxiproxy_version,
             "toxiproxy_python": metadata.version("toxiproxy-python"),
             "commit": _commit(),
             "source_sha256": _source_sha256(),

@@ -6,6 +6,8 @@ default; whatever it says that is not understood is refused by name, with what w
 
 import dataclasses
 import difflib
+import math
+import re
 import tomllib
 import types
 from dataclasses import dataclass, field
@@ -224,6 +226,9 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if hint == tuple[FaultSpec, ...]:
         if not isinstance(value, list):
             raise ValueError(f"{where}: tables are expected, [[fault]]")
+        for number, one in enumerate(value, 1):
+            if not isinstance(one, dict):
+                raise ValueError(f"fault {number} = {one!r}: a table is expected, [[fault]]")
         return tuple(_build(FaultSpec, one, f"fault {number}: ") for number, one in enumerate(value, 1))
     if hint == tuple[str, ...]:
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
@@ -236,8 +241,13 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if hint is float and type(value) is int:
         value = float(value)
     if type(value) is not hint:
-        raise ValueError(f"{where} = {value!r}: {'a number' if hint in (int, float) else hint.__name__} is expected")
+        raise ValueError(f"{where} = {value!r}: {_TYPES[hint]} is expected")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} = {value}: a finite number is expected")
     return value
+
+
+_TYPES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
 
 
 _CHOICES = {
@@ -247,6 +257,39 @@ _CHOICES = {
     "nodes": ("one", "all-but-one", "all"),
     "brokers": ("one", "all"),
 }
+_OF_LINKS = frozenset({"effect", "at_s", "for_s", "flap_s"})
+_USED = {
+    Kind.ISOLATE: _OF_LINKS | {"target", "scope"},
+    Kind.HALVES: _OF_LINKS | {"scope"},
+    Kind.ONE_WAY: _OF_LINKS | {"target", "scope", "direction"},
+    Kind.ACKS: _OF_LINKS | {"target"},
+    Kind.BRIDGE: _OF_LINKS | {"scope"},
+    Kind.PARTIAL: _OF_LINKS,
+    Kind.DEGRADE: _OF_LINKS | {"target", "scope"},
+    Kind.CUT_BROKERS: _OF_LINKS | {"target", "nodes", "brokers"},
+    Kind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes"},
+    Kind.KILL: {"target", "at_s", "for_s"},
+    Kind.PAUSE: {"target", "at_s", "for_s"},
+    Kind.RESTART: {"target", "at_s"},
+    Kind.ROLLING_RESTART: {"at_s"},
+    Kind.JOIN_EMPTY: {"target", "at_s", "for_s"},
+    Kind.HAND_OVER: {"target", "at_s"},
+    Kind.RANDOM: frozenset[str](),
+}
+"""What a fault of a kind may say of itself; anything else would be passed over in silence."""
+_SET_HERE = (
+    "mode",
+    "nodeId",
+    "listen",
+    "listenPort",
+    "adminListen",
+    "dataDir",
+    "peers",
+    "peerListen",
+    "peerDial",
+    "readConsistency",
+)
+"""Settings that are the run's own affair."""
 _RANGES = (
     ("timing", ("steady_s", "fault_s", "heal_s", "final_s"), 0.5, 3600),
     ("workload", ("groups", "topics", "kv_keys"), 1, 200),
@@ -260,6 +303,9 @@ _RANGES = (
 )
 
 
+_DEFAULT_FAULT = FaultSpec(Kind.ISOLATE)
+
+
 def _check(scenario: Scenario) -> None:
     for table, names, least, most in _RANGES:
         for name in names:
@@ -268,19 +314,42 @@ def _check(scenario: Scenario) -> None:
                 raise ValueError(f"{table}.{name} = {value}: {least} to {most} is expected")
     if scenario.nodes is not None and not 1 <= scenario.nodes <= 5:
         raise ValueError(f"nodes = {scenario.nodes}: 1 to 5 is expected")
+    if not re.fullmatch(r"\w[\w.+-]*", scenario.name):
+        raise ValueError(f"name = {scenario.name!r}: letters, digits, '.', '_', '+' and '-' are expected; it names a folder")
+    if scenario.workload.register_period_ms >= scenario.workload.broker_timeout_ms:
+        raise ValueError(
+            f"workload.register_period_ms = {scenario.workload.register_period_ms}: less than workload.broker_timeout_ms = "
+            f"{scenario.workload.broker_timeout_ms} is expected, or every broker would be dropped between two registrations"
+        )
     if scenario.workload.mortal not in ("silent", "dead", "none"):
         raise ValueError(f"workload.mortal = {scenario.workload.mortal!r}: silent, dead or none is expected")
     for setting in scenario.settings:
-        if "=" not in setting:
+        key, equals, _ = setting.partition("=")
+        if not equals:
             raise ValueError(f"settings: {setting!r} is not key=value")
+        if key in _SET_HERE:
+            raise ValueError(f"settings: {setting!r}: the run sets {key} itself; leave it out")
     for number, fault in enumerate(scenario.fault, 1):
-        for name, choices in _CHOICES.items():
-            if getattr(fault, name) not in choices:
-                raise ValueError(f"fault {number}: {name} = {getattr(fault, name)!r}: one of {', '.join(choices)} is expected")
-        end_s = fault.at_s + (fault.for_s or 0.0)
-        if fault.at_s < 0 or (fault.for_s is not None and fault.for_s <= 0) or end_s > scenario.timing.fault_s:
+        try:
+            _check_fault(fault, scenario.timing.fault_s)
+        except ValueError as cause:
+            raise ValueError(f"fault {number}: {cause}") from cause
+
+
+def _check_fault(fault: FaultSpec, longest_s: float) -> None:
+    used = _USED[fault.kind]
+    for name in (one.name for one in dataclasses.fields(fault) if one.name not in ("kind", *used)):
+        if getattr(fault, name) != getattr(_DEFAULT_FAULT, name):
+            known = ", ".join(sorted(used)) or "nothing but its kind"
             raise ValueError(
-                f"fault {number}: at_s and for_s must lie within the {scenario.timing.fault_s:g} s of timing.fault_s"
+                f"{name} = {getattr(fault, name)!r}: has no meaning for {fault.kind}, which knows {known}; leave it out"
             )
-        if fault.flap_s is not None and (fault.flap_s < 0.1 or fault.kind in PROCESS_KINDS):
-            raise ValueError(f"fault {number}: flap_s = {fault.flap_s:g}: at least 0.1, and for links only")
+    for name, choices in _CHOICES.items():
+        if getattr(fault, name) not in choices:
+            raise ValueError(f"{name} = {getattr(fault, name)!r}: one of {', '.join(choices)} is expected")
+    end_s = fault.at_s + (fault.for_s or 0.0)
+    if not 0 <= fault.at_s < longest_s or (fault.for_s is not None and fault.for_s <= 0) or end_s > longest_s:
+        lasting = "" if fault.for_s is None else f", for_s = {fault.for_s:g}"
+        raise ValueError(f"at_s = {fault.at_s:g}{lasting}: both must lie within the {longest_s:g} s of timing.fault_s")
+    if fault.flap_s is not None and fault.flap_s < 0.1:
+        raise ValueError(f"flap_s = {fault.flap_s:g}: at least 0.1 is expected")

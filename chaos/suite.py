@@ -11,9 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.chaos.checks import Judgement
+from replicated_namesrv.chaos.processes import ProcessError
+from replicated_namesrv.chaos.records import TRACE_FILE
 from replicated_namesrv.chaos.report import conclude, read_verdict
-from replicated_namesrv.chaos.run import RunPlan, run
+from replicated_namesrv.chaos.run import RunPlan, check_fits, run
 from replicated_namesrv.chaos.scenario import available, load
+from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
+from replicated_namesrv.errors import SettingError
 
 FULL_SEEDS = {3: (1, 2, 3), 5: (1,)}
 """Seeds of ``full`` by cluster size; odd ones hold what they cut, even ones drop it."""
@@ -31,9 +35,21 @@ class Done:
 
 
 def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
-    """Run and judge. Raises NamesrvError or ProvisionError where no run could be made; its folder stays for inspection."""
+    """Run and judge, also what there is of a run that went wrong midway.
+
+    Raises NamesrvError or ProvisionError where no run could be made, KeyboardInterrupt where it was broken off (SIGINT, SIGTERM,
+    SIGHUP); its folder stays for inspection.
+    """
+    check_fits(plan)
     folder = _new_folder(runs, plan)
-    asyncio.run(run(plan, folder, say))
+    try:
+        asyncio.run(run(plan, folder, say))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    except (ProcessError, ToxiproxyError) as error:
+        if not (folder / TRACE_FILE).exists():
+            raise
+        say(str(error))
     judgement, verdict = conclude(folder)
     if judgement.verdict == "valid":
         shutil.rmtree(folder / "data", ignore_errors=True)
@@ -44,10 +60,17 @@ def _new_folder(runs: Path, plan: RunPlan) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%S")
     for attempt in range(100):
         folder = runs / plan.suite / f"{stamp}{f'.{attempt}' if attempt else ''}-{plan.name}"
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(parents=True)
-            _point_latest(runs, folder)
-            return folder
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except FileExistsError:
+            if not folder.is_dir():
+                raise SettingError(f"--out {runs}: {folder.parent} is no folder; name another") from None
+            continue
+        except OSError as cause:
+            raise SettingError(f"--out {runs}: {folder} cannot be made ({cause.strerror}); name another folder") from cause
+        _point_latest(runs, folder)
+        return folder
     raise AssertionError("a hundred runs of one second")
 
 
@@ -85,7 +108,10 @@ def soak_plans(first_seed: int) -> Iterator[RunPlan]:
 
 
 def finished(runs: Path, suite: str) -> dict[str, Path]:
-    """Runs of a suite that have a verdict, newest by name (seed, scenario, mode, nodes)."""
+    """Runs of a suite that were not broken off and have a verdict, newest by name (seed, scenario, mode, nodes)."""
+    verdicts = {folder: read_verdict(folder) for folder in sorted((runs / suite).glob("*"))}
     return {
-        folder.name.partition("-")[2]: folder for folder in sorted((runs / suite).glob("*")) if read_verdict(folder) is not None
+        folder.name.partition("-")[2]: folder
+        for folder, verdict in verdicts.items()
+        if verdict is not None and verdict.get("complete", True)
     }

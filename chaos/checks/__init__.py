@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from replicated_namesrv.chaos.checks.administration import check_write_perm
+from replicated_namesrv.chaos.checks.crashes import CRASHES, check_crashes
 from replicated_namesrv.chaos.checks.figures import Figures, figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
@@ -21,6 +22,7 @@ from replicated_namesrv.verify import Verdict
 
 CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_enough,
+    check_crashes,
     check_kv,
     check_registration,
     check_final_kv,
@@ -46,6 +48,8 @@ class Judgement:
     judged_as: str
     checks: tuple[CheckResult, ...]
     figures: Figures
+    complete: bool
+    """Whether the run went on to its end, or to a node's crash: whether another run would say more."""
 
     def promised(self, check: CheckResult) -> bool:
         """Whether the mode that the run is judged as promises it."""
@@ -74,12 +78,15 @@ class Judgement:
 def judge(story: Story, judged_as: str) -> Judgement:
     """Run all checkers; ``judged_as``: ap or cp, whose promises count.
 
-    Nothing is held against a run that was broken off: its clients and brokers were ended with it, not by what is judged.
+    Nothing but a crash is held against a run that was broken off: its clients and brokers were ended with it, not by what is
+    judged.
     """
     checks = tuple(check(story) for check in CHECKS if check is not check_write_perm or story.has_mqadmin)
     if not story.trace.complete:
-        checks = tuple(unjudged(found, "the run was broken off, or its trace has corrupt lines") for found in checks)
+        why = "the run was broken off, or its trace has corrupt lines"
+        checks = tuple(found if found.name == CRASHES else unjudged(found, why) for found in checks)
     counted = [check for check in checks if check.promise is Promise.BOTH or judged_as == "cp"]
     verdicts = {check.verdict for check in counted}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)
-    return Judgement(worst, judged_as, checks, figures(story))
+    crashed = any(found.name == CRASHES and found.verdict is Verdict.VIOLATED for found in checks)
+    return Judgement(worst, judged_as, checks, figures(story), story.trace.complete or crashed)

@@ -1,10 +1,13 @@
 """``namesrv chaos``: faults on a real cluster through Toxiproxy, and verdicts on what clients saw; see ``chaos/DESIGN.md``."""
 
 import argparse
+import contextlib
 import json
+import os
 import shlex
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 HELP = "break a real cluster on purpose, in either mode, and judge what its clients saw"
 
 EXIT_UNKNOWN = 2
+HOURS_MAX = 10_000
 EXIT_OF = {"valid": 0, "violated": 1, "unknown": EXIT_UNKNOWN}
 _EXAMPLES = """\
 examples:
@@ -76,12 +80,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; exit code as in the examples."""
+    """Run the command; exit code as in the examples, whatever happens: 1 is for what is judged and nothing else."""
     try:
         return _COMMANDS[arguments.command](arguments)
     except (NamesrvError, ProvisionError) as error:
-        print(f"namesrv chaos {arguments.command}: {error}", file=sys.stderr)
-        return EXIT_UNKNOWN
+        _tell(f"namesrv chaos {arguments.command}: {error}")
+    except BrokenPipeError:
+        raise
+    except Exception:  # a defect here says nothing of what was to be judged
+        _tell(traceback.format_exc())
+    return EXIT_UNKNOWN
+
+
+def _tell(text: str) -> None:
+    """On stderr, as long as anybody reads it."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """On stdout; who reads no further still gets the exit code of the verdict."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Progress:
@@ -91,7 +113,7 @@ class _Progress:
         self._began = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        print(f"{time.monotonic() - self._began:7.1f} s  {text}", file=sys.stderr, flush=True)
+        _tell(f"{time.monotonic() - self._began:7.1f} s  {text}")
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -146,9 +168,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
     done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, _Progress())
     if arguments.json:
-        print(json.dumps({**done.verdict, "folder": str(done.folder)}))
+        _print(json.dumps({**done.verdict, "folder": str(done.folder)}))
     else:
-        print(f"{told(done.judgement)}\n{done.folder}")
+        _print(f"{told(done.judgement)}\n{done.folder}")
     return EXIT_OF[done.judgement.verdict]
 
 
@@ -161,9 +183,9 @@ def _compare(arguments: argparse.Namespace) -> int:
         verdicts += [ap.judgement.verdict, cp.judgement.verdict]
         pairs.append({"scenario": name, "ap": ap.verdict, "cp": cp.verdict})
         if not arguments.json:
-            print(comparison(f"{name}, seed {arguments.seed}", ap.verdict, cp.verdict), end="\n\n", flush=True)
+            _print(comparison(f"{name}, seed {arguments.seed}", ap.verdict, cp.verdict), end="\n\n")
     if arguments.json:
-        print(json.dumps(pairs))
+        _print(json.dumps(pairs))
     return _worst(verdicts)
 
 
@@ -175,10 +197,14 @@ def _worst(verdicts: Iterable[str]) -> int:
 def _suite(arguments: argparse.Namespace) -> int:
     try:
         from replicated_namesrv.chaos import suite
+        from replicated_namesrv.chaos.processes import ProcessError
+        from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
     except ImportError as missing:
         raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
     from replicated_namesrv.chaos.report import read_verdict, told
 
+    if not 0 < arguments.hours <= HOURS_MAX:
+        raise SettingError(f"--hours {arguments.hours:g}: give more than 0 and at most {HOURS_MAX}")
     say = _Progress()
     done: dict[str, Path] = suite.finished(arguments.out, "full") if arguments.suite == "full" else {}
     until = time.monotonic() + arguments.hours * 3600
@@ -191,17 +217,24 @@ def _suite(arguments: argparse.Namespace) -> int:
             verdicts.append(read_verdict(done[plan.name]) or {})
             continue
         say(f"run {number}, {plan.name}")
-        finished = _execute(plan, arguments, lambda text: say(f"  {text}"))
+        try:
+            finished = _execute(plan, arguments, lambda text: say(f"  {text}"))
+        except (ProcessError, ToxiproxyError) as error:  # this one could not be made; the next may be
+            say(f"  {error}")
+            verdicts.append({"verdict": "unknown"})
+            continue
         verdicts.append(finished.verdict)
         if arguments.json:
-            print(json.dumps({**finished.verdict, "folder": str(finished.folder)}), flush=True)
+            _print(json.dumps({**finished.verdict, "folder": str(finished.folder)}))
         else:
-            print(f"{plan.name}: {told(finished.judgement).strip()}", flush=True)
+            _print(f"{plan.name}: {told(finished.judgement).strip()}")
+    if not verdicts:
+        raise SettingError(f"--seed {arguments.seed}: {arguments.suite} has no run with this seed and size; leave --seed out")
     counts = {verdict: sum(one["verdict"] == verdict for one in verdicts) for verdict in EXIT_OF}
     if arguments.json:
-        print(json.dumps({"summary": True, "suite": arguments.suite, "runs": len(verdicts), **counts}))
+        _print(json.dumps({"summary": True, "suite": arguments.suite, "runs": len(verdicts), **counts}))
     else:
-        print(f"{len(verdicts)} runs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+        _print(f"{len(verdicts)} runs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return _worst(one["verdict"] for one in verdicts)
 
 
@@ -221,7 +254,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.report import conclude, told
 
     judgement, verdict = conclude(arguments.run, arguments.judge_as)
-    print(json.dumps(verdict) if arguments.json else told(judgement))
+    _print(json.dumps(verdict) if arguments.json else told(judgement))
     return EXIT_OF[judgement.verdict]
 
 

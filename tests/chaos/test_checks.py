@@ -7,6 +7,7 @@ import pytest
 
 from replicated_namesrv.chaos.checks import CHECKS, judge
 from replicated_namesrv.chaos.checks.administration import check_write_perm
+from replicated_namesrv.chaos.checks.crashes import check_crashes
 from replicated_namesrv.chaos.checks.figures import figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
@@ -19,7 +20,7 @@ from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
-from replicated_namesrv.chaos.records import Invoke, Trace
+from replicated_namesrv.chaos.records import Fault, Invoke, Trace
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import MS, NODES, Script, random_kv
 
@@ -43,7 +44,15 @@ def everywhere(script: Script, at: float, members: list[tuple[str, int]]) -> Scr
     return script
 
 
+def ended(how: str) -> Script:
+    """A node ended that nothing in the run had ended."""
+    script = Script()
+    script.records.append(Fault(5000 * MS, 0, "start", 5000 * MS, how, None, ["n2"], [], [["n1", "n3"], ["n2"]]))
+    return script
+
+
 CASES: dict[str, tuple[Check, Script, Script]] = {
+    "no node ends by itself": (check_crashes, Script().fault(3000, 8000), ended("crash: SIGSEGV")),
     "a get sees what was put": (
         check_kv,
         Script().op(1000, 1010, "c1", "put", "k", "a").op(1020, 1030, "c2", "get", "k", "a"),
@@ -294,6 +303,15 @@ def test_too_little_is_unknown_and_not_passed() -> None:
     assert judge(Script().story, "cp").verdict is Verdict.UNKNOWN
 
 
+@pytest.mark.parametrize(("how", "verdict"), [("crash: exit status 1", Verdict.VIOLATED), ("killed: SIGKILL", Verdict.UNKNOWN)])
+def test_a_crash_is_held_against_the_run_that_it_ends(how: str, verdict: Verdict) -> None:
+    story = ended(how).busy("c1", 1000, 5000).story
+    story.trace.records.pop()
+    judgement = judge(story, "ap")
+    assert judgement.verdict is verdict
+    assert judgement.complete is (verdict is Verdict.VIOLATED), "another run would say more of the other"
+
+
 def test_a_run_cut_short_is_unknown() -> None:
     story = Script().busy("c1", 1000, 12500, every=50).story
     story.trace.records.pop()
@@ -305,7 +323,7 @@ def broken_off(story: Story, records: int) -> Story:
     return Story(Trace(story.trace.records[:records], 0, []), story.manifest)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not check_crashes])
 def test_whatever_a_broken_off_run_shows_is_unknown_and_not_violated(name: str) -> None:
     """Wherever it ends, by every checker; and the checkers get by with what there is."""
     story = with_signs_of_life(CASES[name][2])

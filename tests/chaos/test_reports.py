@@ -64,6 +64,39 @@ def test_check_exits_by_the_verdict(tmp_path: Path, script: Script, status: int,
     assert json.loads(capsys.readouterr().out)["judged_as"] == "ap"
 
 
+def test_a_broken_off_run_that_was_judged_is_no_finished_one(tmp_path: Path) -> None:
+    """A suite repeats it."""
+    names = {}
+    for stamp, cut in (("1", 0), ("2", 1)):
+        folder = run_folder(tmp_path / "full" / f"{stamp}-7-x{cut}-cp-3", good())
+        trace = (folder / TRACE_FILE).read_bytes().splitlines(keepends=True)
+        (folder / TRACE_FILE).write_bytes(b"".join(trace[: len(trace) - cut]))
+        conclude(folder)
+        names[cut] = folder
+    assert finished(tmp_path, "full") == {"7-x0-cp-3": names[0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"schema": 2}, "schema version 2, this version reads 1"),
+        ({"scenario": {}}, "manifest and trace are not what a run leaves"),
+        ({"nodes": 3}, "manifest and trace are not what a run leaves"),
+        ({"clients": [{}]}, "manifest and trace are not what a run leaves"),
+    ],
+)
+def test_a_manifest_changed_by_hand_is_told(
+    tmp_path: Path, change: dict[str, Any], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_folder(tmp_path / "run", good())
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    (folder / MANIFEST_FILE).write_text(json.dumps({**manifest, **change}))
+    assert main(["chaos", "check", str(folder)]) == 2
+    told = capsys.readouterr().err
+    assert expected in told
+    assert "Traceback" not in told
+
+
 def test_history_prints_one_operation_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chaos", "history", str(run_folder(tmp_path / "run", bad()))]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

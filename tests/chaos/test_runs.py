@@ -96,14 +96,37 @@ def test_a_node_that_does_not_start_is_told_and_unknown(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("victim", "number", "status", "finding"),
+    [
+        ("serve --node-id n2", signal.SIGSEGV, 1, "n2 ended unasked, crash: SIGSEGV"),
+        ("toxiproxy", signal.SIGKILL, 2, "the trace ends before the run did"),
+    ],
+)
+def test_a_crash_of_a_node_is_a_finding_and_other_deaths_prove_nothing(
+    victim: str, number: signal.Signals, status: int, finding: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "replicated_namesrv", "chaos", "run", "no-fault", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as harness:
+        assert harness.stderr is not None
+        assert any("phase steady" in line for line in harness.stderr)
+        (found,) = (pid for pid, line in children_of(harness.pid).items() if victim in line)
+        os.kill(found, number)
+        told, _ = harness.communicate()
+    assert harness.returncode == status, told
+    assert finding in told
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_outlives_a_run_that_is_broken_off(number: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "replicated_namesrv", "chaos", "run", "isolate-leader", "--out", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as harness:
         assert harness.stderr is not None
-        assert any("phase fault" in line for line in harness.stderr)
+        assert any("phase settle" in line for line in harness.stderr)
         assert len(processes_of(tmp_path)) >= 4, "three nodes and the harness name the folder"
         os.kill(harness.pid, number)
+        harness.stderr.read()
     wait_until(lambda: not processes_of(tmp_path), "the end of every process of the run", 60)
     checked = subprocess.run(
         [sys.executable, "-m", "replicated_namesrv", "chaos", "check", str(tmp_path / "latest")],
@@ -113,6 +136,16 @@ def test_nothing_outlives_a_run_that_is_broken_off(number: signal.Signals, tmp_p
     )
     assert checked.returncode == 2, checked.stdout + checked.stderr
     assert "the trace ends before the run did" in checked.stdout
+
+
+def children_of(parent: int) -> dict[int, str]:
+    """Command lines of the children of a process (Linux)."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == parent:
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
 
 
 def processes_of(folder: Path) -> list[str]:
