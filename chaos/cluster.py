@@ -92,14 +92,13 @@ class Cluster:
 
     async def __aexit__(self, *exception: object) -> None:
         children = [node.process for node in self.nodes.values() if hasattr(node, "process")]
-        for child in children:
-            if child.paused:
-                child.resume()
-        await asyncio.gather(*(child.stop() for child in children))
-        if self._toxiproxy is not None:
-            await self._toxiproxy.kill()
-        await self.session.close()
-        self._ports.release()
+        try:
+            await asyncio.gather(*(child.stop() for child in children))
+        finally:  # cancelled, too
+            if self._toxiproxy is not None:
+                await self._toxiproxy.kill()
+            await self.session.close()
+            self._ports.release()
 
     def address(self, link: Link) -> str:
         """Where ``link.source`` dials ``link.target``."""

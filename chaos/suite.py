@@ -44,7 +44,8 @@ def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
     folder = _new_folder(runs, plan)
     try:
         asyncio.run(run(plan, folder, say))
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        say(f"broken off; {folder} keeps what was recorded")
         raise KeyboardInterrupt from None
     except (ProcessError, ToxiproxyError) as error:
         if not (folder / TRACE_FILE).exists():
