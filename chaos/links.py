@@ -2,6 +2,10 @@
 
 Several faults may bear on one link at once. Each link keeps all of them, what the proxy is told follows from the whole, and
 only differences are sent: ending one fault never lifts another.
+
+While bytes are held or trickle, what else delays them stays as it is. A toxic that is taken out hands on what it has, which lasts
+for ever if one behind it lets nothing through; and one that comes makes those before it let go of a chunk, unless it lets nothing
+through either. Hardly anything is seen of delays meanwhile.
 """
 
 import asyncio
@@ -22,6 +26,9 @@ class Strength(NamedTuple):
 
 
 DEFAULT_STRENGTH = Strength()
+DELAY = "latency"
+ENDINGS = ("reset_peer", "timeout")
+"""Toxics that let nothing through, nor later."""
 
 
 def toxics_of(effect: Effect, strength: Strength, *, one_way: bool) -> list[Toxic]:
@@ -61,6 +68,18 @@ def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[st
         for toxic in toxics_of(impairment.effect, impairment.strength, one_way=one_way):
             toxics[toxic.name] = toxic
     return toxics, enabled
+
+
+def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[str, Toxic]:
+    """How near to ``toxics`` a proxy with those ``applied`` can come now."""
+    if not (_holds_back(applied) and _holds_back(toxics)):
+        return dict(toxics)
+    passing = {name: toxic for name, toxic in applied.items() if toxic.type == DELAY}
+    return passing | {name: toxic for name, toxic in toxics.items() if toxic.type != DELAY}
+
+
+def _holds_back(toxics: Mapping[str, Toxic]) -> bool:
+    return any(toxic.type == "bandwidth" for toxic in toxics.values())
 
 
 class Links:
@@ -105,6 +124,7 @@ class Links:
         """All links as they were at first. Raises ToxiproxyError."""
         for held in self._impairments.values():
             held.clear()
+        await self._bring_about()  # in the order that can be; the server takes its own
         async with self._changing:
             await asyncio.to_thread(self._client.reset)
             self._applied = {link: ({}, True) for link in self._applied}
@@ -121,15 +141,23 @@ class Links:
             await asyncio.to_thread(self._apply, changes)
 
     def _apply(self, changes: Mapping[Link, tuple[dict[str, Toxic], bool]]) -> None:
-        for link, (toxics, enabled) in changes.items():
-            old_toxics, was_enabled = self._applied[link]
-            for name in old_toxics.keys() - toxics.keys():
-                self._client.remove_toxic(link.proxy, name)
-            for name, toxic in toxics.items():
-                if name not in old_toxics:
+        for link, (desired, enabled) in changes.items():
+            applied, was_enabled = self._applied[link]
+            toxics = possible(applied, desired)
+            if was_enabled and not enabled:
+                self._client.set_enabled(link.proxy, False)
+            new = [toxic for name, toxic in toxics.items() if name not in applied]
+            for toxic in new:  # before anything held is let go
+                if toxic.type in ENDINGS:
                     self._client.add_toxic(link.proxy, toxic)
-                elif toxic != old_toxics[name]:
-                    self._client.update_toxic(link.proxy, toxic)
-            if enabled != was_enabled:
-                self._client.set_enabled(link.proxy, enabled)
+            for name in sorted(applied.keys() - toxics.keys()):  # bandwidth, which may be 0, before latency
+                self._client.remove_toxic(link.proxy, name)
+            for toxic in new:
+                if toxic.type not in ENDINGS:
+                    self._client.add_toxic(link.proxy, toxic)
+            for name in applied.keys() & toxics.keys():
+                if applied[name] != toxics[name]:
+                    self._client.update_toxic(link.proxy, toxics[name])
+            if enabled and not was_enabled:
+                self._client.set_enabled(link.proxy, True)
             self._applied[link] = (toxics, enabled)

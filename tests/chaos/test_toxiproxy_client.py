@@ -103,3 +103,41 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
         for _, writer in streams:
             writer.close()
     upstream.close()
+
+
+@pytest.mark.parametrize("first", [Effect.SLOW, Effect.HELD])
+@pytest.mark.parametrize("ends_first", [Effect.SLOW, Effect.HELD, None])
+async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, first: Effect, ends_first: Effect | None) -> None:
+    """A hold lets no byte out, whatever else begins or ends meanwhile, and hinders nothing from ending. None: both at once."""
+    control, listen = Ports(2, random.SystemRandom()).numbers
+    upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
+    target = upstream.sockets[0].getsockname()[1]
+    order = [Effect.SLOW, Effect.HELD] if first is Effect.SLOW else [Effect.HELD, Effect.SLOW]
+    async with server(tmp_path, control) as client:
+        links = Links(client, ["n1"])
+        link = Link("c1", "n1")
+        await links.create({link: (f"127.0.0.1:{listen}", f"127.0.0.1:{target}")})
+        reader, writer = await asyncio.open_connection("127.0.0.1", listen)
+        said: list[bytes] = []
+
+        async def say(phase: str) -> None:
+            for number in range(200):  # so many packets that a toxic has to hand on what it has
+                said.append(f"{phase} {number}\n".encode())
+                writer.write(said[-1])
+                await writer.drain()
+
+        await say("before")
+        await links.impair(0, [link], Impairment(order[0]))
+        await say("one fault")
+        await links.impair(1, [link], Impairment(order[1]))
+        await say("both")
+        if ends_first is not None:
+            await links.relieve(order.index(ends_first))
+            await say("the other")
+            assert ends_first is Effect.HELD or b"both" not in reader._buffer, "it was held"  # type: ignore[attr-defined]
+        await links.reset()
+        await say("none")
+        assert [await asyncio.wait_for(reader.readline(), DEADLINE_S) for _ in said] == said
+        assert client.toxics() == {}
+        writer.close()
+    upstream.close()
