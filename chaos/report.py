@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.chaos.checks import Judgement, judge
-from replicated_namesrv.chaos.checks.linear import kv_history, registration_history
-from replicated_namesrv.chaos.checks.story import Story
+from replicated_namesrv.chaos.checks.linear import kv_history
+from replicated_namesrv.chaos.checks.registrations import registrations
+from replicated_namesrv.chaos.checks.story import MAY_BE_IDLE, Story
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, TraceError, read_trace
 from replicated_namesrv.chaos.timeline import render
 from replicated_namesrv.files import write_atomically
@@ -77,7 +78,7 @@ def conclude(folder: Path, judged_as: str | None = None) -> tuple[Judgement, dic
 
 def history(story: Story) -> list[Operation]:
     """What the linearizability checker judges, by time of start."""
-    return sorted(kv_history(story) + registration_history(story), key=lambda operation: operation.start_ns)
+    return sorted(kv_history(story) + registrations(story).history, key=lambda operation: operation.start_ns)
 
 
 def _naming(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,16 +102,17 @@ def told(judgement: Judgement) -> str:
     lines = []
     for check in judgement.checks:
         promised = judgement.promised(check)
-        if check.verdict == "valid":
+        if check.verdict == "valid" or check.idle:
             continue
         label = check.verdict.upper() if promised else f"{check.verdict} (not promised)"
         lines.append(f"  {label}: {check.name}" + (f", {check.count} times" if check.count > 1 else ""))
         if promised:
             lines += [f"    {line}" for finding in check.findings for line in finding.splitlines()]
-    held = sum(check.verdict == "valid" for check in judgement.checks)
-    return "\n".join(
-        [*lines, f"{judgement.verdict}: {held} of {len(judgement.checks)} checks hold, judged as {judgement.judged_as}"]
-    )
+    judging = [check for check in judgement.checks if not check.idle]
+    held = sum(check.verdict == "valid" for check in judging)
+    lines.append(f"{judgement.verdict}: {held} of {len(judging)} checks hold, judged as {judgement.judged_as}")
+    lines += [f"  nothing to judge: {check.name}" for check in judgement.checks if check.idle]
+    return "\n".join(lines)
 
 
 def comparison(scenario: str, ap: Verdicts, cp: Verdicts) -> str:
@@ -159,10 +161,15 @@ def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
         f"{stalls[-1]:.2f} s in the worst."
     )
     for verdict in verdicts:
-        wrong = [check for check in verdict["checks"] if check["promised"] and check["verdict"] != "valid"]
+        wrong = [check for check in verdict["checks"] if check["promised"] and check["verdict"] != "valid" and not _idle(check)]
         if wrong:
             what = "; ".join(f"{check['check']}: {check['verdict']}" for check in wrong)
             yield f"- {verdict['scenario']}, {verdict['mode']}, {verdict['nodes']} nodes, seed {verdict['seed']}: {what}."
+
+
+def _idle(check: Mapping[str, Any]) -> bool:
+    """As ``CheckResult.idle``."""
+    return check["check"] in MAY_BE_IDLE and check["looked_at"] == 0
 
 
 _PAGE_HEAD = """\

@@ -66,6 +66,7 @@ class Judgement:
                     "promised": self.promised(check),
                     "verdict": check.verdict.value,
                     "looked_at": check.looked_at,
+                    "left_out": dict(check.left_out),
                     "wrong": check.count,
                     "findings": list(check.findings),
                 }
@@ -85,7 +86,7 @@ def judge(story: Story, judged_as: str) -> Judgement:
     if not story.trace.complete:
         why = "the run was broken off, or its trace has corrupt lines"
         checks = tuple(found if found.name == CRASHES else unjudged(found, why) for found in checks)
-    counted = [check for check in checks if check.promise is Promise.BOTH or judged_as == "cp"]
+    counted = [check for check in checks if (check.promise is Promise.BOTH or judged_as == "cp") and not check.idle]
     verdicts = {check.verdict for check in counted}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)
     crashed = any(found.name == CRASHES and found.verdict is Verdict.VIOLATED for found in checks)

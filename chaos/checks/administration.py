@@ -9,7 +9,7 @@ given back at any time, and its topics are judged no more.
 from collections import defaultdict
 
 from replicated_namesrv.chaos.checks.real_time import overtaken
-from replicated_namesrv.chaos.checks.story import NEVER_NS, CheckResult, Op, Promise, Story, result
+from replicated_namesrv.chaos.checks.story import KEPT, NEVER_NS, CheckResult, Op, Promise, Story, result
 from replicated_namesrv.chaos.records import READ_WRITE
 
 
@@ -23,35 +23,40 @@ def check_write_perm(story: Story) -> CheckResult:
         if op.key in writes:
             writes[op.key].append(op._replace(value=READ_WRITE))
     for broker, found in writes.items():
-        unknown = found[0]._replace(value=READ_WRITE, end_ns=NEVER_NS, outcome="indeterminate")
-        exposed = (life for life in story.lives.get(broker, ()) if life.state == "exposed")
-        found += [unknown._replace(start_ns=life.start_ns) for life in exposed]
-    reads = [op for op in story.of_kind("perm") if op.ok and op.value is not None and op.key in writes]
+        unknown = found[0]._replace(end_ns=NEVER_NS, outcome="indeterminate")
+        dropped = [life for life in story.lives.get(broker, ()) if life.state not in ("starting", *KEPT)]
+        found += [unknown._replace(start_ns=life.start_ns, value=value) for life in dropped for value in (READ_WRITE, None)]
+    reads = [op for op in story.of_kind("perm") if op.ok and op.key in writes]
     wrong = [
         f"{story.ms(read.start_ns)}: {read.node} answers permission {read.value} of {read.key}, changed before"
+        if read.value is not None
+        else f"{story.ms(read.start_ns)}: {read.node} does not know {read.key}, which had registered"
         for read in reads
         if overtaken(read, writes[read.key])
     ]
     return result("write permissions", Promise.CP, len(reads), wrong)
 
 
-def deleted_topics_shown(story: Story) -> tuple[int, list[str]]:
-    """(answers looked at, what is wrong): topics shown although their broker had dropped them and they had been deleted since."""
+def misjudged_topics(story: Story) -> tuple[int, int, list[str]]:
+    """(answers judged, answers left out, what is wrong): topics shown although their broker had dropped them and they had been
+    deleted since, or not shown although it had registered them and nobody deleted them."""
     writes: defaultdict[str, list[Op]] = defaultdict(list)
-    exposed_ns: dict[str, int] = {}
+    unsure_ns: dict[str, int] = {}
     asked = {op.key for op in story.of_kind("topic")}
     for op in story.of_kind("register", "delete-topic"):
         for topic in (op.key,) if op.kind == "delete-topic" else asked.intersection(op.topics):
             writes[topic].append(op)
         if op.kind == "register":
-            lives = [life.start_ns for life in story.lives.get(op.key, ()) if life.state == "exposed"]
+            lives = [life.start_ns for life in story.lives.get(op.key, ()) if life.state not in ("starting", *KEPT)]
             for topic in asked.intersection(op.topics):
-                exposed_ns[topic] = min(lives, default=exposed_ns.get(topic, NEVER_NS))
-    wrong, looked_at = [], 0
+                unsure_ns[topic] = min(lives, default=unsure_ns.get(topic, NEVER_NS))
+    wrong, looked_at, left_out = [], 0, 0
     for read in story.of_kind("topic"):
-        if not read.ok or read.value is None or read.end_ns >= exposed_ns.get(read.key, NEVER_NS):
-            continue
-        looked_at += 1
-        if overtaken(read, [op for op in writes[read.key] if op.outcome != "fail"]):
-            wrong.append(f"{story.ms(read.start_ns)}: {read.node} shows topic {read.key}, deleted before")
-    return looked_at, wrong
+        if read.ok and read.end_ns >= unsure_ns.get(read.key, NEVER_NS):
+            left_out += 1
+        elif read.ok:
+            looked_at += 1
+            if overtaken(read, [op for op in writes[read.key] if op.outcome != "fail"]):
+                what = "shows" if read.value is not None else "does not show"
+                wrong.append(f"{story.ms(read.start_ns)}: {read.node} {what} topic {read.key}, changed before")
+    return looked_at, left_out, wrong

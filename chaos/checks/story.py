@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ from replicated_namesrv.verify import Verdict
 
 NEVER_NS = 1 << 62
 ALIVE = ("starting", "serving", "exposed", "safe")
+KEPT = ("serving", "safe")
+"""States of a broker that a correct cluster keeps."""
 JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 
@@ -44,11 +46,22 @@ class CheckResult:
     promise: Promise
     verdict: Verdict
     looked_at: int
-    """Things examined: 0 proves nothing."""
+    """Things that could have been found wrong: 0 proves nothing."""
     findings: tuple[str, ...] = ()
     """What is wrong, the first few, for people."""
     count: int = 0
     """How many are wrong."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """What was seen and not judged, by what it is."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether the run had nothing for it to judge, as may be: no broker was gone for long enough, nobody changed anything."""
+        return self.name in MAY_BE_IDLE and self.looked_at == 0 and self.verdict is Verdict.UNKNOWN
+
+
+MAY_BE_IDLE = ("no ghosts", "write permissions")
+"""Checks of what not every run brings about; of all others there is something in a run that means anything."""
 
 
 FINDINGS_MAX = 5
@@ -56,10 +69,13 @@ STALL_NS = 500_000_000
 """A hundred records and more come every second: a longer gap means that nothing here ran."""
 
 
-def result(name: str, promise: Promise, looked_at: int, wrong: Sequence[str]) -> CheckResult:
+def result(
+    name: str, promise: Promise, looked_at: int, wrong: Sequence[str], left_out: Mapping[str, int] | None = None
+) -> CheckResult:
     """VIOLATED if anything is wrong, UNKNOWN if nothing was looked at."""
     verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
-    return CheckResult(name, promise, verdict, looked_at, tuple(wrong[:FINDINGS_MAX]), len(wrong))
+    known = {what: count for what, count in (left_out or {}).items() if count}
+    return CheckResult(name, promise, verdict, looked_at, tuple(wrong[:FINDINGS_MAX]), len(wrong), known)
 
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
@@ -74,7 +90,7 @@ def unjudged(found: CheckResult, why: str) -> CheckResult:
     """``found``, but unknown instead of violated; what looked wrong is told after ``why``."""
     if found.verdict is not Verdict.VIOLATED:
         return found
-    return CheckResult(found.name, found.promise, Verdict.UNKNOWN, found.looked_at, (why, *found.findings), 0)
+    return replace(found, verdict=Verdict.UNKNOWN, findings=(why, *found.findings), count=0)
 
 
 class Op(NamedTuple):

@@ -21,6 +21,7 @@ from replicated_namesrv.chaos.checks.order import check_revisions, check_same_st
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
 from replicated_namesrv.chaos.records import Fault, Invoke, Trace
+from replicated_namesrv.chaos.report import told
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import MS, NODES, Script, random_kv
 
@@ -35,6 +36,23 @@ def registered() -> Script:
         script.truth(900, name, "starting", version=version).truth(950, name, "serving", version=version)
         script.op(910, 950, name, "register", name, str(version))
     return script
+
+
+def dead(at: float) -> Script:
+    """The second of them dies without a word; its time-out is 1 s, a look for silent ones takes 1 s, the margin is 3 s."""
+    return registered().truth(at, "g2/0", "silent", version=2)
+
+
+def paired() -> Script:
+    """A third broker, of the group whose roles are switched, is the master."""
+    script = registered().truth(900, "pair/0", "starting", version=4).truth(950, "pair/0", "serving", version=4)
+    return script.op(910, 950, "pair/0", "register", "pair/0", "4")
+
+
+def exposed_until(at: float) -> Script:
+    """The second of them may be dropped from 1000 to ``at``, registers anew meanwhile, and is acknowledged then."""
+    script = registered().truth(1000, "g2/0", "exposed", version=2).op(1200, 1300, "g2/0", "register", "g2/0", "5")
+    return script.truth(at, "g2/0", "safe", version=5)
 
 
 def everywhere(script: Script, at: float, members: list[tuple[str, int]]) -> Script:
@@ -86,6 +104,23 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         registered().truth(1000, "g2/0", "exposed", version=2).op(1500, 1510, "c1", "route", "t", members=BOTH[:1]),
         registered().truth(1000, "g2/0", "exposed", version=2).op(1500, 1510, "c1", "route", "t", members=BOTH[1:]),
     ),
+    "but judged again once it is acknowledged": (
+        check_registration,
+        exposed_until(1300)
+        .op(1250, 1290, "c1", "route", "t", members=BOTH[:1])
+        .op(1500, 1510, "c1", "route", "t", members=[BOTH[0], ("g2/0", 5)]),
+        exposed_until(1300).op(1500, 1510, "c1", "route", "t", members=BOTH[:1]),
+    ),
+    "and not by what it had registered before": (
+        check_registration,
+        exposed_until(1300).op(900, 960, "c1", "route", "t", members=BOTH[:1]),
+        exposed_until(1300).op(1500, 1510, "c1", "route", "t", members=BOTH),
+    ),
+    "only brokers of the run are listed": (
+        check_registration,
+        registered().op(1000, 1010, "c1", "route", "t", members=[*BOTH, ("pair/2", 3)]),
+        registered().op(1000, 1010, "c1", "route", "t", members=[*BOTH, ("stranger/0", 3)]),
+    ),
     "a last request of unknown outcome may arrive late": (
         check_registration,
         registered()
@@ -128,6 +163,11 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(12100, 12110, "probe", "route", "t", members=[("g1/0", 7), BOTH[1]]),
         registered().op(2000, 2010, "g1/0", "register", "g1/0", "7").op(12100, 12110, "probe", "route", "t", members=BOTH),
     ),
+    "nor without the master of the pair, whatever its version": (
+        check_final_registrations,
+        paired().op(12100, 12110, "probe", "route", "t", members=[*BOTH, ("pair/0", 4)]),
+        paired().op(12100, 12110, "probe", "route", "t", members=BOTH),
+    ),
     "what was deleted does not come back": (
         check_resurrection,
         Script().op(1000, 1010, "c1", "put", "k", "a").op(1020, 1030, "c1", "delete", "k").op(1025, 1040, "c2", "get", "k", "a"),
@@ -155,6 +195,11 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(1011, 1012, "a", "delete-topic", "t")
         .op(1015, 1020, "p", "topic", "t", "1"),
     ),
+    "nor is a topic missing that its broker registered and nobody deleted": (
+        check_resurrection,
+        registered().op(1000, None, "a", "delete-topic", "t").op(1015, 1020, "p", "topic", "t", None),
+        registered().op(1015, 1020, "p", "topic", "t", None),
+    ),
     "write permission is as it was set last": (
         check_write_perm,
         registered().op(1000, 1010, "a", "write-perm", "g1/0", "4").op(1015, 1020, "p", "perm", "g1/0", "4"),
@@ -174,6 +219,11 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(1500, 1510, "a", "write-perm", "g1/0", "6")
         .op(1600, 1610, "p", "perm", "g1/0", "4"),
     ),
+    "a broker whose permission is asked for is there": (
+        check_write_perm,
+        registered().op(1000, 1010, "a", "write-perm", "g1/0", "4").op(1000, 1005, "p", "perm", "g1/0", "6"),
+        registered().op(1000, 1010, "a", "write-perm", "g1/0", "4").op(1015, 1020, "p", "perm", "g1/0", None),
+    ),
     "what is not known to have been kept is not missed": (
         check_write_perm,
         registered()
@@ -187,13 +237,24 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
     ),
     "a dead broker is listed no longer than promised": (
         check_ghosts,
-        registered().truth(1000, "g2/0", "silent", version=2).op(5900, 5910, "c1", "route", "t", members=BOTH),
-        registered().truth(1000, "g2/0", "silent", version=2).op(6100, 6110, "c1", "route", "t", members=BOTH),
+        dead(1000).op(5900, 5910, "c1", "route", "t", members=BOTH).op(6100, 6110, "c1", "route", "t", members=BOTH[:1]),
+        dead(1000).op(6100, 6110, "c1", "route", "t", members=BOTH),
     ),
-    "a change of links starts that time anew": (
+    "what was held and arrives starts that time anew": (
         check_ghosts,
-        registered().truth(1000, "g2/0", "dead", version=2).fault(3000, 5000).op(9000, 9010, "c1", "route", "t", members=BOTH),
-        registered().truth(1000, "g2/0", "dead", version=2).fault(3000, 5000).op(10200, 10210, "c1", "route", "t", members=BOTH),
+        dead(1000)
+        .fault(3000, 5000, variant="held")
+        .op(9900, 9910, "c1", "route", "t", members=BOTH)
+        .op(10_100, 10_110, "c1", "route", "t", members=BOTH[:1]),
+        dead(1000).fault(3000, 5000, variant="held").op(10_200, 10_210, "c1", "route", "t", members=BOTH),
+    ),
+    "and so does a new leader, but not a silent cut": (
+        check_ghosts,
+        dead(1000)
+        .elected(3000, "n2")
+        .op(7900, 7910, "c1", "route", "t", members=BOTH)
+        .op(8100, 8110, "c1", "route", "t", members=BOTH[:1]),
+        dead(1000).fault(3000, 5000).op(6100, 6110, "c1", "route", "t", members=BOTH),
     ),
     "a living broker is not dropped": (
         check_live_kept,
@@ -401,3 +462,26 @@ def test_consumers_with_different_routes_read_queues_twice_or_not_at_all() -> No
     assert (split.queues_doubled, split.queues_orphaned) == (1 / 8, 2 / 8)
     moved_on = figures(probed({"n1": BOTH, "n2": BOTH, "n3": None}).story)
     assert (moved_on.queues_doubled, moved_on.queues_orphaned) == (0, 0), "who gets no answer asks another node"
+
+
+def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
+    """Nobody died, so nothing is known of ghosts; that is no reason to call a run unknown, nor to count the check as held."""
+    story = Script().busy("c1", 1000, 12500, every=50).story
+    ghosts = check_ghosts(story)
+    assert (ghosts.verdict, ghosts.looked_at, ghosts.idle) == (Verdict.UNKNOWN, 0, True)
+    judgement = judge(story, "ap")
+    idle = [check.name for check in judgement.checks if check.idle]
+    assert f"of {len(judgement.checks) - len(idle)} checks hold" in told(judgement)
+    assert idle == ["write permissions", "no ghosts"]
+    assert all(f"nothing to judge: {name}" in told(judgement) for name in idle)
+    assert not check_kv(story).idle, "a run without KV operations proves nothing"
+
+
+def test_what_is_left_out_is_counted() -> None:
+    script = exposed_until(1300).op(1250, 1290, "c1", "route", "t", members=BOTH[:1])
+    check = check_registration(script.op(1500, 1510, "c1", "route", "t", members=[BOTH[0], ("g2/0", 5)]).story)
+    assert check.left_out == {"answers about the pair": 2, "answers about a broker while it was exposed": 1}
+    verdict = {
+        check["check"]: check for check in judge(dead(1000).op(1500, 1510, "c1", "route", "t").story, "cp").as_json()["checks"]
+    }
+    assert verdict["no ghosts"]["left_out"] == {"answers within the time that is promised": 1}

@@ -7,6 +7,7 @@ from typing import Any
 from replicated_namesrv.chaos.checks.story import Story
 from replicated_namesrv.chaos.records import (
     Complete,
+    Election,
     End,
     Expiry,
     Fault,
@@ -24,7 +25,7 @@ from replicated_namesrv.chaos.scenario import Scenario
 
 NODES = ("n1", "n2", "n3")
 PHASES = {"settle": 0, "steady": 1_000, "fault": 3_000, "heal": 8_000, "final": 12_000, "end": 13_000}
-BROKERS = {"g1/0": ["t"], "g2/0": ["t"]}
+BROKERS = {"g1/0": ["t"], "g2/0": ["t"], "pair/0": ["t"]}
 MS = 1_000_000
 
 
@@ -78,10 +79,21 @@ class Script:
         )
         return self
 
-    def fault(self, begin: float, end: float, links: Iterable[str] = (), sides: Sequence[Sequence[str]] = (NODES,)) -> "Script":
+    def fault(
+        self,
+        begin: float,
+        end: float,
+        links: Iterable[str] = (),
+        sides: Sequence[Sequence[str]] = (NODES,),
+        variant: str = "silent",
+    ) -> "Script":
         shown = [list(side) for side in sides]
-        self.records.append(Fault(_ns(begin), 1, "start", _ns(begin), "isolate", "silent", ["n1"], list(links), shown))
-        self.records.append(Fault(_ns(end), 1, "end", _ns(end), "isolate", "silent", ["n1"], list(links), [list(NODES)]))
+        self.records.append(Fault(_ns(begin), 1, "start", _ns(begin), "isolate", variant, ["n1"], list(links), shown))
+        self.records.append(Fault(_ns(end), 1, "end", _ns(end), "isolate", variant, ["n1"], list(links), [list(NODES)]))
+        return self
+
+    def elected(self, at: float, node: str) -> "Script":
+        self.records.append(Election(_ns(at), node, 2))
         return self
 
     def dropped(self, at: float, broker: str, node: str = "n1", revision: int = 5) -> "Script":

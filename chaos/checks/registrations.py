@@ -1,0 +1,152 @@
+"""Registrations as a history for the linearizability checker.
+
+A registration is a write of its version to one component of each of its topics, an unregistration a write of absence; a route
+look-up reads all components. A clean stop and a death are told apart: after a death the cluster removes the broker by itself at a
+time that nobody is told, so that removal is an indeterminate unregistration from the death on. What needs more care:
+
+- A broker that was ever *exposed* may have been dropped and taken back meanwhile. It is judged apart, in a history of its own
+  for each topic and each period in which it was not: the first ends with the exposure; the next begins with the registration
+  whose acknowledgement ended it, as a write. Answers that overlap an exposure say nothing of that broker.
+- Requests of a life's last version whose outcome is unknown may still arrive after its end and bring it back for a moment:
+  each is an indeterminate registration, and its removal an indeterminate unregistration.
+- The pair is left out: two brokers write the one version of their group.
+
+Late copies of versions that were overtaken are not in the model: the product promises that they change nothing. Whatever else an
+answer lists, a broker that is none of the run's or a version that nobody registered, is held against it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
+from replicated_namesrv.verify import Operation, Outcome
+
+
+class Period(NamedTuple):
+    """When a broker was not exposed: from ``start_ns`` up to ``end_ns``."""
+
+    start_ns: int
+    end_ns: int
+    version: str | None
+    """Registered and acknowledged when it began; None: the run began with it."""
+
+
+ALWAYS = Period(0, NEVER_NS, None)
+
+
+class Registrations(NamedTuple):
+    """What the checker judges, and what it does not."""
+
+    history: list[Operation]
+    left_out: Mapping[str, int]
+    """Answers that are not held against a broker of their topic, by the reason."""
+
+
+def registrations(story: Story) -> Registrations:
+    """Registrations, unregistrations and look-ups by topic, and those of brokers that were exposed by topic and period."""
+    late, exposed = late_copies(story), story.ever("exposed")
+    answers: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in story.of_kind("route"):
+        answers[op.key].append(op)
+    history: list[Operation] = []
+    left_out: Counter[str] = Counter()
+    apart: set[tuple[str, str]] = set()
+    for broker, topics in topics_of(story).items():
+        if not is_of_pair(broker) and broker not in exposed:
+            history += [write for topic in topics for write in _writes(story, broker, topic, ALWAYS, late[broker])]
+            continue
+        apart.update((topic, broker) for topic in topics)
+        about = [op for topic in topics for op in answers[topic] if op.ok]
+        found = [] if is_of_pair(broker) else _apart(story, broker, topics, about, late[broker])
+        history += found
+        reason = "answers about the pair" if is_of_pair(broker) else "answers about a broker while it was exposed"
+        left_out[reason] += len(about) - sum(one.op == "route" for one in found)
+    for topic, ops in answers.items():
+        pair = any(is_of_pair(broker) for of, broker in apart if of == topic)
+        for op in ops:
+            listed = [one for one in op.members if (topic, one.name) not in apart and not (pair and is_of_pair(one.name))]
+            history.append(operation(op, "route", topic, [[*one] for one in listed]))
+    return Registrations(history, +left_out)
+
+
+def topics_of(story: Story) -> dict[str, list[str]]:
+    """By broker: topics that it serves throughout; no client looks up others."""
+    return {one["broker"]: one["topics"] for one in story.manifest["brokers"]}
+
+
+def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterable[Op]) -> Iterator[Operation]:
+    """All that can have changed what ``topic`` lists of ``broker`` in a period of it."""
+    if period.version is not None:
+        yield Operation(broker, "register", topic, [broker, period.version], period.start_ns, period.start_ns, Outcome.OK)
+    for op in story.of_kind("register", "unregister"):
+        if op.key == broker and topic in op.topics and op.start_ns < period.end_ns and op.end_ns > period.start_ns:
+            yield operation(op, op.kind, topic, [broker, op.value] if op.kind == "register" else broker)
+    for life in story.lives[broker]:
+        if life.state in ("dead", "silent") and period.start_ns <= life.start_ns < period.end_ns:
+            yield _open(life.start_ns, "unregister", topic, broker)
+    for copy in late:
+        if copy.start_ns < period.end_ns and int(copy.value or 0) >= int(period.version or 0):
+            yield _open(copy.start_ns, "register", topic, [broker, copy.value])
+            yield _open(copy.start_ns, "unregister", topic, broker)
+
+
+def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op], late: Sequence[Op]) -> list[Operation]:
+    """The histories of a broker that was exposed, one for each of its topics and periods."""
+    found: list[Operation] = []
+    for number, period in enumerate(periods(story, broker), 1):
+        reads = [op for op in about if period.start_ns <= op.start_ns and op.end_ns <= period.end_ns]
+        for topic in topics:
+            ops = list(_writes(story, broker, topic, period, late))
+            for op in reads:
+                if op.key == topic:
+                    ops.append(operation(op, "route", topic, [[*one] for one in op.members if one.name == broker]))
+            found += [op._replace(key=f"{topic} of {broker}, period {number}") for op in ops]
+    return found
+
+
+def periods(story: Story, broker: str) -> list[Period]:
+    """When it was not exposed."""
+    acknowledged = [op for op in story.of_kind("register") if op.key == broker and op.ok and op.value is not None]
+    found, begun = [], ALWAYS
+    is_exposed = False
+    for life in story.lives[broker]:
+        if life.state == "exposed" and not is_exposed:
+            found.append(begun._replace(end_ns=life.start_ns))
+            is_exposed = True
+        elif life.state in ("safe", "serving") and is_exposed:
+            versions = [int(str(op.value)) for op in acknowledged if op.end_ns <= life.start_ns]
+            begun = Period(life.start_ns, NEVER_NS, str(max(versions, default=0)))
+            is_exposed = False
+    return found if is_exposed else [*found, begun]
+
+
+def is_of_pair(broker: str) -> bool:
+    """Whether it belongs to the group whose brokers switch roles."""
+    return broker.startswith("pair/")
+
+
+def operation(op: Op, kind: str, key: str, value: object) -> Operation:
+    """As the checker wants it."""
+    end_ns = None if op.end_ns == NEVER_NS else op.end_ns
+    return Operation(op.client, kind, key, value, op.start_ns, end_ns, Outcome(op.outcome))  # type: ignore[arg-type]
+
+
+def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
+    return Operation("the cluster", kind, topic, value, start_ns, None, Outcome.INDETERMINATE)  # type: ignore[arg-type]
+
+
+def late_copies(story: Story) -> defaultdict[str, list[Op]]:
+    """By broker: registrations of unknown outcome that the broker's life ended with."""
+    last: dict[tuple[str, int], str | None] = {}
+    for broker, lives in story.lives.items():
+        for life in lives:
+            if life.state in ("stopping", "dead", "silent"):
+                last[broker, life.life] = life.version
+    found: defaultdict[str, list[Op]] = defaultdict(list)
+    for op in story.ops:
+        if op.kind == "register-copy" and op.outcome == "indeterminate":
+            life_then = story.life_at(op.key, op.start_ns)
+            if life_then is not None and last.get((op.key, life_then.life), "") == op.value:
+                found[op.key].append(op)
+    return found
