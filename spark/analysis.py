@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark import curves, judgements, leaders, metrics, observations, operations, registrations, truth
-from replicated_namesrv.spark.ingest import Ingested, Source, Traces, find_runs, ingest, runs_table
+from replicated_namesrv.spark.ingest import Ingested, Traces, ingest
 from replicated_namesrv.spark.schemas import PAIRED, SUMMARY, T_VISIBILITY
+from replicated_namesrv.spark.sources import Source, find_runs, runs_table
 from replicated_namesrv.spark.storage import Storage
 from replicated_namesrv.spark.summary import paired, summary, t_visibility
 from replicated_namesrv.spark.timeline import phases, sides, with_phase
@@ -68,7 +69,10 @@ class Analysis:
 
     def run(self, paths: Sequence[str]) -> Results:
         """Analyse the runs below ``paths``. Raises InputError for what cannot be."""
-        sources = find_runs(self._storage, paths)
+        return self.analyse(find_runs(self._storage, paths))
+
+    def analyse(self, sources: Sequence[Source]) -> Results:
+        """Analyse runs that were found. Raises InputError for what cannot be."""
         traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:

@@ -14,7 +14,8 @@ _TOKEN = re.compile(
     r"""[\s,]*(?:;[^\n]*[\s,]*)*(?P<token>
       \#\{ | \#_ | [\[\](){}]
     | "(?P<string>(?:[^"\\]|\\.)*)"
-    | \\(?P<character>newline|space|tab|return|.)
+    | \\(?P<character>newline|space|tab|return|formfeed|backspace|u[0-9a-fA-F]{4}|.)
+    | (?P<symbolic>\#\#-?\w+)
     | \#(?P<tag>[^\s,\[\](){}"\#;]+)
     | (?P<atom>[^\s,\[\](){}"\#;\\][^\s,\[\](){}";]*)
     )""",
@@ -22,6 +23,7 @@ _TOKEN = re.compile(
 )
 _CLOSES = {"[": "]", "(": ")", "{": "}", "#{": "}"}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "b": "\b", "f": "\f"}
+_CHARACTERS = {"newline": "\n", "space": " ", "tab": "\t", "return": "\r", "formfeed": "\f", "backspace": "\b"}
 _INTEGER = re.compile(r"[+-]?\d+N?")
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?M?")
 
@@ -36,6 +38,10 @@ class EdnError(ValueError):
     """Text that is no EDN; says what is wrong and at which character."""
 
 
+class UnfinishedError(EdnError):
+    """Text that ends within a value."""
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
@@ -45,6 +51,8 @@ class _Reader:
         found = _TOKEN.match(self._text, self._at)
         if found is None:
             rest = re.sub(r";[^\n]*", "", self._text[self._at :]).strip(" \t\r\n,")
+            if rest.startswith('"'):
+                raise UnfinishedError(f"the string at character {self._at + 1} is not closed")
             if rest:
                 raise EdnError(f"{rest[:20]!r} at character {self._at + 1} is no EDN")
             return None
@@ -54,7 +62,7 @@ class _Reader:
     def value(self, found: re.Match[str] | None, depth: int = 0) -> Any:
         """The value that begins with the token ``found``."""
         if found is None:
-            raise EdnError("it ends within a value")
+            raise UnfinishedError("it ends within a value")
         if depth > DEPTH_MAX:
             raise EdnError(f"it is nested deeper than {DEPTH_MAX}")
         token = found["token"]
@@ -65,7 +73,11 @@ class _Reader:
         if found["string"] is not None:
             return _unescaped(found["string"])
         if found["character"] is not None:
-            return {"newline": "\n", "space": " ", "tab": "\t", "return": "\r"}.get(found["character"], found["character"])
+            return _CHARACTERS.get(found["character"]) or (
+                chr(int(found["character"][1:], 16)) if len(found["character"]) > 1 else found["character"]
+            )
+        if found["symbolic"] is not None:
+            return found["symbolic"]
         if found["atom"] is not None:
             return _atom(found["atom"])
         raise EdnError(f"{token} at character {self._at} closes nothing")
@@ -75,7 +87,7 @@ class _Reader:
         while True:
             found = self.token()
             if found is None:
-                raise EdnError(f"{opened} is not closed")
+                raise UnfinishedError(f"{opened} is not closed")
             if found["token"] == _CLOSES[opened]:
                 break
             if found["token"] == "#_":

@@ -1,8 +1,10 @@
 """Histories of other tools as runs of ours: Jepsen's, in EDN or as JSON lines, into a trace that ``namesrv analyze`` reads.
 
-An operation is a map with ``type`` (invoke, ok, fail, info), ``f``, ``value``, ``process`` and ``time`` (nanoseconds); what a
-process invokes is completed by its next line, and ``info``, or no completion, means that nobody knows. The nemesis, any process
-that is no number, gives the phases: from its first to its last operation lies the fault.
+An operation is a map with ``type`` (invoke, ok, fail, info), ``f``, ``value``, ``process`` and ``time`` (nanoseconds), as
+``history.edn`` has them: one a line, pretty-printed over several, or all in one vector. What a process invokes is completed by
+its next operation, and ``info``, or no completion, means that nobody knows. The nemesis, any process that is no number, gives the
+phases: from its first to its last operation lies the fault. Where no operation has a time, a millisecond lies between two:
+their order is kept, so what is judged by order alone holds, and durations mean nothing.
 
 =====================  ================================================================================================
 f                      becomes
@@ -12,24 +14,34 @@ cas                    its read and its write, both, in the same time: what is f
                        nothing came between the two is not checked
 add, remove, read      a set: ``register`` and ``unregister`` of a member of a topic, and ``route`` of the topic
 txn of append and r    the same for each list; the order within a list and transactions over several are not checked
+txn of w and r         ``put`` and ``get`` of each key; that a transaction is one step is not checked
 =====================  ================================================================================================
 
 Values of independent keys are pairs [key, value]; they are known by every value of a read or write being one. Values that are
-written more than once make all but M1 bounds, as in any history; DESIGN.md says which.
+written more than once make all but M1 bounds, as in any history; DESIGN.md says which. Counters (add, and read of a number),
+queues, locks and transfers are refused: no check applies to them.
+
+Limits: 5,000,000 events, 1 MiB of text or 1,000 lines an operation, and of memory about five times what the file takes.
 """
 
+import contextlib
 import json
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TextIO
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.spark import edn
 
 LINE_CHARACTERS_MAX = 1 << 20
+LINES_MAX = 1000
+"""Of one operation."""
 OPERATIONS_MAX = 5_000_000
+SAY_EVERY = 200_000
 TYPES = ("invoke", "ok", "fail", "info")
 OUTCOMES = {"ok": "ok", "fail": "fail", "info": "indeterminate"}
 
@@ -49,7 +61,8 @@ class _Event:
     f: str
     value: Any
     process: Any
-    time_ns: int
+    time_ns: Any
+    """Nanoseconds; None where the history has none, until all are read."""
 
 
 @dataclass(slots=True)
@@ -71,65 +84,115 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
         raise ForeignError(f"{folder}: exists already; remove it, or choose another --name or --out")
     if not name or set(name) & set("/=%:\\"):
         raise ForeignError(f"--name {name}: a name without / = % : and \\ is expected")
-    events, torn = _read(path)
+    events, torn = _read(path, say)
     if not events:
         raise ForeignError(f"{path}: holds no operation; Jepsen's history.edn of a test is expected")
     say(f"{path}: {len(events):,} events")
     pairs, nemesis = _paired(path, events)
-    records, operations, unknown, keys = _records(path, pairs, nemesis, name)
+    del events  # the pairs hold them, until each is made lines of
+    trace, lines = _records(path, pairs, nemesis, name)
     staging = out / f".importing-{name}"
     shutil.rmtree(staging, ignore_errors=True)
     try:
         staging.mkdir(parents=True)
-        (staging / "manifest.json").write_text(json.dumps(_manifest(name, mode, path, keys), indent=1) + "\n", encoding="utf-8")
-        with (staging / "trace.jsonl").open("w", encoding="utf-8") as trace:
-            trace.writelines(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+        (staging / "manifest.json").write_text(
+            json.dumps(_manifest(name, mode, path, trace.names), indent=1) + "\n", encoding="utf-8"
+        )
+        with (staging / "trace.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(lines)
         staging.rename(folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    return Imported(folder, operations, unknown, torn)
+    return Imported(folder, trace.operations, trace.unknown, torn)
 
 
-def _read(path: Path) -> tuple[list[_Event], int]:
-    is_edn = path.suffix.lower() == ".edn"
+def _read(path: Path, say: Callable[[str], None]) -> tuple[list[_Event], int]:
     events: list[_Event] = []
+    reader = _Reader(path)
     try:
-        with path.open(encoding="utf-8", newline="\n") as lines:
-            number = 0
-            while line := lines.readline(LINE_CHARACTERS_MAX + 1):
-                number += 1
-                where = f"{path}:{number}"
-                if len(line) > LINE_CHARACTERS_MAX:
-                    most = f"{LINE_CHARACTERS_MAX:,} characters"
-                    raise ForeignError(f"{where}: longer than {most}; one operation a line is expected")
-                text = line.strip() if not is_edn else _without_brackets(line)
-                if not text or text.startswith(";"):
-                    continue
-                try:
-                    value = edn.read(text) if is_edn else json.loads(text)
-                except ValueError as cause:
-                    if not line.endswith("\n"):
-                        return events, 1  # the writer was cut off
-                    expected = f"one operation a line in {'EDN' if is_edn else 'JSON'} is expected"
-                    raise ForeignError(f"{where}: {cause}; {expected}") from None
-                events.append(_event(value, number, where))
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for line, value in reader.values(file):
+                events.append(_event(value, line, f"{path}:{line}"))
                 if len(events) > OPERATIONS_MAX:
-                    raise ForeignError(f"{where}: more than {OPERATIONS_MAX:,} events; import the history in parts")
+                    raise ForeignError(f"{path}:{line}: more than {OPERATIONS_MAX:,} events; import the history in parts")
+                if len(events) % SAY_EVERY == 0:
+                    say(f"{path}: {len(events):,} events so far")
     except UnicodeDecodeError:
         raise ForeignError(f"{path}: is no UTF-8 text; Jepsen's history.edn is expected, not the binary test.jepsen") from None
     except OSError as cause:
         raise ForeignError(f"{path}: cannot be read ({cause.strerror}); give a history's file") from cause
-    return events, 0
+    _complete_times(path, events)
+    return events, reader.torn
 
 
-def _without_brackets(line: str) -> str:
-    """An operation's own text where the whole history is one vector, an operation a line."""
-    text = line.strip().strip(",")
-    if (text.startswith("[") and not text.endswith("]")) or text == "[":
-        text = text[1:].strip()
-    if text.endswith("]") and text.count("[") + 1 == text.count("]"):
-        text = text[:-1].strip()
-    return text
+class _Reader:
+    """Operations of a file, each with the line where it begins: one a line, over several lines, or elements of one vector."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_edn = path.suffix.lower() == ".edn"
+        self._read = edn.read if self._is_edn else json.loads
+        self.torn = 0
+        """1 if the file ends within an operation and without a line feed: whoever wrote it was cut off."""
+
+    def values(self, file: TextIO) -> Iterator[tuple[int, Any]]:
+        """Line and value of each operation. Raises ForeignError."""
+        number, began, begun, in_vector, ended = 0, 0, "", False, True
+        while line := file.readline(LINE_CHARACTERS_MAX + 1):
+            number += 1
+            if not begun:
+                began = number
+            if len(begun) + len(line) > LINE_CHARACTERS_MAX:
+                most = f"{LINE_CHARACTERS_MAX:,} characters"
+                raise ForeignError(f"{self._path}:{began}: longer than {most}; {self._expected()}")
+            ended = line.endswith("\n")
+            raw = begun + line
+            text = raw.strip().strip(",").strip()
+            if begun and (line.startswith(("{", "#jepsen")) or number - began > LINES_MAX):
+                raise ForeignError(f"{self._path}:{began}: is not closed before line {number}; {self._expected()}")
+            if not text or (self._is_edn and text.startswith(";")) or (in_vector and text in ("]", ")")):
+                continue
+            begun = ""
+            value, unfinished = self._value(text, began)
+            if unfinished and not in_vector and text[0] in "[(":
+                in_vector, raw = True, raw.lstrip()[1:]
+                text = raw.strip()
+                if not text:
+                    continue
+                value, unfinished = self._value(text, began)
+            if unfinished:
+                begun = raw
+            elif isinstance(value, list) and not in_vector:
+                yield from ((began, element) for element in value)
+            else:
+                yield began, value
+        if begun and ended:
+            raise ForeignError(f"{self._path}:{began}: is not closed; {self._expected()}")
+        self.torn = int(bool(begun))
+
+    def _value(self, text: str, line: int) -> tuple[Any, bool]:
+        """The value, and whether it goes on behind ``text``."""
+        try:
+            return self._read(text), False
+        except ValueError as cause:
+            if _goes_on(cause, text):
+                return None, True
+            if text.endswith(("]", ")")):  # of the vector around all operations
+                with contextlib.suppress(ValueError, RecursionError):
+                    return self._read(text[:-1]), False
+            raise ForeignError(f"{self._path}:{line}: {cause}; {self._expected()}") from None
+        except RecursionError:
+            raise ForeignError(f"{self._path}:{line}: nested too deeply; {self._expected()}") from None
+
+    def _expected(self) -> str:
+        return f"one operation a line in {'EDN' if self._is_edn else 'JSON'} is expected"
+
+
+def _goes_on(cause: ValueError, text: str) -> bool:
+    """Whether text could not be read only because it ends too early."""
+    if isinstance(cause, json.JSONDecodeError):
+        return cause.pos >= len(text.rstrip()) or cause.msg.startswith("Unterminated string")
+    return isinstance(cause, edn.UnfinishedError)
 
 
 def _event(value: Any, number: int, where: str) -> _Event:
@@ -141,11 +204,25 @@ def _event(value: Any, number: int, where: str) -> _Event:
     if not isinstance(value.get("f"), str):
         raise ForeignError(f"{where}: f is {value.get('f')!r}, expected a name such as read")
     time_ns = value.get("time")
-    if isinstance(time_ns, bool) or not isinstance(time_ns, int) or not 0 <= time_ns < 2**62:
+    if time_ns is not None and (isinstance(time_ns, bool) or not isinstance(time_ns, int) or not 0 <= time_ns < 2**62):
         raise ForeignError(f"{where}: time is {time_ns!r}, expected nanoseconds since the begin of the test")
-    if value.get("process") is None:
+    process = value.get("process")
+    if process is None:
         raise ForeignError(f"{where}: process is missing, so it cannot be told whose operation this is")
-    return _Event(number, kind, str(value["f"]), value.get("value"), value["process"], time_ns)
+    if isinstance(process, str) and process.isdecimal():
+        process = int(process)
+    return _Event(number, sys.intern(str(kind)), sys.intern(str(value["f"])), value.get("value"), process, time_ns)
+
+
+def _complete_times(path: Path, events: list[_Event]) -> None:
+    """All events have a time, or none: then each gets one by its place."""
+    missing = next((event for event in events if event.time_ns is None), None)
+    if missing is None:
+        return
+    if any(event.time_ns is not None for event in events):
+        raise ForeignError(f"{path}:{missing.line}: time is missing here and not elsewhere; give all operations one, or none")
+    for place, event in enumerate(events):
+        event.time_ns = place * 1_000_000
 
 
 _Pair = tuple[_Event, _Event | None]
@@ -180,66 +257,100 @@ def _paired(path: Path, events: list[_Event]) -> tuple[list[_Pair], list[_Event]
     return pairs, nemesis
 
 
-def _records(
-    path: Path, pairs: list[_Pair], nemesis: list[_Event], name: str
-) -> tuple[list[Record], int, int, tuple[list[str], list[str]]]:
-    times = [began.time_ns for began, _ in pairs] + [end.time_ns for _, end in pairs if end is not None]
-    first, last = min(times), max(times)
-    faults = [event.time_ns for event in nemesis if first <= event.time_ns <= last]
-    body: list[Record] = []
-    members: dict[str, dict[str, int]] = {}
-    keys: dict[str, None] = {}
-    independent = _is_independent(pairs)
-    number = unknown = 0
-    for began, end in pairs:
+class _Kinds(NamedTuple):
+    """What can be told only by the whole history."""
+
+    independent: bool
+    """Values are pairs [key, value]."""
+    registers: bool
+    """Transactions write (w) and do not append."""
+
+
+class _Trace:
+    """Lines of the trace, by their time; what the manifest has to name besides."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines: list[tuple[int, str]] = []
+        self._members: dict[str, dict[str, int]] = {}
+        self._keys: dict[str, None] = {}
+        self.operations = self.unknown = 0
+
+    @property
+    def names(self) -> tuple[list[str], list[str]]:
+        """Keys of the store, and topics."""
+        return list(self._keys), list(self._members)
+
+    def add(self, record: Record) -> None:
+        """A line; those of the same time stay in the order in which they come."""
+        self._lines.append((record["time_ns"], json.dumps(record, separators=(",", ":")) + "\n"))
+
+    def lines(self, header: list[Record], last_ns: int) -> Iterator[str]:
+        """All of them, between the header and the end."""
+        for record in header:
+            yield json.dumps(record, separators=(",", ":")) + "\n"
+        self._lines.sort(key=itemgetter(0))
+        for _, line in self._lines:
+            yield line
+        end = {"record": "end", "time_ns": last_ns, "records": len(header) + len(self._lines)}
+        yield json.dumps(end, separators=(",", ":")) + "\n"
+
+    def add_operation(self, began: _Event, end: _Event | None, of: _Kinds) -> None:
+        """An operation of the history, which may be several of the trace."""
         outcome = "indeterminate" if end is None else OUTCOMES[end.type]
-        unknown += outcome == "indeterminate"
-        for kind, key, said, seen in _parts(path, began, end, independent):
-            number += 1
+        for kind, key, said, seen in _parts(self._path, began, end, of):
+            self.operations += 1
+            self.unknown += outcome == "indeterminate"
             topics = None
             if kind in ("register", "unregister"):
                 topics, member = [key], _member(key, said)
-                first_ns = members.setdefault(key, {}).setdefault(member, began.time_ns)
-                if first_ns == began.time_ns and kind == "register":
-                    body.append(_truth(began.time_ns, member, "starting", key))
-                    if outcome == "ok" and end is not None:
-                        body.append(_truth(end.time_ns, member, "serving", key))
+                self._serve(key, member, began, end if outcome == "ok" else None, kind)
                 key, said = member, "1"
             elif kind != "route":
-                keys[key] = None
-            body.append(
+                self._keys[key] = None
+            self.add(
                 {
-                    "record": "invoke", "time_ns": began.time_ns, "op": number, "kind": kind,
-                    "client": f"process-{began.process}", "key": key, "value": said, "node": None, "level": None, "probe": None,
-                    "topics": topics,
+                    "record": "invoke", "time_ns": began.time_ns, "op": self.operations, "kind": kind,
+                    "client": f"process-{began.process}", "key": key, "value": said, "node": None, "level": None,
+                    "probe": None, "topics": topics,
                 }
             )  # fmt: skip
             if end is not None:
-                listed = (
-                    None if seen is None or kind != "route" else [{"name": _member(key, text), "version": "1"} for text in seen]
-                )
-                value = seen if kind == "get" and outcome == "ok" else None
-                body.append(
+                is_list = seen is not None and kind == "route"
+                self.add(
                     {
-                        "record": "complete", "time_ns": end.time_ns, "op": number, "outcome": outcome, "node": None,
-                        "value": value, "members": listed, "error": None,
+                        "record": "complete", "time_ns": end.time_ns, "op": self.operations, "outcome": outcome, "node": None,
+                        "value": seen if kind == "get" and outcome == "ok" else None,
+                        "members": [{"name": _member(key, text), "version": "1"} for text in seen] if is_list else None,
+                        "error": None,
                     }
                 )  # fmt: skip
-    marks: list[Record] = [
-        {"record": "header", "time_ns": first, "schema": 1, "run": name, "wall_ns": 0},
-        _phase(first, "steady"),
-    ]
+
+    def _serve(self, key: str, member: str, began: _Event, done: _Event | None, kind: str) -> None:
+        """A member is there from its first registration on."""
+        first_ns = self._members.setdefault(key, {}).setdefault(member, began.time_ns)
+        if first_ns == began.time_ns and kind == "register":
+            self.add(_truth(began.time_ns, member, "starting", key))
+            if done is not None:
+                self.add(_truth(done.time_ns, member, "serving", key))
+
+
+def _records(path: Path, pairs: list[_Pair], nemesis: list[_Event], name: str) -> tuple[_Trace, Iterator[str]]:
+    """The trace, and its lines. Takes the pairs away as it goes: a history may be as large as memory allows."""
+    times = [began.time_ns for began, _ in pairs] + [end.time_ns for _, end in pairs if end is not None]
+    first, last = min(times), max(times)
+    faults = [event.time_ns for event in nemesis if first <= event.time_ns <= last]
+    trace, kinds = _Trace(path), _kinds(path, pairs)
+    pairs.reverse()
+    while pairs:
+        trace.add_operation(*pairs.pop(), kinds)
     if faults:
-        marks += [_phase(min(faults), "fault"), _phase(max(faults), "heal")]
-    body += [*marks[2:], _phase(last + 1, "final"), _phase(last + 1, "end")]
-    body.sort(key=lambda record: record["time_ns"])
-    records = [*marks[:2], *body]
-    return (
-        [*records, {"record": "end", "time_ns": last + 1, "records": len(records)}],
-        number,
-        unknown,
-        (list(keys), list(members)),
-    )
+        trace.add(_phase(min(faults), "fault"))
+        trace.add(_phase(max(faults), "heal"))
+    trace.add(_phase(last + 1, "final"))
+    trace.add(_phase(last + 1, "end"))
+    header = [{"record": "header", "time_ns": first, "schema": 1, "run": name, "wall_ns": 0}, _phase(first, "steady")]
+    return trace, trace.lines(header, last + 1)
 
 
 def _phase(time_ns: int, phase: str) -> Record:
@@ -253,13 +364,33 @@ def _truth(time_ns: int, member: str, state: str, key: str) -> Record:
     }  # fmt: skip
 
 
-def _is_independent(pairs: list[_Pair]) -> bool:
+def _kinds(path: Path, pairs: list[_Pair]) -> _Kinds:
     values = [began.value for began, _ in pairs if began.f in ("read", "write", "add", "remove", "cas")]
-    return (
+    independent = (
         bool(values)
         and all(isinstance(value, list) and len(value) == 2 for value in values)
         and not all(began.f == "cas" for began, _ in pairs)
     )
+    steps = {
+        step[0]
+        for began, _ in pairs
+        if began.f == "txn" and isinstance(began.value, list)
+        for step in began.value
+        if isinstance(step, list) and step and isinstance(step[0], str)
+    }
+    if {"w", "append"} <= steps:
+        raise ForeignError(f"{path}: its transactions both append and write (w), expected one of them")
+    if any(began.f in ("add", "remove") for began, _ in pairs):
+        for began, end in pairs:
+            seen = end.value if end is not None and end.type == "ok" and began.f == "read" else []
+            if independent and isinstance(seen, list) and len(seen) == 2:
+                seen = seen[1]
+            if not isinstance(seen, list) and seen is not None:
+                raise ForeignError(
+                    f"{path}:{began.line}: a read of {_text(seen)[:40]} where others add: a counter, to which no check applies; "
+                    f"sets are read as collections"
+                )
+    return _Kinds(independent, "w" in steps)
 
 
 def _text(value: Any) -> str:
@@ -276,13 +407,13 @@ _Part = tuple[str, str, str | None, Any]
 """Kind, key, what is written, what was read: text, or of a set a list of texts."""
 
 
-def _parts(path: Path, began: _Event, end: _Event | None, independent: bool) -> Iterator[_Part]:
+def _parts(path: Path, began: _Event, end: _Event | None, of: _Kinds) -> Iterator[_Part]:
     where = f"{path}:{began.line}"
     done = end is not None and end.type == "ok"
     asked = began.value
     answer = end.value if end is not None and done else None
     key = "value"
-    if independent and began.f != "txn":
+    if of.independent and began.f != "txn":
         key, asked = _text(asked[0]), asked[1]
         if done:
             if not isinstance(answer, list) or len(answer) != 2:
@@ -290,7 +421,7 @@ def _parts(path: Path, began: _Event, end: _Event | None, independent: bool) -> 
             answer = answer[1]
     match began.f:
         case "read" if isinstance(answer, list):
-            yield "route", key, None, [_text(item) for item in dict.fromkeys(map(_text, answer))]
+            yield "route", key, None, list(dict.fromkeys(map(_text, answer)))
         case "read":
             yield "get", key, None, None if answer is None else _text(answer)
         case "write":
@@ -304,22 +435,32 @@ def _parts(path: Path, began: _Event, end: _Event | None, independent: bool) -> 
         case "add" | "remove":
             yield ("register" if began.f == "add" else "unregister"), key, _text(asked), None
         case "txn":
-            yield from _transaction(where, asked, answer if done else asked)
+            yield from _transaction(where, asked, answer if done else asked, of.registers)
         case other:
             raise ForeignError(
                 f"{where}: f is {other}, which no check applies to; read, write, cas, add, remove and txn (of append "
-                f"and r) are known"
+                f"and r, or of w and r) are known"
             )
 
 
-def _transaction(where: str, asked: Any, answer: Any) -> Iterator[_Part]:
-    for wanted, got in zip(asked or [], answer or [], strict=False):
-        if not (isinstance(wanted, list) and len(wanted) == 3 and wanted[0] in ("append", "r")):
-            raise ForeignError(f"{where}: {wanted!r} in a txn, expected [:append key value] or [:r key nil]")
+def _transaction(where: str, asked: Any, answer: Any, registers: bool) -> Iterator[_Part]:
+    if not isinstance(asked, list) or not isinstance(answer, list):
+        raise ForeignError(f"{where}: value of txn is {asked!r}, expected a list of [:append key value] and [:r key nil]")
+    for wanted, got in zip(asked, answer, strict=False):
+        is_step = all(isinstance(step, list) and len(step) == 3 for step in (wanted, got))
+        if not is_step or wanted[0] not in ("append", "w", "r"):
+            raise ForeignError(f"{where}: {wanted!r} in a txn, expected [:append key value], [:w key value] or [:r key nil]")
+        key, said, seen = _text(wanted[1]), wanted[2], got[2]
         if wanted[0] == "append":
-            yield "register", _text(wanted[1]), _text(wanted[2]), None
+            yield "register", key, _text(said), None
+        elif wanted[0] == "w":
+            yield "put", key, _text(said), None
+        elif registers:
+            yield "get", key, None, None if seen is None else _text(seen)
+        elif seen is None or isinstance(seen, list):
+            yield "route", key, None, list(dict.fromkeys(map(_text, seen or [])))
         else:
-            yield "route", _text(wanted[1]), None, [_text(item) for item in dict.fromkeys(map(_text, got[2] or []))]
+            raise ForeignError(f"{where}: reads {_text(seen)[:40]} where lists are appended to, expected a list")
 
 
 def _manifest(name: str, mode: str, path: Path, keys: tuple[list[str], list[str]]) -> dict[str, Any]:

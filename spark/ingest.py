@@ -1,8 +1,8 @@
 """Ingest: traces of runs become two Parquet tables, observations and events, by run and mode; nothing is dropped in silence.
 
-Bad input is refused before anything is written: no trace, no manifest, another schema version, a run given twice, a run cut
-short. Lines that do not parse are kept, counted and reported. New runs are written aside and renamed into place when all of
-them are whole, so that a failure leaves the output folder as it was; a run that is there already is not ingested again.
+Runs that cannot be trusted are refused before anything is in place: a clock that went back, a run cut short. Lines that do not
+parse are kept, counted and reported. New runs are written aside and renamed into place when all of them are whole, so that a
+failure leaves the output folder as it was; a run that is there already is not ingested again.
 """
 
 import json
@@ -14,28 +14,11 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_TYPES, RECORDS, RUNS, TRACE_SCHEMA_VERSION
-from replicated_namesrv.spark.storage import Entry, Storage
+from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_TYPES, RECORDS
+from replicated_namesrv.spark.sources import InputError, Source
+from replicated_namesrv.spark.storage import Storage
 
-TRACE = "trace.jsonl"
-MANIFEST = "manifest.json"
-MODES = ("ap", "cp")
 OBSERVE = "observe"
-
-
-class InputError(NamesrvError):
-    """A run that cannot be analysed; the text names the file and the remedy."""
-
-
-class Source(NamedTuple):
-    """A run as it was given."""
-
-    run: str
-    folder: str
-    trace: Entry
-    manifest: dict[str, Any]
-    torn: bool
 
 
 class Ingested(NamedTuple):
@@ -46,115 +29,6 @@ class Ingested(NamedTuple):
     torn: int
     corrupt: int
     ended: bool
-
-
-def find_runs(storage: Storage, paths: Sequence[str]) -> list[Source]:
-    """Each path is a run's folder, or a folder that holds such folders at any depth up to three.
-
-    Raises InputError.
-    """
-    folders: dict[str, None] = {}
-    for path in paths:
-        if not storage.exists(path):
-            raise InputError(f"{path}: no such file or folder; give the folder of a run or of a suite")
-        entry = storage.entry(path)
-        if not entry.is_folder:
-            raise InputError(f"{path}: is a file; give the folder that holds the run's {TRACE} and {MANIFEST}")
-        found = _runs_below(storage, entry.path, 3)
-        if not found:
-            raise InputError(
-                f"{path}: holds no run: no {TRACE} here or up to three folders below; record one with 'namesrv chaos run'"
-            )
-        folders.update(dict.fromkeys(found))
-    sources: dict[str, Source] = {}
-    for folder in folders:
-        source = _source(storage, folder)
-        if source.run in sources:
-            raise InputError(f"{folder}: run '{source.run}' is in {sources[source.run].folder} too; give each run once")
-        sources[source.run] = source
-    return list(sources.values())
-
-
-def _runs_below(storage: Storage, folder: str, depth: int) -> list[str]:
-    content = storage.list(folder)
-    if any(entry.path.endswith("/" + TRACE) for entry in content):
-        return [folder]
-    if depth == 0:
-        return []
-    inner = [entry for entry in content if entry.is_folder and not entry.path.endswith("/latest")]
-    return [run for entry in inner for run in _runs_below(storage, entry.path, depth - 1)]
-
-
-def _source(storage: Storage, folder: str) -> Source:
-    manifest_path, trace_path = f"{folder}/{MANIFEST}", f"{folder}/{TRACE}"
-    if not storage.exists(manifest_path):
-        raise InputError(f"{manifest_path}: is missing; without it nobody knows what was run. Record the run again")
-    try:
-        manifest = json.loads(storage.read_text(manifest_path))
-    except ValueError as cause:
-        raise InputError(f"{manifest_path}: no JSON ({cause}); restore it or record the run again") from None
-    _check_manifest(manifest, manifest_path)
-    try:
-        header = json.loads(storage.first_line(trace_path))
-        is_header = isinstance(header, dict) and header.get("record") == "header"
-    except ValueError:
-        is_header = False
-    if not is_header:
-        raise InputError(f"{trace_path}: does not begin with a header record, so it is no trace of a run")
-    if header.get("schema") != TRACE_SCHEMA_VERSION:
-        raise InputError(
-            f"{trace_path}: schema version {header.get('schema')}, this version reads {TRACE_SCHEMA_VERSION}; "
-            f"record it again or use the release that wrote it"
-        )
-    if header.get("run") != manifest["run"]:
-        raise InputError(
-            f"{trace_path}: is of run '{header.get('run')}', {MANIFEST} beside it of '{manifest['run']}'; files were mixed up"
-        )
-    return Source(manifest["run"], folder, storage.entry(trace_path), manifest, not storage.ends_with_line_feed(trace_path))
-
-
-def _check_manifest(manifest: Any, path: str) -> None:
-    def need(name: str, good: bool, expected: str) -> None:
-        if not good:
-            value = manifest.get(name) if isinstance(manifest, dict) else manifest
-            raise InputError(f"{path}: {name} is {value!r}, expected {expected}")
-
-    need("the manifest", isinstance(manifest, dict), "a JSON object")
-    need(
-        "schema",
-        manifest.get("schema") == TRACE_SCHEMA_VERSION,
-        f"{TRACE_SCHEMA_VERSION}; record the run again with this version",
-    )
-    run = manifest.get("run")
-    need("run", isinstance(run, str) and run != "" and not set(run) & set("/=%:\\"), "a name without / = % : \\")
-    need("mode", manifest.get("mode") in MODES, "ap or cp")
-    need("nodes", isinstance(manifest.get("nodes"), list) and len(manifest["nodes"]) > 0, "a list of nodes")
-    need("seed", isinstance(manifest.get("seed"), int), "a number")
-
-
-def runs_table(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
-    """One row a run, from the manifests."""
-    return spark.createDataFrame([_run_row(source.manifest) for source in sources], RUNS)
-
-
-def _run_row(manifest: dict[str, Any]) -> dict[str, Any]:
-    scenario = manifest.get("scenario") or {}
-    scenario = {"name": scenario} if isinstance(scenario, str) else scenario
-    offsets = ((manifest.get("clock") or {}).get("offsets") or {}).values()
-    return {
-        "run": manifest["run"],
-        "mode": manifest["mode"],
-        "scenario": str(scenario.get("name", "unnamed")),
-        "suite": str(manifest.get("suite") or ""),
-        "seed": manifest["seed"],
-        "nodes": len(manifest["nodes"]),
-        "read_consistency": manifest.get("read_consistency") or ("linearizable" if manifest["mode"] == "cp" else "local"),
-        "judged_as": manifest.get("judged_as") or manifest["mode"],
-        "observe_interval_ms": int(manifest.get("observe_interval_ms") or 0),
-        "deadline_ms": int(manifest.get("deadline_ms") or 0),
-        "fault_s": float((scenario.get("timing") or {}).get("fault_s") or 0.0),
-        "clock_uncertainty_ns": max((int(offset.get("uncertainty_ns") or 0) for offset in offsets), default=0),
-    }
 
 
 class Traces(NamedTuple):
@@ -198,12 +72,17 @@ def _ingested_before(storage: Storage, source: Source, out: str) -> Ingested | N
     note = _note(out, source.run)
     if not storage.exists(note):
         return None
-    known = json.loads(storage.read_text(note))
-    if known["size_bytes"] != source.trace.size_bytes or known["modified_ms"] != source.trace.modified_ms:
+    try:
+        known = json.loads(storage.read_text(note))
+        before, ingested = (known["size_bytes"], known["modified_ms"]), Ingested(**known["ingested"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{note}: is not what an analysis wrote there; choose another --out, or remove that folder") from None
+    if before != (source.trace.size_bytes, source.trace.modified_ms):
         raise InputError(
-            f"{source.trace.path}: run '{source.run}' was ingested into {out} from another trace; choose another --out"
+            f"{source.trace.path}: run '{source.run}' was ingested into {out} from another trace; choose another --out, "
+            f"or remove that folder"
         )
-    return Ingested(**known["ingested"])
+    return ingested
 
 
 def _stored(spark: SparkSession, folder: str, name: str) -> DataFrame:
@@ -253,10 +132,11 @@ TOGETHER_BYTES = 256 << 20
 
 
 def _groups(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    """Large traces one by one, the small ones together."""
+    """Large traces one by one, the small ones together, of folders of one name in different groups."""
     group: list[Source] = []
     for source in sources:
-        if sum(one.trace.size_bytes for one in [*group, source]) > TOGETHER_BYTES and group:
+        is_large = sum(one.trace.size_bytes for one in [*group, source]) > TOGETHER_BYTES
+        if group and (is_large or _name(source) in map(_name, group)):  # a group's lines are told apart by folders' names
             yield group
             group = []
         group.append(source)
@@ -269,12 +149,12 @@ def _write(spark: SparkSession, group: Sequence[Source], staging: str) -> None:
     traces = read_lines(spark, [source.trace.path for source in group])
     for name, table in zip(Traces._fields, traces, strict=True):
         if len(group) == 1:
-            place = f"{staging}/{name}/run={group[0].run}/mode={group[0].manifest['mode']}"
+            place = f"{staging}/{name}/run={group[0].run}/mode={group[0].mode}"
             table.drop("path").write.parquet(place)
         else:
             decoded = F.url_decode(F.regexp_replace("path", r"\+", "%2B"))
             folder = F.regexp_extract(decoded, r"([^/]+)/[^/]+$", 1)
-            for column, values in (("run", [s.run for s in group]), ("mode", [s.manifest["mode"] for s in group])):
+            for column, values in (("run", [s.run for s in group]), ("mode", [s.mode for s in group])):
                 known = zip((_name(source) for source in group), values, strict=True)
                 table = table.withColumn(column, F.create_map(*[F.lit(x) for pair in known for x in pair])[folder])
             table.drop("path").write.mode("append").partitionBy("run", "mode").parquet(f"{staging}/{name}")
@@ -287,8 +167,6 @@ def _name(source: Source) -> str:
 def _ingest_new(
     spark: SparkSession, storage: Storage, new: Sequence[Source], out: str, say: Callable[[str], None]
 ) -> dict[str, Ingested | None]:
-    if len({_name(source) for source in new}) < len(new):
-        raise InputError("two runs lie in folders of the same name; rename one")
     staging = f"{out}/tables/ingesting"
     storage.delete(staging)
     began = time.monotonic()
@@ -350,7 +228,7 @@ def _judge(source: Source, row: Any) -> Ingested:
     if row["ended"] is None or not row["final"]:
         raise InputError(
             f"{path}: the run was cut short: {'no end record' if row['ended'] is None else 'no final reads'}, so losses "
-            f"would be over-counted; record it again"
+            f"would be over-counted; record it again, or remove its folder"
         )
     torn = int(source.torn)
     return Ingested(source.run, row["records"], torn, max(row["corrupt"] - torn, 0), row["ended"] is not None)

@@ -5,22 +5,26 @@ spark-submit --master … --py-files replicated_namesrv.zip spark/job.py --out h
 """
 
 import argparse
+import contextlib
+import errno
+import os
 import re
 import signal
+import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.spark.analysis import Analysis, Results
 from replicated_namesrv.spark.report import write_report
 from replicated_namesrv.spark.session import EMBEDDED_MASTER, EMBEDDED_MEMORY, SparkSaidError, session
-from replicated_namesrv.spark.storage import Storage
+from replicated_namesrv.spark.sources import Source, check_name, find_runs
+from replicated_namesrv.spark.storage import LocalFiles, Storage, local_path
 
 
 def analyse(
@@ -30,32 +34,85 @@ def analyse(
     master: str | None = EMBEDDED_MASTER,
     memory: str = EMBEDDED_MEMORY,
 ) -> Results:
-    """Analyse runs and write tables and report into ``out``. Raises NamesrvError for input that cannot be analysed."""
-    if master is not None and master.startswith("local"):
-        _check_memory(memory)
+    """Analyse runs and write tables and report into ``out``. Raises NamesrvError for what a user can mend."""
     try:
-        with _terminable(), session("namesrv analyze", master, memory) as spark:
-            try:
-                results = Analysis(spark, out, say).run(paths)
+        with _terminable():
+            sources = _checked(paths, out, master, memory)
+            with _nothing_half_written(out, master), session("namesrv analyze", master, memory) as spark:
+                analysis = Analysis(spark, out, say)
+                results = analysis.run(paths) if sources is None else analysis.analyse(sources)
                 say("report")
                 write_report(Storage(spark), results, out)
                 return results
-            except (PySparkException, Py4JError) as cause:
-                raise SparkSaidError(str(cause)) from cause
     except SparkSaidError as cause:
-        reason = _remedy(str(cause))
-        if reason is None:
-            raise RuntimeError(str(cause)) from cause
-        raise ClusterError(reason) from cause
+        raise ClusterError(_remedy(str(cause))) from cause
+    except OSError as cause:
+        full = cause.errno == errno.ENOSPC or "No space left" in str(cause)
+        raise ClusterError(DISK_FULL if full else f"{cause}; choose another --out") from cause
 
 
+def _checked(paths: Sequence[str], out: str, master: str | None, memory: str) -> list[Source] | None:
+    """What can be said before a JVM is started; the runs, if all of them lie on this machine."""
+    if master is None:
+        return None
+    if not re.fullmatch(MASTERS, master):
+        raise ClusterError(f"--master {master}: local[*], spark://host:7077, yarn or k8s://https://host:443 is expected")
+    if master.startswith("local"):
+        _check_memory(memory)
+    elif master.startswith("spark://"):
+        _check_reachable(master)
+    check_name(out)
+    if "HADOOP_CONF_DIR" in os.environ or any(local_path(path) is None for path in paths):
+        return None  # a path may mean another file system than this machine's
+    return find_runs(LocalFiles(), [local_path(path) or "" for path in paths])
+
+
+def _check_reachable(master: str) -> None:
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError, OverflowError), socket.create_connection((host, int(port)), 5):
+            return
+    raise ClusterError(f"--master {master}: nobody listens there; start the master, or correct host and port")
+
+
+@contextmanager
+def _nothing_half_written(out: str, master: str | None) -> Iterator[None]:
+    """Folders on this machine that an analysis made and left empty go with its failure; one that cannot be made is refused."""
+    here = local_path(out)
+    if here is None or master is None or "HADOOP_CONF_DIR" in os.environ:
+        yield
+        return
+    folder = Path(here).absolute()
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        try:
+            (folder / "tables").mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder / "tables"):
+                pass
+        except OSError as cause:
+            reason = "the disk is full" if cause.errno == errno.ENOSPC else cause.strerror
+            raise ClusterError(f"--out {out}: cannot be written to ({reason}); choose another folder") from None
+        yield
+    except BaseException:
+        emptied = [Path(place) for place, _, _ in os.walk(folder / "tables", topdown=False)]
+        for place in [*emptied, *new]:
+            with contextlib.suppress(OSError):
+                place.rmdir()  # which only an empty folder lets happen
+        raise
+
+
+MASTERS = r"local(\[([1-9]\d{0,3}|\*)(,\d+)?\])?|spark://.+:\d+|yarn|k8s://.+"
 MEMORY_MIN_MB = 512
 
 
 def _check_memory(memory: str) -> None:
     found = re.fullmatch(r"(\d{1,6})([mg])", memory.lower())
-    if found is None or int(found[1]) * (1024 if found[2] == "g" else 1) < MEMORY_MIN_MB:
+    wanted_mb = int(found[1]) * (1024 if found[2] == "g" else 1) if found else 0
+    if wanted_mb < MEMORY_MIN_MB:
         raise ClusterError(f"--memory {memory}: give at least {MEMORY_MIN_MB}m, for example 1600m or 3g")
+    machine_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    if wanted_mb > machine_mb:
+        raise ClusterError(f"--memory {memory}: this machine has {machine_mb}m; give less, or use a cluster with --master")
 
 
 @contextmanager
@@ -79,21 +136,31 @@ class ClusterError(NamesrvError):
     """Spark could not do its work for want of something that the user can give; the text says what."""
 
 
-def _remedy(text: str) -> str | None:
-    """What a user can do about an error of the JVM; None where it is a mistake of ours."""
-    if "OutOfMemoryError" in text or "GC overhead" in text:
-        return "the JVM ran out of memory; give more with --memory, for example --memory 3g, or use a cluster with --master"
-    if "JAVA_GATEWAY_EXITED" in text:
-        return "Java could not be started with this heap; give less with --memory, or check 'java -version'"
-    if "Answer from Java side is empty" in text or "while sending or receiving" in text:
-        return (
-            "the JVM ended in the middle, most likely for want of memory; give more with --memory, or less than the machine has"
-        )
-    if "No space left on device" in text:
-        return "the disk is full; make room in the folder of --out and in the temporary folder (TMPDIR)"
-    if "Could not parse Master URL" in text or "All masters are unresponsive" in text:
-        return "the Spark master of --master cannot be used; check its URL and that it runs"
-    return None
+DISK_FULL = "the disk is full; make room in the folder of --out and in the temporary folder (TMPDIR)"
+
+_REMEDIES = (
+    (r"OutOfMemoryError|GC overhead",
+     "the JVM ran out of memory; give more with --memory, for example --memory 3g, or use a cluster with --master"),
+    (r"No space left on device", DISK_FULL),
+    (r"Could not reserve enough|Invalid maximum heap size|insufficient memory",
+     "Java could not be started with this heap; give less with --memory"),
+    (r"HADOOP_CONF_DIR or YARN_CONF_DIR", "--master yarn needs the cluster's configuration; set HADOOP_CONF_DIR to its folder"),
+    (r"Could not parse Master URL|All masters are unresponsive|Cannot call methods on a stopped SparkContext",
+     "the Spark master of --master cannot be used; check its URL and that it runs"),
+    (r"JAVA_GATEWAY_EXITED", "Java could not be started; check 'java -version' and JAVA_HOME"),
+    (r"Answer from Java side is empty|while sending or receiving|Connection refused|Error while obtaining a new communication",
+     "the JVM ended in the middle, most likely for want of memory; give more with --memory, or less than the machine has"),
+)  # fmt: skip
+"""What Spark or the JVM says of a failure, and what a user can do about it; the first that fits."""
+
+
+def _remedy(text: str) -> str:
+    for pattern, remedy in _REMEDIES:
+        if re.search(pattern, text):
+            return remedy
+    causes = re.findall(r"^Caused by: (.+)", text, re.MULTILINE)
+    said = causes[-1] if causes else text.strip().partition("\n")[0] or "it does not say why"
+    return f"Spark gave up: {said[:500]}; if the machine and the cluster are well, report it with the runs that bring it about"
 
 
 def main() -> int:

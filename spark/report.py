@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,7 +17,7 @@ from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.figures import Figure, draw, own_levels
 from replicated_namesrv.spark.metrics import CATALOGUE
 from replicated_namesrv.spark.schemas import PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
-from replicated_namesrv.spark.storage import Storage
+from replicated_namesrv.spark.storage import Storage, local_path
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -35,8 +35,19 @@ td .note { font-weight: 400; font-size: .8rem; }
 
 
 def write_report(storage: Storage, results: Results, out: str) -> None:
-    """Write ``report/`` below ``out``: index.html, figures, tables."""
-    folder = f"{out.rstrip('/')}/report"
+    """Write ``report/`` below ``out``: index.html, figures, tables; aside first, so that there is a whole one or none."""
+    final = f"{out.rstrip('/')}/report"
+    folder = f"{final}.new"
+    storage.delete(folder)
+    try:
+        _write(storage, results, folder)
+        storage.delete(final)
+        storage.rename(folder, final)
+    finally:
+        storage.discard(folder)
+
+
+def _write(storage: Storage, results: Results, folder: str) -> None:
     figures = draw(results)
     for figure in figures:
         storage.write_text(f"{folder}/figures/{figure.name}.svg", figure.svg)
@@ -78,15 +89,14 @@ def _links(storage: Storage, results: Results, folder: str) -> dict[str, tuple[s
     """Of each run: where its folder is from here (relative if both are on this machine), and its verdict."""
     found = {}
     for run, place in results.folders.items():
-        parts = urlsplit(place)
-        is_local = parts.scheme in ("", "file") and urlsplit(folder).scheme in ("", "file")
-        link = os.path.relpath(unquote(parts.path), os.path.abspath(urlsplit(folder).path)) if is_local else place
+        here, there = local_path(folder), local_path(place)
+        link = place if here is None or there is None else os.path.relpath(there, os.path.realpath(here))
         verdict = "-"
         if storage.exists(f"{place}/verdict.json"):
             try:
                 verdict = str(json.loads(storage.read_text(f"{place}/verdict.json")).get("verdict", "-"))
-            except ValueError:
-                verdict = "verdict.json is no JSON"
+            except (ValueError, AttributeError):
+                verdict = "verdict.json is no JSON object"
         found[run] = (link, verdict)
     return found
 

@@ -1,7 +1,8 @@
 """One Spark session for a job: embedded by default, on a cluster where the caller says so, gone without a trace after it.
 
 The session is given no master here but the embedded one; under ``spark-submit`` the cluster's own settings hold. Everything
-that Spark would leave on disk lies in one temporary folder, which is removed with the JVM.
+that Spark would leave on disk lies in one temporary folder, which is removed with the JVM. So does what the JVM says of itself,
+which is nothing that a user asked for; of a failure the last of it is told.
 """
 
 import contextlib
@@ -15,8 +16,9 @@ from pathlib import Path
 from threading import Thread
 
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import replicated_namesrv
@@ -49,33 +51,56 @@ class SparkSaidError(Exception):
 def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBEDDED_MEMORY) -> Iterator[SparkSession]:
     """A session named ``name``. ``master`` None: as spark-submit says. Raises NoJavaError, SparkSaidError."""
     folder = Path(tempfile.mkdtemp(prefix="namesrv-analyze-"))
+    before = dict(os.environ)
     try:
-        builder = SparkSession.builder.appName(name)
-        for key, value in _SETTINGS.items():
-            builder = builder.config(key, value)
-        if master is not None:
-            _set_environment(master, folder)
-            builder = builder.master(master).config("spark.local.dir", str(folder))
-            builder = builder.config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-            builder = builder.config("spark.driver.memory", memory)
-            builder = builder.config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={folder} -XX:+UseParallelGC")
+        conf = SparkConf().setAppName(name).setAll(list(_SETTINGS.items()))
         try:
-            try:
-                spark = builder.getOrCreate()
-            except (PySparkException, Py4JError) as cause:
-                raise SparkSaidError(str(cause)) from cause
-            spark.sparkContext.setLogLevel("ERROR")
-            yield spark
+            with _told(folder / "jvm.log"):
+                if master is not None:
+                    _set_environment(master, folder)
+                    conf.setMaster(master).setAll(list(_embedded(folder, memory).items()))
+                    with (folder / "jvm.log").open("wb") as said:
+                        gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+                        SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+                spark = SparkSession.builder.config(conf=conf).getOrCreate()
+                spark.sparkContext.setLogLevel("ERROR")
+                yield spark
         finally:
             on_own_connection(_stop)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _restore(before)
+
+
+def _embedded(folder: Path, memory: str) -> dict[str, str]:
+    return {
+        "spark.local.dir": str(folder),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no hidden file of checksums beside each file
+        "spark.driver.memory": memory,
+        # A JVM without memory rather ends than lingers: what it did not do is told then, and cleared away.
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:ErrorFile={folder}/jvm-error.log "
+        "-XX:+UseParallelGC -XX:+ExitOnOutOfMemoryError",
+    }
+
+
+LOG_LINES = 400
+"""Of what the JVM said, as many last lines are looked through for the cause of a failure."""
+
+
+@contextmanager
+def _told(log: Path) -> Iterator[None]:
+    """A failure is raised with what the JVM had said in ``log``."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as cause:
+        said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+        raise SparkSaidError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
 
 
 def _set_environment(master: str, folder: Path) -> None:
     """What the JVM and the Python workers that it starts have to find."""
-    if "JAVA_HOME" not in os.environ:
-        os.environ["JAVA_HOME"] = str(java_home(folder))
+    os.environ["JAVA_HOME"] = str(java_home(folder))
     # The workers have to run this Python, with what is installed in it, not the first one on the PATH; and this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(replicated_namesrv.__file__).parents[1])
@@ -83,6 +108,14 @@ def _set_environment(master: str, folder: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no look-up of this machine's own name
+
+
+def _restore(before: dict[str, str]) -> None:
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYTHONPATH", "SPARK_LOCAL_IP"):
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            os.environ.pop(name, None)
 
 
 def on_own_connection(call: Callable[[], None]) -> None:

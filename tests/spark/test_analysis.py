@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from replicated_namesrv.spark.analysis import KEPT, Analysis
 from replicated_namesrv.spark.generate import generate
-from replicated_namesrv.spark.ingest import InputError, find_runs, ingest
+from replicated_namesrv.spark.ingest import ingest
 from replicated_namesrv.spark.job import analyse
+from replicated_namesrv.spark.sources import InputError, find_runs
 from replicated_namesrv.spark.storage import Storage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

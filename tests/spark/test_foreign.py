@@ -1,6 +1,7 @@
 """Histories of Jepsen, in its own words, as runs of ours."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,42 @@ def test_a_vector_of_operations_and_json_lines_say_the_same(tmp_path: Path) -> N
         assert story(made(folder, text, name)).ops == expected
 
 
+def test_operations_over_several_lines_and_all_in_one(tmp_path: Path) -> None:
+    """As Clojure prints a history prettily, and as other programs write JSON."""
+    lines = REGISTER.splitlines()
+    pretty = "[" + "\n\n ".join(line.replace(", :", ",\n  :") for line in lines) + "]\n"
+    values = [edn.read(line) for line in lines]
+    expected = story(made(tmp_path, REGISTER)).ops
+    texts = (
+        ("pretty.edn", pretty), ("one.edn", "[" + " ".join(lines) + "]"), ("one.json", json.dumps(values)),
+        ("pretty.json", json.dumps(values, indent=2)), ("marked.jsonl", "\ufeff" + "\r\n".join(map(json.dumps, values))),
+    )  # fmt: skip
+    for number, (name, text) in enumerate(texts):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert story(made(folder, text, name)).ops == expected, name
+
+
+def test_without_times_the_order_stands(tmp_path: Path) -> None:
+    timeless = "".join(re.sub(r", :time \d+", "", line) + "\n" for line in REGISTER.splitlines())
+    told = story(made(tmp_path, timeless))
+    assert check_history(kv_history(told)).verdict is Verdict.VALID
+    assert [(op.start_ns, op.end_ns) for op in told.ops][:2] == [(0, 2_000_000), (1_000_000, 4_000_000)]
+
+
+def test_transactions_on_registers(tmp_path: Path) -> None:
+    """The example of jepsen.history's own page."""
+    text = (
+        "[{:type :invoke, :f :txn, :value [[:w 2 1]], :time 3291485317, :process 0, :index 0}\n"
+        " {:type :invoke, :f :txn, :value [[:r 0 nil] [:w 1 1]], :time 3296209422, :process 2, :index 1}\n"
+        " {:type :fail, :f :txn, :value [[:r 0 nil] [:w 1 1]], :time 3565403674, :process 2, :index 2, :error [:duplicate-key]}\n"
+        " {:type :ok, :f :txn, :value [[:w 2 1]], :time 3767733708, :process 0, :index 3}]\n"
+    )
+    assert [(op.kind, op.key, op.outcome) for op in story(made(tmp_path, text)).ops] == [
+        ("put", "2", "ok"), ("get", "0", "fail"), ("put", "1", "fail"),
+    ]  # fmt: skip
+
+
 def test_independent_keys(tmp_path: Path) -> None:
     text = (
         "{:type :invoke, :f :write, :value [5 1], :process 0, :time 1}\n"
@@ -105,7 +142,24 @@ def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
     [
         ("", "holds no operation"),
         ("{:type :invoke :f}\n", "edn:1: a map has a key without a value"),
-        ("{:type :invoke, :f :read, :process 0}\n", "edn:1: time is None"),
+        (
+            "{:type :invoke, :f :read, :process 0, :time 5}\n{:type :ok, :f :read, :process 0}\n",
+            "edn:2: time is missing here and not elsewhere",
+        ),
+        ("{:type :invoke, :f :read, :process 0, :time 0.5}\n", "edn:1: time is 0.5"),
+        ("{:type :invoke\n{:type :invoke, :f :read, :process 0, :time 1}\n", "edn:1: is not closed before line 2"),
+        ("{:type :invoke, :f :read,\n :process 0\n", "edn:1: is not closed"),
+        (
+            "{:type :invoke, :f :add, :value 1, :process 0}\n{:type :ok, :f :add, :value 1, :process 0}\n"
+            "{:type :invoke, :f :read, :process 0}\n{:type :ok, :f :read, :value 17, :process 0}\n",
+            "edn:3: a read of 17 where others add: a counter",
+        ),
+        ("{:type :invoke, :f :txn, :value 5, :process 0}\n", "edn:1: value of txn is 5"),
+        (
+            "{:type :invoke, :f :txn, :value [[:w 1 2]], :process 0}\n"
+            "{:type :invoke, :f :txn, :value [[:append 1 2]], :process 1}\n",
+            "both append and write",
+        ),
         ("{:type :begin, :f :read, :process 0, :time 1}\n", "type is 'begin'"),
         ("{:type :ok, :f :read, :process 0, :time 1}\n", "completes what it never invoked"),
         ("{:type :invoke, :f :transfer, :process 0, :time 1}\n", "f is transfer, which no check applies to"),
@@ -132,6 +186,13 @@ def test_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "OPERATIONS_MAX", 3)
     with pytest.raises(ForeignError, match="edn:4: more than 3 events"):
         made(tmp_path, REGISTER)
+
+
+def test_literals_of_other_programs_objects() -> None:
+    text = '{:a ##Inf :b \\u0041 :c #error {:cause "x"} :d #object[java.lang.Object 0x1 "y"] :e 1/2 :f #:n{:k nil}}'
+    assert edn.read(text) == {
+        "a": "##Inf", "b": "A", "c": {"cause": "x"}, "d": ["java.lang.Object", "0x1", "y"], "e": "1/2", "f": {"k": None},
+    }  # fmt: skip
 
 
 def test_no_tag_makes_anything_happen() -> None:
