@@ -1,6 +1,7 @@
 """The clients of a run: each asks at its own pace over connections of its own; what it asked and what it learned is recorded."""
 
 import asyncio
+import contextlib
 import itertools
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -143,13 +144,14 @@ class Client:
         return ended
 
 
-async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]]) -> None:
-    """Do it for ever, ``per_s`` times a second on average; what takes longer is not caught up with."""
+async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]], ended: asyncio.Event) -> None:
+    """Do it until ``ended``, ``per_s`` times a second on average; what takes longer is not caught up with."""
     loop = asyncio.get_running_loop()
-    while True:
+    while not ended.is_set():
         due = loop.time() + rng.uniform(0.5, 1.5) / per_s
         await action()
-        await asyncio.sleep(max(0.0, due - loop.time()))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), max(0.001, due - loop.time()))
 
 
 class KvLoop:

@@ -1,7 +1,7 @@
 """timeline.html: a run as a picture. One file, no script from elsewhere, opens offline.
 
-Rows from above: who led; what each node answered to the observer; what was true of each broker; each client's operations. Faults
-shade all rows. Every mark says what it is when pointed at.
+Rows from above: who led; how each node stood; what was true of each broker; each client's operations; and these, with the
+requests of brokers, once more by the node that they went to. Faults shade all rows. Every mark says what it is when pointed at.
 """
 
 import html
@@ -14,25 +14,20 @@ from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
 from replicated_namesrv.chaos.records import Fault
 
 WIDTH, LABEL, ROW, PAD = 1400, 130, 18, 3
-COLOURS = {
-    "ok": "#2a9d5c",
-    "fail": "#e0a020",
-    "indeterminate": "#c8322d",
-    "leader n1": "#3b6fb6",
-    "leader n2": "#7b4fa3",
-    "leader n3": "#1f9c9c",
-    "leader n4": "#a3704f",
-    "leader n5": "#4d4d8f",
-    "silent node": "#c8322d",
-    "fenced": "#e0a020",
-    "answers": "#bfe3cd",
-    "alive": "#bfe3cd",
-    "exposed": "#e9d8a6",
-    "gone": "#d9d9d9",
-    "dead": "#8a8a8a",
+KEY = {
+    "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},
+    "leader": {"n1": "#3b6fb6", "n2": "#7b4fa3", "n3": "#1f9c9c", "n4": "#a3704f", "n5": "#4d4d8f"},
+    "nodes": {"answers": "#bfe3cd", "fenced or not ready": "#f2cf83", "no answer": "#e2938f"},
+    "brokers": {"alive": "#bfe3cd", "may be dropped": "#e9d8a6", "left": "#e4e4e4", "dead": "#8a8a8a"},
 }
-_STATES = {"starting": "exposed", "serving": "alive", "safe": "alive", "exposed": "exposed", "dead": "dead", "silent": "dead"}
+COLOURS = {name: colour for names in KEY.values() for name, colour in names.items()}
+_ABOVE = ("indeterminate", "fail", "ok")
+"""Which of operations at the same time are seen: the latter."""
+_STATES = {"serving": "alive", "safe": "alive", "starting": "may be dropped", "exposed": "may be dropped"}
+_STATES |= {"dead": "dead", "silent": "dead"}
 _OP_MIN_PX = 1.5
+ANNOUNCED = ("register", "unregister")
+SECOND_NS = 1_000_000_000
 
 
 class Bar(NamedTuple):
@@ -48,7 +43,7 @@ def render(story: Story, judgement: Judgement) -> str:
     """The whole page."""
     begin, end = story.origin_ns, story.trace.records[-1].time_ns
     rows = list(_rows(story, end))
-    height = ROW * (len(rows) + 2)
+    height = ROW * (len(rows) + 3)
     scale = (WIDTH - LABEL) / max(1, end - begin)
 
     def x(time_ns: int) -> float:
@@ -57,7 +52,7 @@ def render(story: Story, judgement: Judgement) -> str:
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" font-size="11">']
     parts += _fault_shades(story, x, height, end)
     for number, (label, bars) in enumerate(rows, 1):
-        top = number * ROW
+        top = (number + 1) * ROW
         parts.append(f'<text x="4" y="{top + ROW - 5}">{html.escape(label)}</text>')
         for bar in bars:
             width = max(_OP_MIN_PX, x(bar.end_ns) - x(bar.start_ns))
@@ -66,6 +61,7 @@ def render(story: Story, judgement: Judgement) -> str:
                 f'fill="{COLOURS[bar.colour]}"><title>{html.escape(bar.text)}</title></rect>'
             )
     parts += _phase_marks(story, x, height)
+    parts += _seconds(story, x, end)
     parts.append("</svg>")
     return _page(story, judgement, "\n".join(parts))
 
@@ -82,7 +78,14 @@ def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
         if op.client in story.kinds:
             clients.setdefault(op.client, []).append(op)
     for client, ops in sorted(clients.items()):
-        yield client, [Bar(op.start_ns, min(op.end_ns, end_ns), op.outcome, _op_text(story, op)) for op in ops]
+        yield client, _op_bars(story, ops, end_ns)
+    for node in story.nodes:  # what a broker announces is its requests taken together
+        yield f"at {node}", _op_bars(story, [op for op in story.ops if op.node == node and op.kind not in ANNOUNCED], end_ns)
+
+
+def _op_bars(story: Story, ops: Iterable[Op], end_ns: int) -> list[Bar]:
+    bars = [Bar(op.start_ns, min(op.end_ns, end_ns), op.outcome, _op_text(story, op)) for op in ops]
+    return sorted(bars, key=lambda bar: _ABOVE.index(bar.colour))
 
 
 def _op_text(story: Story, op: Op) -> str:
@@ -99,7 +102,7 @@ def _leader_bars(story: Story, end_ns: int) -> Iterator[Bar]:
         for one, after in pairwise([*seen, None]):
             if one is not None and one.role == "leader":
                 until_ns = end_ns if after is None else after.time_ns
-                colour = f"leader n{number % 5 + 1}"
+                colour = f"n{number % 5 + 1}"
                 yield Bar(one.time_ns, until_ns, colour, f"{story.ms(one.time_ns)} {node} leads term {one.term}")
 
 
@@ -107,7 +110,7 @@ def _node_bars(story: Story, node: str, end_ns: int) -> Iterator[Bar]:
     seen = [one for one in story.statuses if one.node == node]
     for number, one in enumerate(seen):
         until = seen[number + 1].time_ns if number + 1 < len(seen) else end_ns
-        colour = "silent node" if not one.answered else "fenced" if one.fenced or not one.ready else "answers"
+        colour = "no answer" if not one.answered else "fenced or not ready" if one.fenced or not one.ready else "answers"
         standing = f"{one.role}, term {one.term}" if one.role else "independent"
         text = f"{story.ms(one.time_ns)} {node}: {one.process}, {standing}, revision {one.revision}"
         yield Bar(one.asked_ns, until, colour, text)
@@ -117,7 +120,7 @@ def _broker_bars(story: Story, broker: str, end_ns: int) -> Iterator[Bar]:
     lives = story.lives[broker]
     for number, life in enumerate(lives):
         until = lives[number + 1].start_ns if number + 1 < len(lives) else end_ns
-        yield Bar(life.start_ns, until, _STATES.get(life.state, "gone"), f"{story.ms(life.start_ns)} {broker}: {life.state}")
+        yield Bar(life.start_ns, until, _STATES.get(life.state, "left"), f"{story.ms(life.start_ns)} {broker}: {life.state}")
 
 
 def _fault_shades(story: Story, x: Any, height: int, end_ns: int) -> Iterable[str]:
@@ -138,16 +141,26 @@ def _shade(fault: Fault, left: float, right: float, height: int) -> str:
     what = f"{fault.name} ({fault.variant})" if fault.variant else fault.name
     title = html.escape(f"{what} of {', '.join(fault.nodes)}")
     return (
-        f'<rect x="{left:.1f}" y="0" width="{max(1.0, right - left):.1f}" height="{height}" fill="#f6c9c4" opacity="0.5">'
-        f'<title>{title}</title></rect><text x="{left + 3:.1f}" y="12" fill="#8c1d18">{title}</text>'
+        f'<rect x="{left:.1f}" y="{ROW}" width="{max(1.0, right - left):.1f}" height="{height - ROW}" fill="#f6c9c4" '
+        f'opacity="0.5">'
+        f'<title>{title}</title></rect><text x="{left + 3:.1f}" y="{ROW + 13}" fill="#8c1d18">{title}</text>'
     )
+
+
+def _seconds(story: Story, x: Any, end_ns: int) -> Iterable[str]:
+    for second in range((end_ns - story.origin_ns) // SECOND_NS + 1):
+        at = x(story.origin_ns + second * SECOND_NS)
+        yield f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{ROW - 5}" y2="{ROW}" stroke="#999"/>'
+        if second % 5 == 0:
+            yield f'<text x="{at:.1f}" y="11" text-anchor="middle" fill="#666">{second} s</text>'
 
 
 def _phase_marks(story: Story, x: Any, height: int) -> Iterable[str]:
     for name, span in story.phases.items():
         left = x(span.start_ns)
         yield f'<line x1="{left:.1f}" x2="{left:.1f}" y1="0" y2="{height}" stroke="#999" stroke-dasharray="3 3"/>'
-        yield f'<text x="{left + 3:.1f}" y="{height - 4}" fill="#666">{name}</text>'
+        if x(span.end_ns) - left > 8 * len(name):
+            yield f'<text x="{left + 3:.1f}" y="{height - 4}" fill="#666">{name}</text>'
 
 
 def _page(story: Story, judgement: Judgement, picture: str) -> str:
@@ -162,7 +175,14 @@ def _page(story: Story, judgement: Judgement, picture: str) -> str:
         for check in judgement.checks
     )
     figures = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in judgement.figures.as_json().items())
-    key = " ".join(f'<span style="background:{colour}">&nbsp;&nbsp;&nbsp;</span> {name}' for name, colour in COLOURS.items())
+    shown = {**KEY, "leader": {name: KEY["leader"][name] for name in story.nodes if story.mode == "cp" and name in KEY["leader"]}}
+    key = "".join(
+        f"<strong>{what}:</strong> "
+        + " ".join(f'<span style="background:{colour}">&nbsp;&nbsp;&nbsp;</span> {name}' for name, colour in names.items())
+        + " &emsp;"
+        for what, names in shown.items()
+        if names
+    )
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>
 <style>body{{font:14px sans-serif;margin:1.5em}} td,th{{padding:2px 10px;text-align:left;vertical-align:top}} pre{{margin:0}}
 tr.violated td:nth-child(3){{color:#c8322d;font-weight:bold}} tr.unknown td:nth-child(3){{color:#b07800;font-weight:bold}}

@@ -87,6 +87,7 @@ class Workload:
         self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
         self._cluster = cluster
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended = asyncio.Event()
         self._changing = True
         self._dead: set[str] = set()
         self._agents: dict[str, BrokerAgent] = {}
@@ -166,20 +167,20 @@ class Workload:
         for client in self.clients.values():
             level = client.name.removesuffix("-reader") if client.name.endswith("-reader") else None
             if client.kind in ("pinned", "failover") and not client.name.startswith("kv-"):
-                self._spawn(pace(spec.lookups_per_s, client.rng, _Lookups(client, topics, level).once))
+                self._spawn(self._pace(spec.lookups_per_s, client.rng, _Lookups(client, topics, level).once))
         for loop in self._kv:
-            self._spawn(pace(spec.kv_per_s, self._rng, loop.once))
+            self._spawn(self._pace(spec.kv_per_s, self._rng, loop.once))
         sender = Sender(self.clients["sender"], topics, self._recorder, self.is_reachable)
-        self._spawn(pace(1.0, self._rng, sender.poll))
-        self._spawn(pace(spec.sends_per_s, self._rng, sender.send))
-        self._spawn(pace(spec.probes_per_s, self._rng, Probe(self.clients["probe"], topics, self._cast.kv_keys).once))
+        self._spawn(self._pace(1.0, self._rng, sender.poll))
+        self._spawn(self._pace(spec.sends_per_s, self._rng, sender.send))
+        self._spawn(self._pace(spec.probes_per_s, self._rng, Probe(self.clients["probe"], topics, self._cast.kv_keys).once))
         if spec.changes_per_s > 0:
-            self._spawn(pace(spec.changes_per_s, self._rng, self._change_one))
+            self._spawn(self._pace(spec.changes_per_s, self._rng, self._change_one))
         if spec.churn:
             self._spawn(self._churn(self.brokers["churn/0"]))
         if self._mqadmin is not None:
-            self._spawn(pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_perm))
-            self._spawn(pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
+            self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.change_perm))
+            self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
 
     async def during_fault(self, fault_s: float) -> None:
         """What happens to brokers while the faults last: one dies, a pair switches roles."""
@@ -208,10 +209,12 @@ class Workload:
             await mortal.start()
 
     async def end(self) -> None:
-        """Everybody stops asking; brokers go on renewing."""
+        """Everybody stops asking, once it knows what it has asked; brokers go on renewing."""
         for loop in self._kv:
             loop.writing = False
         tasks, self._tasks = self._tasks, set()
+        self._ended.set()
+        await asyncio.wait(tasks, timeout=len(self._cast.nodes) * self._spec.operation_timeout_ms / 1000)
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -257,11 +260,15 @@ class Workload:
             await self._rng.choice(serving).change()
 
     async def _churn(self, broker: ChaosBroker) -> None:
-        while True:
-            await asyncio.sleep(CHURN_PERIOD_S * self._rng.uniform(0.5, 1.5))
-            if not self._changing and broker.alive:
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), CHURN_PERIOD_S * self._rng.uniform(0.5, 1.5))
+            if broker.alive and (not self._changing or self._ended.is_set()):
                 continue
             await (broker.stop() if broker.alive else broker.start())
+
+    async def _pace(self, per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]]) -> None:
+        await pace(per_s, rng, action, self._ended)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.add(asyncio.create_task(work))
