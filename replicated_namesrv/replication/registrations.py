@@ -78,7 +78,7 @@ class Registrations:
         """When this process was last seen running, and the revision that it had."""
         self._ran_revision = 0
         self._stalled: tuple[int, float] | None = None
-        """Revision before the last stall, and until when connections may be of that time."""
+        """Revision before the stall, and until when connections may be of that time."""
         self._late: dict[int, str] = {}
         """Content of the last late copy, by connection."""
         self._refused: dict[tuple[int, Key], int] = {}
@@ -120,10 +120,12 @@ class Registrations:
 
     def tick(self) -> None:
         """Call it several times in STALL_MS. The kernel goes on opening connections while this process does not run, and they
-        are accepted once it does: what was committed meanwhile may have been committed before or after that."""
+        are accepted once it does: what was committed meanwhile may have been committed before or after that. Who wakes has much to
+        do and may stand still again before it has accepted them all."""
         now = self._monotonic_ms()
         if now - self._ran_ms > STALL_MS:
-            self._stalled = (self._ran_revision, now + BACKLOG_MS)
+            before = self._ran_revision if self._stalled is None else self._stalled[0]
+            self._stalled = (before, now + BACKLOG_MS)
         elif self._stalled is not None and now > self._stalled[1]:
             self._stalled = None
         self._ran_ms, self._ran_revision = now, self._machine.state.revision

@@ -270,9 +270,11 @@ def test_a_node_that_lags_does_not_take_a_new_connection_for_an_old_one() -> Non
         assert cluster.counters() == {1}, "what was answered counts"
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("pauses", ["leader", "follower"])
-def test_a_connection_opened_while_its_node_stood_still_is_not_taken_for_a_new_one(pauses: str) -> None:
-    """The kernel opened it before a newer version was committed; it is accepted when the node has caught up again."""
+def test_a_connection_opened_while_its_node_stood_still_is_not_taken_for_a_new_one(pauses: str, again: bool) -> None:
+    """The kernel opened it before a newer version was committed; it is accepted when the node has caught up again, and maybe has
+    stood still once more, with all there was to do."""
     with virtual_cluster() as cluster:
         name = cluster.leader() if pauses == "leader" else cluster.followers()[0]
         cluster.register(cluster.wire(name), registration(1))
@@ -282,6 +284,11 @@ def test_a_connection_opened_while_its_node_stood_still_is_not_taken_for_a_new_o
         cluster.until(lambda: cluster.register(cluster.wire(other), registration(2)) is not None, "taken by the others")
         cluster.machines[name].resume()
         cluster.until(lambda: cluster.counters() == {2}, "caught up")
+        if again:
+            cluster.run(0.3)
+            cluster.machines[name].pause()
+            cluster.run(0.5)
+            cluster.machines[name].resume()
         assert cluster.register(cluster.wire(name), registration(1)) is None, "closed: nobody knows when it was opened"
         assert cluster.counters() == {2}
         cluster.run(1.5)
