@@ -120,8 +120,8 @@ class Registrations:
 
     def tick(self) -> None:
         """Call it several times in STALL_MS. The kernel goes on opening connections while this process does not run, and they
-        are accepted once it does: what was committed meanwhile may have been committed before or after that. Who wakes has much to
-        do and may stand still again before it has accepted them all."""
+        are accepted once it does: what was committed meanwhile may have been committed before or after that. Who wakes has much
+        to do and may stand still again before it has accepted them all."""
         now = self._monotonic_ms()
         if now - self._ran_ms > STALL_MS:
             before = self._ran_revision if self._stalled is None else self._stalled[0]
