@@ -37,6 +37,14 @@ _COMPARED = (
 )
 
 
+_LOST = (
+    ("acknowledged registrations lost at the end", "acknowledged registrations at the end"),
+    ("acknowledged KV writes lost at the end", "acknowledged KV writes at the end"),
+    ("deleted, and back again", "no resurrection"),
+)
+"""Rows that count what a check found."""
+
+
 def load_story(folder: Path) -> Story:
     """The record of a run. Raises TraceError."""
     try:
@@ -117,13 +125,21 @@ def told(judgement: Judgement) -> str:
 
 def comparison(scenario: str, ap: Verdicts, cp: Verdicts) -> str:
     """AP beside CP, for people."""
-    lines = [f"{scenario:<40} {'AP':>12} {'CP':>12}"]
+    lines = [f"{scenario:<42} {'AP':>12} {'CP':>12}"]
     for label, name, unit in _COMPARED:
         values = [_shown(verdict["figures"][name], unit) for verdict in (ap, cp)]
-        lines.append(f"{label:<40} {values[0]:>12} {values[1]:>12}")
+        lines.append(f"{label:<42} {values[0]:>12} {values[1]:>12}")
+    for label, name in _LOST:
+        counts = [_wrong(verdict, name) for verdict in (ap, cp)]
+        lines.append(f"{label:<42} {counts[0]:>12} {counts[1]:>12}")
     broken = [", ".join(_broken(verdict)) or "none" for verdict in (ap, cp)]
     lines += [f"AP does not hold: {broken[0]}", f"CP does not hold: {broken[1]}"]
     return "\n".join(lines)
+
+
+def _wrong(verdict: Verdicts, name: str) -> str:
+    check = next(check for check in verdict["checks"] if check["check"] == name)
+    return "unknown" if check["verdict"] == "unknown" else str(check["wrong"])
 
 
 def _broken(verdict: Verdicts) -> list[str]:

@@ -27,7 +27,16 @@ from replicated_namesrv.chaos.faults import plan as draw_plan
 from replicated_namesrv.chaos.nemesis import Nemesis
 from replicated_namesrv.chaos.observer import Observer
 from replicated_namesrv.chaos.recorder import Recorder
-from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, End, Header, Phase, TraceWriter
+from replicated_namesrv.chaos.records import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    TRACE_FILE,
+    End,
+    Header,
+    Phase,
+    TraceError,
+    TraceWriter,
+)
 from replicated_namesrv.chaos.scenario import Kind, Scenario
 from replicated_namesrv.chaos.watcher import Watcher
 from replicated_namesrv.chaos.workload import Cast, Workload
@@ -91,6 +100,7 @@ async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    asyncio.get_running_loop().set_exception_handler(_quietly)
     scenario = plan.timed()
     rng = random.Random(f"{scenario.name} {plan.seed} {plan.nodes}")
     settings = [*NODE_SETTINGS, *scenario.settings]
@@ -194,6 +204,12 @@ class _Stage:
     def _phase(self, name: str) -> None:
         self._recorder.write(Phase(self._recorder.now_ns(), name))
         self._say(f"phase {name}: {self._recorder.succeeded} of {self._recorder.issued} operations succeeded so far")
+
+
+def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One error of the disk ends the run and is told; that everybody else meets it too need not be."""
+    if not isinstance(context.get("exception"), TraceError):
+        loop.default_exception_handler(context)
 
 
 def check_fits(plan: RunPlan) -> None:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -68,6 +69,9 @@ FINDINGS_MAX = 5
 STALL_NS = 500_000_000
 """A hundred records and more come every second: a longer gap means that nothing here ran."""
 
+PACE_LEAST, PACED_LEAST = 0.75, 20
+"""A machine with nothing else to do reaches 0.9 and more; of few operations nothing follows."""
+
 
 def result(
     name: str, promise: Promise, looked_at: int, wrong: Sequence[str], left_out: Mapping[str, int] | None = None
@@ -80,9 +84,13 @@ def result(
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
     """``found``, but unknown instead of violated where the harness stood still for STALL_NS: then its clients did not ask, its
-    brokers did not renew, and the nodes hardly ran either, so nothing that takes time can be judged."""
+    brokers did not renew, and the nodes hardly ran either, so nothing that takes time can be judged. No more can it where clients
+    got through far less than they were to before anything was broken."""
     if story.stalled_s * 1e9 > STALL_NS:
         return unjudged(found, f"the harness itself stood still for {story.stalled_s:.1f} s, so no time can be judged")
+    if story.pace < PACE_LEAST:
+        why = f"before any fault clients began {story.pace:.0%} of the operations that the scenario asks for"
+        return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
     return found
 
 
@@ -207,6 +215,17 @@ class Story:
         """The longest time for which the harness recorded nothing."""
         times = sorted(record.time_ns for record in self.trace.records if record.time_ns <= self.judged.end_ns)
         return max((after - before for before, after in pairwise(times)), default=0) / 1e9
+
+    @cached_property
+    def pace(self) -> float:
+        """Share of the operations that clients were to begin in ``steady`` that they began: each waits for its answer first."""
+        span, workload = self.phases.get("steady", Span(0, 0)), self.manifest["scenario"]["workload"]
+        rates: dict[str, float] = {name: workload["kv_per_s"] for name in self.kinds if name.startswith("kv-")}
+        rates |= {name: workload["lookups_per_s"] for name in self.kinds if name.startswith(("pinned-", "failover-"))}
+        due = sum(rates.values()) * (span.end_ns - span.start_ns) / 1e9
+        if due < PACED_LEAST:
+            return 1.0
+        return sum(op.client in rates and span.start_ns <= op.start_ns < span.end_ns for op in self.ops) / due
 
     def last_heal_ns(self) -> int:
         """When the last fault had ended, or the phase ``heal`` began if there was none."""

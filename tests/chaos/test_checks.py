@@ -485,3 +485,15 @@ def test_what_is_left_out_is_counted() -> None:
         check["check"]: check for check in judge(dead(1000).op(1500, 1510, "c1", "route", "t").story, "cp").as_json()["checks"]
     }
     assert verdict["no ghosts"]["left_out"] == {"answers within the time that is promised": 1}
+
+
+def test_times_are_not_judged_where_clients_hardly_got_through_before_any_fault() -> None:
+    script = Script().busy("c1", 1000, 2000).busy("pinned-n1", 1000, 3000, every=400)
+    assert check_availability(with_signs_of_life(script)).verdict is Verdict.VIOLATED, "nobody asks at a known pace"
+    story = script.story
+    story.kinds["pinned-n1"] = "pinned"
+    story.manifest["scenario"]["workload"]["lookups_per_s"] = 10.0
+    assert story.pace == pytest.approx(0.25)
+    found = check_availability(story)
+    assert found.verdict is Verdict.UNKNOWN
+    assert "25% of the operations" in found.findings[0]
