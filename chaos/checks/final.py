@@ -51,9 +51,11 @@ def check_final_registrations(story: Story) -> CheckResult:
         listed = {member.name: int(member.version) for member in read.members}
         for broker, registrations in acknowledged.items():
             life = story.life_at(broker, read.start_ns)
-            begun_ns = 0 if life is None else min(one.start_ns for one in story.lives[broker] if one.life == life.life)
+            ends = [
+                one.start_ns for one in story.lives.get(broker, ()) if one.state not in ALIVE and one.start_ns < read.start_ns
+            ]
             mine = [op for op in registrations if op.end_ns < read.start_ns and read.key in op.topics]
-            if life is None or life.state not in ALIVE or not any(op.end_ns > begun_ns for op in mine):
+            if life is None or life.state not in ALIVE or not any(op.end_ns > max(ends, default=0) for op in mine):
                 continue
             if life.state not in KEPT:
                 left_out += 1
@@ -98,7 +100,7 @@ def check_resurrection(story: Story) -> CheckResult:
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
     """(broker, version) to when its leaving was acknowledged; not for lives whose last requests may still arrive."""
-    late = {op.value for copies in late_copies(story).values() for op in copies}
+    late = {one.copy.value for copies in late_copies(story).values() for one in copies}
     found: dict[tuple[str, str], int] = {}
     for leave in story.of_kind("unregister"):
         life = story.life_at(leave.key, leave.start_ns)
@@ -127,7 +129,8 @@ def check_ghosts(story: Story) -> CheckResult:
     for read in story.of_kind("route"):
         for broker in serving[read.key] if read.ok else ():
             life = story.life_at(broker, read.start_ns)
-            if life is None or life.state not in GONE:
+            back = story.life_at(broker, read.end_ns)
+            if life is None or life.state not in GONE or (back is not None and back.state in ALIVE):
                 continue
             since_ns = max([life.start_ns, *(time_ns for time_ns in renewing_ns if time_ns < read.start_ns)])
             if read.start_ns - since_ns <= life.timeout_ns + SCAN_NS + margin_ns:

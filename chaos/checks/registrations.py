@@ -8,7 +8,8 @@ time that nobody is told, so that removal is an indeterminate unregistration fro
   for each topic and each period in which it was not: the first ends with the exposure; the next begins with the registration
   whose acknowledgement ended it, as a write. Answers that overlap an exposure say nothing of that broker.
 - Requests of a life's last version whose outcome is unknown may still arrive after its end and bring it back for a moment:
-  each is an indeterminate registration, and its removal an indeterminate unregistration.
+  each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker
+  with more than LATE_MAX of them is judged apart, too, since they make the search for an order long.
 - The pair is left out: two brokers write the one version of their group.
 
 Late copies of versions that were overtaken are not in the model: the product promises that they change nothing. Whatever else an
@@ -19,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
+from replicated_namesrv.chaos.checks.story import NEVER_NS, Life, Op, Story
 from replicated_namesrv.verify import Operation, Outcome
 
 
@@ -32,6 +33,15 @@ class Period(NamedTuple):
     """Registered and acknowledged when it began; None: the run began with it."""
 
 
+class Late(NamedTuple):
+    """A request that may arrive at any time, though the life of its broker has ended."""
+
+    copy: Op
+    end_ns: int
+    """When that life ended: only from then on may the cluster remove what the copy brings."""
+
+
+LATE_MAX = 6
 ALWAYS = Period(0, NEVER_NS, None)
 
 
@@ -53,7 +63,7 @@ def registrations(story: Story) -> Registrations:
     left_out: Counter[str] = Counter()
     apart: set[tuple[str, str]] = set()
     for broker, topics in topics_of(story).items():
-        if not is_of_pair(broker) and broker not in exposed:
+        if not is_of_pair(broker) and broker not in exposed and len(late[broker]) <= LATE_MAX:
             history += [write for topic in topics for write in _writes(story, broker, topic, ALWAYS, late[broker])]
             continue
         apart.update((topic, broker) for topic in topics)
@@ -75,7 +85,7 @@ def topics_of(story: Story) -> dict[str, list[str]]:
     return {one["broker"]: one["topics"] for one in story.manifest["brokers"]}
 
 
-def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterable[Op]) -> Iterator[Operation]:
+def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterable[Late]) -> Iterator[Operation]:
     """All that can have changed what ``topic`` lists of ``broker`` in a period of it."""
     if period.version is not None:
         yield Operation(broker, "register", topic, [broker, period.version], period.start_ns, period.start_ns, Outcome.OK)
@@ -85,13 +95,13 @@ def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterabl
     for life in story.lives[broker]:
         if life.state in ("dead", "silent") and period.start_ns <= life.start_ns < period.end_ns:
             yield _open(life.start_ns, "unregister", topic, broker)
-    for copy in late:
+    for copy, end_ns in late:
         if copy.start_ns < period.end_ns and int(copy.value or 0) >= int(period.version or 0):
             yield _open(copy.start_ns, "register", topic, [broker, copy.value])
-            yield _open(copy.start_ns, "unregister", topic, broker)
+            yield _open(end_ns, "unregister", topic, broker)
 
 
-def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op], late: Sequence[Op]) -> list[Operation]:
+def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op], late: Sequence[Late]) -> list[Operation]:
     """The histories of a broker that was exposed, one for each of its topics and periods."""
     found: list[Operation] = []
     for number, period in enumerate(periods(story, broker), 1):
@@ -136,17 +146,18 @@ def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
     return Operation("the cluster", kind, topic, value, start_ns, None, Outcome.INDETERMINATE)  # type: ignore[arg-type]
 
 
-def late_copies(story: Story) -> defaultdict[str, list[Op]]:
+def late_copies(story: Story) -> defaultdict[str, list[Late]]:
     """By broker: registrations of unknown outcome that the broker's life ended with."""
-    last: dict[tuple[str, int], str | None] = {}
+    last: dict[tuple[str, int], Life] = {}
     for broker, lives in story.lives.items():
         for life in lives:
             if life.state in ("stopping", "dead", "silent"):
-                last[broker, life.life] = life.version
-    found: defaultdict[str, list[Op]] = defaultdict(list)
+                last[broker, life.life] = life
+    found: defaultdict[str, list[Late]] = defaultdict(list)
     for op in story.ops:
         if op.kind == "register-copy" and op.outcome == "indeterminate":
             life_then = story.life_at(op.key, op.start_ns)
-            if life_then is not None and last.get((op.key, life_then.life), "") == op.value:
-                found[op.key].append(op)
+            end = None if life_then is None else last.get((op.key, life_then.life))
+            if end is not None and end.version == op.value:
+                found[op.key].append(Late(op, end.start_ns))
     return found
