@@ -25,7 +25,7 @@ from replicated_namesrv.chaos.scenario import Scenario
 
 NODES = ("n1", "n2", "n3")
 PHASES = {"settle": 0, "steady": 1_000, "fault": 3_000, "heal": 8_000, "final": 12_000, "end": 13_000}
-BROKERS = {"g1/0": ["t"], "g2/0": ["t"], "pair/0": ["t"]}
+BROKERS = {"g1/0": ["t"], "g2/0": ["t"], "g3/0": ["t"], "g4/0": ["t-fickle"], "pair/0": ["t"]}
 MS = 1_000_000
 
 

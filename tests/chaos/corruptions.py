@@ -1,0 +1,257 @@
+"""Ways in which the answers of a run may be wrong: each changes what was recorded so that no correct cluster can have said it.
+
+A corruption is given a run and the seed's randomness, and returns it with some records changed; None where the run has no place
+for it. ``FOUND_BY`` names the checks that must find it, each of them.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
+from replicated_namesrv.chaos.checks.story import Op, Story
+from replicated_namesrv.chaos.records import Complete, Expiry, Member, Observe, Record, Status, Trace
+
+_Found = TypeVar("_Found")
+Changes = dict[int, Record]
+Corruption = Callable[[Story, random.Random], Changes | None]
+
+KV, REGISTRATION = "linearizable KV", "linearizable registration"
+FINAL_KV, FINAL_REGISTRATION = "acknowledged KV writes at the end", "acknowledged registrations at the end"
+RESURRECTION, SESSIONS, STATE = "no resurrection", "session guarantees", "one state for one revision"
+
+
+def corrupted(story: Story, changes: Changes) -> Story:
+    """The run with records replaced by their place; place -1: one more."""
+    records = list(story.trace.records)
+    for place, record in changes.items():
+        if place >= 0:
+            records[place] = record
+    if -1 in changes:
+        records.insert(len(records) - 1, changes[-1])
+    return Story(Trace(records, 0, []), story.manifest)
+
+
+def _one(rng: random.Random, found: Iterable[_Found]) -> _Found | None:
+    every = list(found)
+    return rng.choice(every) if every else None
+
+
+def _shuffled(rng: random.Random, found: Sequence[_Found]) -> list[_Found]:
+    """For the first of them that will do, where to look at all takes long."""
+    return rng.sample(found, len(found))
+
+
+def _answer(story: Story, op: Op, **changed: Any) -> Changes:
+    for place, record in enumerate(story.trace.records):
+        if isinstance(record, Complete) and record.op == op.op:
+            return {place: replace(record, **changed)}
+    raise AssertionError(f"operation {op.op} never ended")
+
+
+def _is_final(story: Story, op: Op) -> bool:
+    return op.client == "probe" and op.start_ns > story.phases["final"].start_ns
+
+
+def _gets(story: Story, *, final: bool) -> list[Op]:
+    return [op for op in story.of_kind("get") if op.ok and _is_final(story, op) == final]
+
+
+def _overtaken(read: Op, writes: Sequence[Op]) -> list[Op]:
+    """puts whose value ``read`` surely did not see."""
+    older = [write for write in writes if write.kind == "put" and write.end_ns < read.start_ns]
+    return [put for put in older if overtaken(read._replace(value=put.value), writes)]
+
+
+def _older_value(story: Story, rng: random.Random, *, final: bool) -> Changes | None:
+    writes = kv_writes(story)
+    for read in _shuffled(rng, _gets(story, final=final)):
+        old = _one(rng, _overtaken(read, writes.get(read.key, ())))
+        if old is not None:
+            return _answer(story, read, value=old.value)
+    return None
+
+
+def older_value(story: Story, rng: random.Random) -> Changes | None:
+    """A get returns a value that had been replaced."""
+    return _older_value(story, rng, final=False)
+
+
+def older_value_at_the_end(story: Story, rng: random.Random) -> Changes | None:
+    """One node has missed a write."""
+    return _older_value(story, rng, final=True)
+
+
+def value_from_nowhere(story: Story, rng: random.Random) -> Changes | None:
+    """A get returns what nobody wrote."""
+    read = _one(rng, _gets(story, final=False))
+    return None if read is None else _answer(story, read, value="from nowhere")
+
+
+def value_lost(story: Story, rng: random.Random) -> Changes | None:
+    """A get finds nothing where something was."""
+    writes = kv_writes(story)
+    for read in _shuffled(rng, _gets(story, final=False)):
+        if read.value is not None and overtaken(read._replace(value=None), writes.get(read.key, ())):
+            return _answer(story, read, value=None)
+    return None
+
+
+def deleted_value(story: Story, rng: random.Random) -> Changes | None:
+    """A get returns what had been deleted."""
+    writes = kv_writes(story)
+    for read in _shuffled(rng, _gets(story, final=False)):
+        mine = writes.get(read.key, [])
+        deleted_ns = max((op.start_ns for op in mine if op.kind == "delete" and op.end_ns < read.start_ns), default=0)
+        put = _one(rng, (op for op in mine if op.kind == "put" and op.end_ns < deleted_ns))
+        if put is not None:
+            return _answer(story, read, value=put.value)
+    return None
+
+
+def own_write_unread(story: Story, rng: random.Random) -> Changes | None:
+    """A client reads what its own write had replaced."""
+    writes = kv_writes(story)
+    for read in _shuffled(rng, _gets(story, final=False)):
+        mine = writes.get(read.key, [])
+        own_ns = max((op.start_ns for op in mine if op.client == read.client and op.end_ns < read.start_ns), default=0)
+        old = _one(rng, (op for op in _overtaken(read, mine) if op.end_ns < own_ns))
+        if old is not None:
+            return _answer(story, read, value=old.value)
+    return None
+
+
+def _listed(story: Story, broker: str, *, final: bool = False, states: Sequence[str] = ("serving", "safe")) -> list[Op]:
+    """Look-ups throughout which ``broker`` was in one of these states."""
+    found = []
+    for op in story.of_kind("route"):
+        begin, end = story.life_at(broker, op.start_ns), story.life_at(broker, op.end_ns)
+        if op.members and begin is not None and begin is end and begin.state in states and _is_final(story, op) == final:
+            found.append(op)
+    return found
+
+
+def _without(op: Op, broker: str) -> list[Member]:
+    return [member for member in op.members if member.name != broker]
+
+
+def broker_missing(story: Story, rng: random.Random) -> Changes | None:
+    """A look-up lacks a broker that lives; also one that was exposed before."""
+    broker = rng.choice(("g1/0", "g2/0"))
+    read = _one(rng, _listed(story, broker))
+    return None if read is None else _answer(story, read, members=_without(read, broker))
+
+
+def broker_missing_at_the_end(story: Story, rng: random.Random) -> Changes | None:
+    """One node lacks a broker."""
+    broker = rng.choice(("g1/0", "g2/0", "g3/0"))
+    read = _one(rng, _listed(story, broker, final=True))
+    return None if read is None else _answer(story, read, members=_without(read, broker))
+
+
+def older_registration(story: Story, rng: random.Random) -> Changes | None:
+    """A look-up shows what a broker had registered before."""
+    reads = [op for op in _listed(story, "g1/0") if op.start_ns > 2 * story.phases["steady"].start_ns]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, members=[Member("g1/0", "1"), *_without(read, "g1/0")])
+
+
+def stranger_listed(story: Story, rng: random.Random) -> Changes | None:
+    """A look-up lists a broker that nobody knows."""
+    read = _one(rng, _listed(story, "g1/0"))
+    return None if read is None else _answer(story, read, members=[*read.members, Member("stranger/0", "1")])
+
+
+def ghost(story: Story, rng: random.Random) -> Changes | None:
+    """One node goes on listing a dead broker."""
+    late_ns = 2_000_000_000 + story.lives["g3/0"][0].timeout_ns + 4_000_000_000
+    reads = [op for op in _listed(story, "g3/0", states=("silent",)) if op.start_ns > late_ns]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, members=[*read.members, Member("g3/0", "3")])
+
+
+def permission_changed(story: Story, rng: random.Random) -> Changes | None:
+    """A node answers a permission that had been replaced, or knows nothing of the broker."""
+    orders = list(story.of_kind("write-perm"))
+    reads = [op for op in story.of_kind("perm") if not any(o.start_ns < op.end_ns and op.start_ns < o.end_ns for o in orders)]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, value=rng.choice([None, {"4": "6", "6": "4"}.get(str(read.value))]))
+
+
+def topic_changed(story: Story, rng: random.Random) -> Changes | None:
+    """A node shows a topic that was deleted, or lacks one that was not."""
+    deletes = list(story.of_kind("delete-topic"))
+    reads = [op for op in story.of_kind("topic") if not any(o.start_ns < op.end_ns and op.start_ns < o.end_ns for o in deletes)]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, value="900" if read.value is None else None)
+
+
+def _looks(story: Story, kind: type[_Found]) -> list[tuple[int, _Found]]:
+    return [(place, record) for place, record in enumerate(story.trace.records) if isinstance(record, kind)]
+
+
+def revision_back(story: Story, rng: random.Random) -> Changes | None:
+    """A node answers a revision lower than one answered before."""
+    place, look = rng.choice(_looks(story, Observe)[10:])
+    return {place: replace(look, revision=1)}
+
+
+def contents_differ(story: Story, rng: random.Random) -> Changes | None:
+    """Two nodes list different brokers at one revision."""
+    looks = _looks(story, Observe)
+    place, look = rng.choice([one for one in looks if sum(other.revision == one[1].revision for _, other in looks) > 1])
+    return {place: replace(look, members=[Member("stranger/0", "1")])}
+
+
+def digests_differ(story: Story, rng: random.Random) -> Changes | None:
+    """Two nodes have different digests at one index."""
+    looks = _looks(story, Status)
+    place, look = rng.choice([one for one in looks if sum(other.digest == one[1].digest for _, other in looks) > 1])
+    return {place: replace(look, digest="another")}
+
+
+def never_equal(story: Story, rng: random.Random) -> Changes | None:
+    """After the last fault one node keeps to itself."""
+    node, heal_ns = rng.choice(story.nodes), story.phases["heal"].start_ns
+    looks = [(place, look) for place, look in _looks(story, Observe) if look.node == node and look.time_ns > heal_ns]
+    return {place: replace(look, members=list(look.members or ())[1:]) for place, look in looks}
+
+
+def refused(story: Story, rng: random.Random) -> Changes | None:
+    """One client has no success for longer than is promised."""
+    client = rng.choice(("c1", "c2"))
+    begin_ns = rng.randrange(1_100_000_000, 4_000_000_000)
+    ops = [op for op in story.ops if op.client == client and begin_ns <= op.end_ns < begin_ns + 6_500_000_000]
+    changes: Changes = {}
+    for op in ops:
+        changes |= _answer(story, op, outcome="indeterminate", value=None, members=None)
+    return changes
+
+
+def dropped(story: Story, rng: random.Random) -> Changes | None:
+    """A node tells that it dropped a broker that lives."""
+    return {-1: Expiry(rng.randrange(1_000_000_000, 11_000_000_000), rng.choice(story.nodes), "g1/0", "expired", 10**6)}
+
+
+FOUND_BY: dict[Corruption, Sequence[str]] = {
+    older_value: (KV,),
+    older_value_at_the_end: (KV, FINAL_KV),
+    value_from_nowhere: (KV,),
+    value_lost: (KV,),
+    deleted_value: (KV, RESURRECTION),
+    own_write_unread: (KV, SESSIONS),
+    broker_missing: (REGISTRATION,),
+    broker_missing_at_the_end: (REGISTRATION, FINAL_REGISTRATION),
+    older_registration: (REGISTRATION,),
+    stranger_listed: (REGISTRATION,),
+    ghost: ("no ghosts", REGISTRATION),
+    permission_changed: ("write permissions",),
+    topic_changed: (RESURRECTION,),
+    revision_back: ("revisions never go back",),
+    contents_differ: (STATE,),
+    digests_differ: (STATE,),
+    never_equal: ("convergence",),
+    refused: ("availability",),
+    dropped: ("live brokers are kept",),
+}
