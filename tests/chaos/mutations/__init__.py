@@ -31,7 +31,7 @@ MUTATIONS = (
     Mutation("at_most_once", "slow-follower"),
     Mutation("incarnations", "emptied-node"),
     Mutation("durable_acks", "power-loss", ("--sync-ms", "80")),
-    Mutation("read_term_commit", "leaders-cut-off", ("--sync-ms", "80")),
+    Mutation("read_term_commit", "quick-hand-overs", ("--sync-ms", "80")),
     Mutation("check_quorum", "deaf-leader"),
     Mutation("read_index", "hand-overs", ("--election-ms", "1500")),
     Mutation("transfer_ends_lease", "hand-overs", ("--election-ms", "1500"), "lease"),
