@@ -198,13 +198,12 @@ class RemotingClient:
     async def _writable(self, address: str, timeout_ms: int) -> "_Connection":
         """The connection, once what was written before has mostly left: a peer that reads nothing must not fill our memory."""
         connection = await self._connected(address, timeout_ms)
-        if connection.writable.is_set():
-            return connection
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await connection.writable.wait()
-        except TimeoutError:
-            raise UnavailableError(f"{address} read nothing for {timeout_ms} ms, nothing more was sent") from None
+        if not connection.writable.is_set():
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await connection.writable.wait()
+            except TimeoutError:
+                raise UnavailableError(f"{address} read nothing for {timeout_ms} ms, nothing more was sent") from None
         if self._connections.get(address) is not connection:
             raise UnavailableError(f"connection to {address} was lost before the request was sent")
         return connection

@@ -74,6 +74,8 @@ class Registrations:
         self._monotonic_ms = monotonic_ms
         self._opened: dict[int, Opened] = {}
         """Open connections."""
+        self._of_stall: dict[int, int] = {}
+        """Connections that may have been opened during a stall: the revision before it."""
         self._ran_ms = monotonic_ms()
         """When this process was last seen running, and the revision that it had."""
         self._ran_revision = 0
@@ -109,7 +111,9 @@ class Registrations:
         """See NameService: find out between which revisions of the cluster this connection was opened."""
         connection_id = connection.connection_id
         self.tick()
-        least = connection.opened_revision if self._stalled is None else min(connection.opened_revision, self._stalled[0])
+        least = connection.opened_revision
+        if self._stalled is not None:
+            least = self._of_stall[connection_id] = min(least, self._stalled[0])
         self._opened[connection_id] = Opened(least, None)
 
         def confirmed(outcome: "Future[ReadOutcome]") -> None:
@@ -134,6 +138,7 @@ class Registrations:
         """See NameService."""
         connection_id = connection.connection_id
         self._opened.pop(connection_id, None)
+        self._of_stall.pop(connection_id, None)
         self._carriers.pop(connection_id, None)
         self._late.pop(connection_id, None)
         for slot in [slot for slot in self._refused if slot[0] == connection_id]:
@@ -303,6 +308,8 @@ class Registrations:
                 if connection is not None and (pending := self._pending.get((connection.connection_id, key))) is not None:
                     await asyncio.wait((pending,))
                     registered = self._registered_over(key, connection) or registered
+                    if registered is None and (pending.cancelled() or pending.exception() is not None):
+                        raise self._not_taken(removal, connection, "its registration before this was not taken")
                 if registered is not None:
                     removal = replace(removal, epoch=registered.epoch)
                     if self._signs.attachments.came_back(key, registered):
@@ -313,10 +320,18 @@ class Registrations:
                     await self.confirm()
                     registration = self._machine.state.registration(*key)
                     removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
+                if (registered is None or registered.sign is Sign.ALIVE) and self._may_be_older(connection, key):
+                    raise self._not_taken(removal, connection, "it may have registered after this connection was opened")
                 if await self._signs.remove(removal, registered) == LATE:
                     raise self._not_taken(removal, connection, "it has a newer connection to another node")
                 await self._removed_here()
         return Result()
+
+    def _may_be_older(self, connection: Connection | None, key: Key) -> bool:
+        """Whether the connection was opened while this process stood still, and maybe before what is registered now."""
+        least = None if connection is None else self._of_stall.get(connection.connection_id)
+        mark = self._machine.marks.get(key)
+        return least is not None and mark is not None and mark.version_revision > least
 
     @staticmethod
     def _not_taken(removal: BrokerRemoval, connection: Connection | None, why: str) -> UnavailableError:

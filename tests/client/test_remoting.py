@@ -1,7 +1,11 @@
 """The remoting client on real sockets: matching, time-outs, and the three outcomes of a request."""
 
 import asyncio
+import contextlib
+import socket
 import ssl
+import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -102,6 +106,41 @@ def test_one_silence_ends_the_connection_for_all_that_wait_on_it() -> None:
                 await client.request(server.address, ASK, SHORT_MS)
             with pytest.raises(OutcomeUnknownError):
                 await long
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_ends_at_once_leaves_nobody_waiting() -> None:
+    """As of a proxy whose name server is away: it accepts, and closes before the first request is written."""
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+
+            def refuse() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        accepted, _ = listening.accept()
+                        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        accepted.close()
+
+            async def busy() -> None:
+                while not listening_ended.is_set():
+                    time.sleep(0.002)  # noqa: ASYNC251 -- so that the end is there by the next turn of the loop
+                    await asyncio.sleep(0)
+
+            listening_ended = asyncio.Event()
+            refusing = asyncio.create_task(asyncio.to_thread(refuse))
+            other_work = asyncio.create_task(busy())
+            client = RemotingClient()
+            address = f"127.0.0.1:{listening.getsockname()[1]}"
+            async with asyncio.timeout(60):
+                for _ in range(100):
+                    with pytest.raises((UnavailableError, OutcomeUnknownError)):
+                        await client.request(address, ASK, 100_000)
+            listening.shutdown(socket.SHUT_RDWR)
+            listening_ended.set()
+            await asyncio.gather(refusing, other_work)
             await client.close()
 
     asyncio.run(scenario())

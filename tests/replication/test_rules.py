@@ -297,6 +297,35 @@ def test_a_connection_opened_while_its_node_stood_still_is_not_taken_for_a_new_o
         assert cluster.counters() == {1}
 
 
+@pytest.mark.parametrize("said_before", ["a registration", "a heartbeat", "nothing"])
+def test_an_unregistration_read_after_a_stall_does_not_end_a_later_life(said_before: str) -> None:
+    """All that an earlier life said to a node that stood still is read when the next life has registered with the others."""
+    with virtual_cluster() as cluster:
+        name, other = cluster.followers()
+        first = cluster.wire(other)
+        cluster.register(first, registration(1))
+        cluster.machines[name].pause()
+        cluster.run(1)
+        cluster.unregister(first)
+        assert cluster.register(cluster.wire(other), registration(2)).code == 0
+        cluster.machines[name].resume()
+        cluster.until(lambda: cluster.counters() == {2}, "caught up")
+        late = cluster.wire(name)
+        if said_before == "a registration":
+            cluster.say(late, lambda server, c: server.node.register(registration(1), c))
+        elif said_before == "a heartbeat":
+            cluster.heartbeat(late)
+        assert cluster.unregister(late) is None, "closed: nobody knows when it was opened"
+        cluster.run(0.5)
+        assert cluster.is_shown()
+        cluster.run(1)
+        own = cluster.wire(name)
+        cluster.register(own, registration(2))
+        assert cluster.unregister(own).code == 0
+        cluster.run(0.2)
+        assert cluster.is_gone()
+
+
 def test_an_unregistration_is_answered_once_everybody_may_know() -> None:
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
