@@ -267,6 +267,9 @@ class LeaseTable:
         self._predecessor: tuple[int, int] | None = None
         self._told_ms = -math.inf
         """When the last leader told all ages last: what a process that began later held before, nobody knows."""
+        self._accepted: dict[Key, tuple[int, float]] = {}
+        """Epoch and time of the last registration or renewal that this leader took, whatever nodes tell later: what a list says
+        may be from before."""
         self._node_ages: dict[str, float] = {}
         """When nodes were last heard, as earlier leaders told."""
 
@@ -340,11 +343,7 @@ class LeaseTable:
 
     def heard(self, key: Key, epoch: int, now_ms: float) -> None:
         """A renewal was accepted or a registration applied."""
-        record = self._nodes[self._own].records.get(key)
-        if record is None or record.epoch < epoch:
-            self._nodes[self._own].records[key] = _Record(KNOWN, epoch, now_ms, 0.0, None)
-        else:
-            record.heard_ms = max(record.heard_ms, now_ms)
+        self._accepted[key] = (epoch, now_ms)
 
     def came_back(self, key: Key, epoch: int, node: str, registered_ms: float) -> bool:
         """Whether since then another connection of this life of the broker came to a node, but for ``node``, that had one."""
@@ -359,6 +358,7 @@ class LeaseTable:
 
     def forget(self, key: Key) -> None:
         """The registration ended."""
+        self._accepted.pop(key, None)
         for node in self._nodes.values():
             node.records.pop(key, None)
 
@@ -407,6 +407,9 @@ class LeaseTable:
     def _look(self, lease: Lease) -> tuple[float, bool]:
         """When the broker was last heard by anybody, and whether some node holds a connection of it."""
         newest = self._granted_ms if self._is_unknown(lease) else None
+        epoch, accepted_ms = self._accepted.get(lease.key, (0, 0.0))
+        if epoch == lease.epoch and (newest is None or accepted_ms > newest):
+            newest = accepted_ms
         is_held = False
         for node in self._nodes.values():
             record = node.records.get(lease.key)

@@ -262,3 +262,17 @@ def test_a_connection_carries_brokers_until_it_is_lost() -> None:
     found = own.entry(KEY, 350)
     assert found is not None
     assert (found.state, found.age_ms, found.lost_ms) == (LOST, 250, 50)
+
+
+@pytest.mark.parametrize("made_before", [(), (entry(LOST, 60_000, 60_000, epoch=6),), (entry(KNOWN, 60_000, epoch=0),)])
+def test_a_list_that_was_made_before_a_registration_takes_nothing_from_it(made_before: tuple[Entry, ...]) -> None:
+    """Also of the leader itself: a busy one makes its list, applies the registration, and then reads the list."""
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=())
+    leader.run(60_000)
+    leader.table.heard(KEY, 7, leader.now_ms)
+    leader.lists(n1=made_before, n2=made_before)
+    leader.run(9_900)
+    assert leader.due() == []
+    leader.run(200)
+    assert leader.due() == [Expiry(KEY, 7, False)]
