@@ -344,6 +344,7 @@ class PeerTransport:
         self.peers = {peer: PeerState() for peer in settings.addresses if peer != settings.node_id}
         self._dialled: dict[str, _Dialled] = {}
         self._server: asyncio.Server | None = None
+        self._port = settings.listen[1]
         self._tasks: list[asyncio.Task[None]] = []
         self._random = Random()
         self._dirty: list[str] = []
@@ -362,13 +363,13 @@ class PeerTransport:
             ssl_handshake_timeout=HELLO_SECONDS if self.tls else None,
             reuse_address=True,
         )
+        self._port = int(self._server.sockets[0].getsockname()[1])
         self._tasks = [loop.create_task(self._dial_forever(peer)) for peer in self.peers]
 
     @property
     def port(self) -> int:
-        """The port bound, for those who asked for port 0."""
-        assert self._server is not None
-        return int(self._server.sockets[0].getsockname()[1])
+        """The port bound, for those who asked for port 0; it stays known when nobody listens any more."""
+        return self._port
 
     def _accept(self) -> _Accepted:
         self._refresh_tls()
@@ -469,7 +470,7 @@ class PeerTransport:
 
     def status(self) -> dict[str, object]:
         return {
-            "listen": f"{self.settings.listen[0]}:{self.port if self._server else self.settings.listen[1]}",
+            "listen": f"{self.settings.listen[0]}:{self.port}",
             "authentication": "+".join(
                 name for name, on in (("secret", self.settings.secret is not None), ("tls", self.tls is not None)) if on
             )

@@ -96,6 +96,19 @@ def test_messages_pass_in_order_both_ways() -> None:
     asyncio.run(scenario())
 
 
+def test_the_status_can_be_asked_for_before_and_after() -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        peer = Peer(replace(settings, listen=("127.0.0.1", 0)))
+        assert peer.transport.status()["listen"] == "127.0.0.1:0"
+        await peer.transport.start()
+        listening = f"127.0.0.1:{peer.transport.port}"
+        await peer.transport.stop()
+        assert peer.transport.status()["listen"] == listening != "127.0.0.1:0"
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
