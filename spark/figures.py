@@ -8,16 +8,20 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 import matplotlib
+import numpy
 
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter
 
 from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.curves import KV, ROUTES
-from replicated_namesrv.spark.summary import interval
+from replicated_namesrv.spark.summary import RESAMPLES, interval
 
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
+_MARKERS = {"ap": "o", "cp": "D"}
 LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
 """By read level."""
 _STYLE: dict[Any, Any] = {
@@ -61,7 +65,9 @@ def draw(results: Results) -> list[Figure]:
             runs = set(drawing.painter(list(axes), results))
             if runs:
                 counted = ", ".join(f"{n} {mode.upper()}" for mode in ("ap", "cp") if (n := sum(modes[r] == mode for r in runs)))
-                caption = f"{drawing.caption} Stands on {len(runs)} run{'s' * (len(runs) > 1)} ({counted})."
+                stands = f"{len(runs)} run{'s' * (len(runs) > 1)} ({counted})"
+                caption = f"{drawing.caption} Stands on {stands}."
+                canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")  # a picture may be shown without its page
                 found.append(_render(canvas, drawing.name, drawing.title, caption))
     return found
 
@@ -119,14 +125,21 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     last = max(last, first + 1)
     for mode in sorted(set(mode_of.values())):
         runs = [run for run, own in mode_of.items() if own == mode]
-        means = [mean([worst.get((run, at), 0.0) for run in runs]) for at in range(first, last + 1)]
+        values = numpy.array([[worst.get((run, at), 0.0) for run in runs] for at in range(first, last + 1)])
         times = [at * BIN_S for at in range(first, last + 1)]
-        axis.plot(times, means, color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
+        axis.plot(times, values.mean(axis=1), color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
+        if len(runs) > 1:
+            drawn = numpy.random.default_rng(1).integers(len(runs), size=(RESAMPLES, len(runs)))
+            low, high = numpy.percentile(values[:, drawn].mean(axis=2), (2.5, 97.5), axis=1)
+            axis.fill_between(times, low, high, step="post", color=COLOURS[mode], alpha=0.18, linewidth=0)
     typical = median([row["end_s"] for row in ends.values()])
     axis.axvspan(0, typical, color="#00000014", label=f"fault (median {typical:.1f} s)", linewidth=0)
     axis.set(xlabel="time since the fault began (s)", ylabel="divergence (Jaccard distance)", ylim=(0, None))
     _legend(axis)
     return mode_of
+
+
+_FROM_WHITE = LinearSegmentedColormap.from_list("white to orange", ["#ffffff", "#fdba74", "#ea580c", "#7c2d12"])
 
 
 class _Heat(NamedTuple):
@@ -161,12 +174,13 @@ def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         grid = [[mean(cells[name, mode]) if cells[name, mode] else math.nan for mode in modes] for name in names]
         known = [value for line in grid for value in line if not math.isnan(value)]
         top = max([*known, 1e-9])
-        axis.imshow(grid, aspect="auto", cmap="Oranges", vmin=0, vmax=top)
+        axis.imshow(grid, aspect="auto", cmap=_FROM_WHITE, vmin=0, vmax=top)
         for y, line in enumerate(grid):
             for x, value in enumerate(line):
                 text = "-" if math.isnan(value) else "0" if value < 0.05 else f"{value:.1f}" if value < 10 else f"{value:.0f}"
                 axis.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if value > 0.6 * top else "black")
         axis.set_xticks(range(len(modes)), [mode.upper() for mode in modes])
+        axis.tick_params(labeltop=True)
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.set_title(heat.title)
         axis.tick_params(length=0)
@@ -178,6 +192,7 @@ def _log_scale(axis: Axes) -> None:
     """Logarithmic along x where there is something that can be shown so."""
     if math.isfinite(axis.dataLim.minposx):
         axis.set_xscale("log")
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
 def _legend(axis: Axes, **how: Any) -> None:
@@ -220,16 +235,29 @@ def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             )
         _log_scale(axis)
         axis.axhline(99, color="#0006", linewidth=0.8)
-        axis.annotate("99 %", (0.002, 99), xycoords=("axes fraction", "data"), va="bottom", fontsize=8)
+        axis.annotate("99 %", (0.998, 98.7), xycoords=("axes fraction", "data"), ha="right", va="top", fontsize=8)
         axis.set(xlabel="time between a write's acknowledgement and a read (ms)", title=f"of the {about}")
         _legend(axis, loc="lower right")
     axes[0].set(ylabel="reads that see the write or a newer one (%)", ylim=(None, 101.5))
     return {row["run"] for row in results.visibility}
 
 
+LENGTHS_MIN = 3
+"""Of a scenario that was run with so many lengths of its fault means are drawn beside the points."""
+
+
+def _varied(results: Results) -> dict[str, float]:
+    """Intended lengths (s) of the faults of runs whose scenarios were run with several."""
+    lengths: dict[str, set[float]] = defaultdict(set)
+    for run in results.runs:
+        lengths[run["scenario"]].add(run["fault_s"])
+    return {run["run"]: run["fault_s"] for run in results.runs if len(lengths[run["scenario"]]) >= LENGTHS_MIN}
+
+
 def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Each run as a point, at the length that its fault had in truth."""
-    length = {row["run"]: row["end_s"] for row in results.faults}
+    """Each run as a point, at the length that its fault had in truth; means of runs whose faults were meant to last as long."""
+    length, varied = {row["run"]: row["end_s"] for row in results.faults}, _varied(results)
+    scenarios = ", ".join(sorted({run["scenario"] for run in results.runs if run["run"] in varied}))
     shown: list[str] = []
     named = (
         ("convergence", 1.0, "until all nodes agree after the heal (s)"),
@@ -241,13 +269,33 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             chosen = [row for row in rows if row["mode"] == mode]
             axis.scatter(
                 [length[row["run"]] for row in chosen], [row["value"] / divisor for row in chosen],
-                color=COLOURS[mode], label=mode.upper(), alpha=0.55, marker="o" if mode == "ap" else "D", s=28, linewidth=0,
+                color=COLOURS[mode], label=f"{mode.upper()}, one run", alpha=0.4, marker=_MARKERS[mode], s=24, linewidth=0,
             )  # fmt: skip
+            groups: dict[float, list[float]] = defaultdict(list)
+            for row in chosen:
+                if row["run"] in varied:
+                    groups[varied[row["run"]]].append(row["value"] / divisor)
+            if groups:
+                _with_intervals(axis, mode, sorted(groups.items()), f"{mode.upper()}, mean of {scenarios}")
         shown += [row["run"] for row in rows]
         axis.set(xlabel="length of the fault (s)", ylabel=label)
         axis.set_ylim(bottom=-0.1)
-        _legend(axis)
+        _legend(axis, fontsize=8)
     return shown
+
+
+def _with_intervals(axis: Axes, mode: str, groups: Sequence[tuple[float, list[float]]], label: str) -> None:
+    """Means with their intervals, joined by a line."""
+    centres = [mean(values) for _, values in groups]
+    bounds = [interval(values) for _, values in groups]
+    error = [
+        [max(centre - low, 0) for centre, (low, _) in zip(centres, bounds, strict=True)],
+        [max(high - centre, 0) for centre, (_, high) in zip(centres, bounds, strict=True)],
+    ]
+    axis.errorbar(
+        [at for at, _ in groups], centres, error, color=COLOURS[mode], marker=_MARKERS[mode], capsize=3, label=label,
+        linewidth=1.2,
+    )  # fmt: skip
 
 
 def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
@@ -261,8 +309,14 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             both = sorted(harvest.keys() & answered.keys())
             if both:
                 shown.update(both)
-                path.append((100 * mean([answered[run] for run in both]), 100 * mean([harvest[run] for run in both]), phase))
-        axis.plot([x for x, _, _ in path], [y for _, y, _ in path], color=colour, marker="o", label=mode.upper(), alpha=0.8)
+                xs, ys = ([100 * values[run] for run in both] for values in (answered, harvest))
+                path.append((mean(xs), mean(ys), phase))
+                (left, right), (low, high) = interval(xs), interval(ys)
+                axis.plot([left, right], [path[-1][1]] * 2, color=colour, linewidth=0.8, alpha=0.6)
+                axis.plot([path[-1][0]] * 2, [low, high], color=colour, linewidth=0.8, alpha=0.6)
+        axis.plot(
+            [x for x, _, _ in path], [y for _, y, _ in path], color=colour, marker=_MARKERS[mode], label=mode.upper(), alpha=0.8
+        )
         for x, y, phase in path:
             below = mode == "ap"
             axis.annotate(phase, (x, y), textcoords="offset points", xytext=(6, -12 if below else 6), color=colour, fontsize=9)
@@ -287,11 +341,12 @@ def _sides(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 error = [[max(centre - low, 0)], [max(high - centre, 0)]]
                 label = mode.upper() if place == 0 else None
                 axis.bar([x], [centre], 0.34, color=COLOURS[mode], label=label, yerr=error, capsize=3, alpha=0.85)
-                axis.annotate(f"{centre:.0f} %\nof {len(values)} runs", (x, 3), ha="center", fontsize=8, color="white")
+                axis.annotate(f"{centre:.0f} %\n{len(values)} runs", (x, high + 1.5), ha="center", fontsize=8)
     titles = ("not cut off\nfrom anybody", "side with most\nof the nodes", "cut-off side")
     axis.set_xticks([x + 0.19 for x in range(len(sides))], titles)
-    axis.set(ylabel="answered in time during the fault (%)", ylim=(0, 105))
-    _legend(axis, loc="upper right", ncols=2, bbox_to_anchor=(1, 1.12))
+    axis.set(ylabel="answered in time during the fault (%)", ylim=(0, 115))
+    axis.set_yticks(range(0, 101, 20))
+    _legend(axis, loc="upper right", ncols=2, bbox_to_anchor=(1, 1.1))
     return shown
 
 
@@ -337,12 +392,11 @@ def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 _DRAWINGS = (
     _Drawing("scenarios", "What each fault does to each mode",
-             "Mean over the runs of a scenario. The first pair of columns is of the whole run, the others of the time "
-             "of the fault; "
-             "darker is worse, 0 is white.", _scenarios, 4),
+             "Mean over the runs of a scenario, AP left and CP right; a dash: nothing was measured. The first pair of columns "
+             "is of the whole run, the others of the time of the fault; darker is worse, 0 is white.", _scenarios, 4),
     _Drawing("divergence", "How far the nodes' answers differ over time",
              "Greatest difference between any two nodes that answer: 0 all the same, 1 nothing in common; the mean "
-             "over the runs. "
+             "over the runs and, shaded, its 95 % interval. "
              "What lasted less than two looks at a node counts as none, since nodes are not looked at at one "
              "instant.", _divergence),
     _Drawing("windows", "How long the old version could still be read",
@@ -353,9 +407,12 @@ _DRAWINGS = (
              "Pairs of an acknowledged write and a later read of the same key, by the time between them. Points of "
              "fewer than 20 pairs "
              "are left out.", _visibility, 2),
-    _Drawing("lengths", "Convergence and staleness against the length of the fault", "One point a run.", _lengths, 2),
+    _Drawing("lengths", "Convergence and staleness against the length of the fault",
+             "One pale point a run, at the time for which its fault really lasted. Where a scenario was run with several "
+             "lengths, lines are its means by the length that was meant, with 95 % intervals.", _lengths, 2),
     _Drawing("harvest-yield", "Completeness and availability",
-             "Means over the runs before, during and after the fault. The best place is the upper right corner.", _harvest_yield),
+             "Means over the runs before, during and after the fault, joined in this order; thin lines are 95 % intervals. "
+             "The best place is the upper right corner: everybody is answered, with all living brokers.", _harvest_yield),
     _Drawing("sides", "Who is served during the fault",
              "Operations by the side that the asked node stood on; bars are means over runs, whiskers their 95 % "
              "intervals.", _sides),

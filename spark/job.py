@@ -61,10 +61,11 @@ def _checked(paths: Sequence[str], out: str, master: str | None, memory: str) ->
         _check_memory(memory)
     elif master.startswith("spark://"):
         _check_reachable(master)
-    check_name(out)
     if "HADOOP_CONF_DIR" in os.environ or any(local_path(path) is None for path in paths):
         return None  # a path may mean another file system than this machine's
-    return find_runs(LocalFiles(), [local_path(path) or "" for path in paths])
+    sources = find_runs(LocalFiles(), [local_path(path) or "" for path in paths])
+    check_name(out)
+    return sources
 
 
 def _check_reachable(master: str) -> None:
@@ -83,7 +84,7 @@ def _nothing_half_written(out: str, master: str | None) -> Iterator[None]:
         yield
         return
     folder = Path(here).absolute()
-    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    new = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
         try:
             (folder / "tables").mkdir(parents=True, exist_ok=True)

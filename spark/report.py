@@ -108,16 +108,17 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         "<title>AP and CP compared</title>",
         f"<style>{_STYLE}</style><body><h1>How consistent and how available: AP and CP compared</h1>",
         _what_was_run(results),
-        "<h2>In one table</h2>",
+        _contents(figures),
+        "<h2 id='comparison'>In one table</h2>",
         "<p class='note'>Mean over the runs and, in brackets, its 95 % interval, got by drawing runs anew "
         "(bootstrap); with one run "
         "there is none. All scenarios, phases and sides together; reads at the level that the mode answers at unless asked for "
-        "another. Bold: the better of the two, where the intervals do not meet. A dash: nothing to measure. M-numbers are "
-        "those of the measures' definitions in spark/DESIGN.md.</p>",
+        "another. Bold: the better of the two, where the intervals do not meet. A dash: nothing to measure. "
+        "<a href='#words'>What the words mean</a> stands below; M-numbers are those of the definitions in spark/DESIGN.md.</p>",
         _comparison(results),
-        "<h2>How long until a write is seen by nearly all reads</h2>",
+        "<h2 id='t-visibility'>How long until a write is seen by nearly all reads</h2>",
         _t_visibility(results),
-        "<h2>What each read level gives and costs</h2>",
+        "<h2 id='levels'>What each read level gives and costs</h2>",
         _levels(results),
     ]
     for figure in figures:
@@ -129,12 +130,14 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         )
     tables = ", ".join(f"<a href='tables/{name}.csv'>{name}</a>" for name, _, _ in _tables(results))
     parts += [
-        "<h2>While the fault lasted, scenario by scenario</h2>",
+        "<h2 id='by-scenario'>While the fault lasted, scenario by scenario</h2>",
         "<p class='note'>What a reader can count on while such a fault lasts (consistability): means over the runs of "
         "the scenario, "
         "in percent but for the last column.</p>",
         _by_scenario(results),
-        "<h2>Runs</h2>",
+        "<h2 id='words'>What the words mean</h2>",
+        _words(),
+        "<h2 id='runs'>Runs</h2>",
         f"<p class='note'>Every figure of this page, and more by level, phase and side, as CSV (and Parquet beside "
         f"it): {tables}. "
         "A run's name leads to its timeline.</p>",
@@ -142,6 +145,39 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         "</body></html>\n",
     ]
     return "\n".join(parts)
+
+
+def _contents(figures: list[Figure]) -> str:
+    places = [
+        ("comparison", "AP and CP in one table"), ("t-visibility", "Until a write is seen"), ("levels", "Read levels"),
+        *((figure.name, figure.title) for figure in figures), ("by-scenario", "Scenario by scenario"),
+        ("words", "What the words mean"), ("runs", "Runs and tables"),
+    ]  # fmt: skip
+    links = " · ".join(f"<a href='#{name}'>{html.escape(title)}</a>" for name, title in places)
+    return f"<p class='note'>On this page: {links}.</p>"
+
+
+_WORDS = {
+    "acknowledged": "the name service had said that the write or registration is done",
+    "linearizable": "there is an order of all operations, each at one moment between its call and its answer, that explains "
+    "every answer: clients cannot tell the cluster from a single machine",
+    "inconsistency window": "for how long after a write was acknowledged something older was still read",
+    "fresh": "an answer that shows the last write acknowledged before it was asked for, or a newer one",
+    "Delta": "by how much all reads would have to be dated back for the history to be linearizable: how stale it was, in time",
+    "Gamma": "by how much all operations would have to be stretched for the history to be linearizable",
+    "probe": "the same question to all nodes at about the same time",
+    "harvest, ghosts": "how many of the brokers that an answer should hold it holds; brokers in it that are dead",
+    "yield": "how many of the questions got an answer, and got it before the client's deadline",
+    "divergence": "Jaccard distance of the brokers that two nodes list: 0 the same, 1 none in common; the greatest of all pairs",
+    "below resolution": "a difference shorter than two looks at a node: it may be real, or come from not looking at one instant",
+    "convergence": "time from the end of the fault until all nodes answer alike for good",
+    "side": "during a fault, the nodes that still reach most of the others, or those that are cut off",
+    "own read level": "what a node answers at unless a request names another level: local in AP, linearizable in CP",
+}
+
+
+def _words() -> str:
+    return "<dl>" + "".join(f"<dt><b>{word}</b></dt><dd>{meaning}</dd>" for word, meaning in _WORDS.items()) + "</dl>"
 
 
 def _what_was_run(results: Results) -> str:
@@ -200,7 +236,7 @@ def _comparison(results: Results) -> str:
         )
         runs = " / ".join(str(row["runs"]) if row else "-" for row in (ap, cp))
         uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
-        unit = about.unit + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
+        unit = _unit(metric) + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
         lines.append(
             f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td>"
             f"<td class='number'>{runs}</td></tr>"

@@ -41,12 +41,3 @@ def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in (out / "tables").iterdir()) == ["events", "ingested", "observations"], "".join(said)
     assert not list(temporary.glob("namesrv-analyze-*"))
     wait_for(lambda: not processes_of(temporary), lambda: "\n".join(processes_of(temporary)))
-
-
-@pytest.mark.parametrize("memory", ["200m", "3x", "0g"])
-def test_too_little_memory_is_said_with_the_remedy(tmp_path: Path, memory: str) -> None:
-    process = started(tmp_path, tmp_path / "temporary", "--out", str(tmp_path / "out"), "--memory", memory)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 2, said
-    assert said == f"namesrv analyze: --memory {memory}: give at least 512m, for example 1600m or 3g\n"
-    assert not (tmp_path / "out").exists()
