@@ -97,12 +97,12 @@ def _naming(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_verdict(folder: Path) -> dict[str, Any] | None:
-    """verdict.json of a run; None: it has none (yet)."""
+    """verdict.json of a run; None: it has none (yet), or what is there is none."""
     try:
-        found: dict[str, Any] = json.loads((folder / VERDICT_FILE).read_bytes())
-        return found
+        found = json.loads((folder / VERDICT_FILE).read_bytes())
     except (OSError, ValueError):
         return None
+    return found if isinstance(found, dict) and {"verdict", "checks", "figures", "scenario", "mode"} <= found.keys() else None
 
 
 def told(judgement: Judgement) -> str:
