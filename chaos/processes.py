@@ -23,6 +23,8 @@ from replicated_namesrv.orphans import die_with
 
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Ended by one of these, a process was ended by somebody, an operator or the kernel that ran out of memory."""
+SHELL_SIGNALLED = 128
+"""A shell whose program was ended by a signal exits with this and the signal's number."""
 STOP_TIMEOUT_S = 10.0
 """How long a child may take to stop by itself before it is killed."""
 PORT_FIRST, PORT_END = 25_000, 28_000
@@ -75,9 +77,11 @@ class ChildProcess:
         code = self._process.returncode if self._process is not None else None
         if code is None or self._told_to_end:
             return None
-        if code >= 0:
+        number = -code if code < 0 else code - SHELL_SIGNALLED
+        if number <= 0:
             return Ended(code > 0, f"exit status {code}")
-        return Ended(-code not in OUTSIDE_SIGNALS, signal.Signals(-code).name)
+        names = {one.value: one.name for one in signal.Signals}
+        return Ended(number not in OUTSIDE_SIGNALS, names.get(number, f"signal {number}"))
 
     async def start(self) -> None:
         """Raises ProcessError."""

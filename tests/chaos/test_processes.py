@@ -1,0 +1,53 @@
+"""Child processes: how they ended if nobody here ended them, and that a script's program ends with the script."""
+
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.chaos.processes import ChildProcess, Ended
+from tests.support.waiting import until
+
+
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [
+        ("exit 0", Ended(False, "exit status 0")),
+        ("exit 3", Ended(True, "exit status 3")),
+        ("kill -SEGV $$", Ended(True, "SIGSEGV")),
+        ("kill -KILL $$", Ended(False, "SIGKILL")),
+        ("exit 139", Ended(True, "SIGSEGV")),
+    ],
+)
+async def test_a_crash_is_told_from_being_ended(command: str, ended: Ended, tmp_path: Path) -> None:
+    child = ChildProcess("child", ["sh", "-c", command], tmp_path / "log")
+    await child.start()
+    await until(lambda: child.ended == ended, f"{command}: {ended}", 60)
+
+
+async def test_what_is_ended_here_has_not_crashed_and_takes_along_what_it_started(tmp_path: Path) -> None:
+    child = ChildProcess("child", ["sh", "-c", "sleep 1000; true"], tmp_path / "log")
+    for end in (child.stop, child.kill):
+        await child.start()
+        child.pause()
+        group = child.pid
+        assert group is not None
+        await end()
+        assert (child.ended, child.state) == (None, "dead")
+        await gone(group)
+
+
+async def gone(group: int) -> None:
+    await until(lambda: not members(group), "the end of the whole group", 60)
+
+
+def members(group: int) -> list[str]:
+    """Processes of a group that have not ended (Linux)."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, of_group = entry.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of_group) == group and state != "Z":
+            found.append(entry.parent.name)
+    return found
