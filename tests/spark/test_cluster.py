@@ -123,8 +123,7 @@ def alike(ours: list[list[Any]], theirs: list[list[Any]]) -> bool:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    home = Path(os.environ["JAVA_HOME"]) if "JAVA_HOME" in os.environ else java_home(folder)
-    running = Cluster(folder, home)
+    running = Cluster(folder, java_home(folder))
     try:
         running.start(2)
         yield running
