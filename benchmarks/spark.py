@@ -30,6 +30,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return ""
+
+
 class Usage:
     """CPU time and memory of a process and all below it, also of those that have ended."""
 
@@ -54,13 +61,15 @@ class Usage:
                 parents[int(fields[1])].append(int(process.name))
                 resident_mb = int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 1e6
                 found[int(process.name)] = ((int(fields[11]) + int(fields[12])) / TICKS, resident_mb)
-        total_mb, waiting = 0.0, [self._pid]
+        total_mb, waiting = 0.0, [(self._pid, "")]
         while waiting:
-            pid = waiting.pop()
-            waiting += parents[pid]
+            pid, above = waiting.pop()
+            program = _program(pid)
+            waiting += [(child, program) for child in parents[pid]]
             if pid in found:
                 self._cpu_s[pid], resident_mb = found[pid]
-                total_mb += resident_mb
+                # A Java below Java is one that is about to become another program: until then it has the memory of the other.
+                total_mb += 0.0 if program == above == "java" else resident_mb
         self.peak_mb = max(self.peak_mb, total_mb)
 
 

@@ -125,7 +125,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, Da
     judged = kept("judged", judgements.judged(judgements.kv_operations(done)))
     history = registrations.registration_operations(records, done, facts)
     routes = kept("judged_registrations", registrations.judged_registrations(history))
-    states = kept("states", observations.states(traces.observations))
+    states = kept("states", observations.states(traces.looks))
     segments = kept("segments", observations.segments(states, runs))
     episodes = kept("episodes", observations.episodes(segments))
     converged = kept("convergence", observations.convergence(episodes, segments, spans))

@@ -1,4 +1,4 @@
-"""Ingest: traces of runs become two Parquet tables, observations and events, by run and mode; nothing is dropped in silence.
+"""Ingest: traces of runs become Parquet tables, observations, events and looks, by run and mode; nothing is dropped in silence.
 
 Runs that cannot be trusted are refused before anything is in place: a clock that went back, a run cut short. Lines that do not
 parse are kept, counted and reported. New runs are written aside and renamed into place when all of them are whole, so that a
@@ -7,18 +7,21 @@ failure leaves the output folder as it was; a run that is there already is not i
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_TYPES, RECORDS
+from replicated_namesrv.spark import parts
+from replicated_namesrv.spark.schemas import CORRUPT, LOOKS, OBSERVED, RECORDS
 from replicated_namesrv.spark.sources import InputError, Source
 from replicated_namesrv.spark.storage import Storage
-
-OBSERVE = "observe"
 
 
 class Ingested(NamedTuple):
@@ -32,22 +35,30 @@ class Ingested(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Lines of traces as tables, each with ``run``, ``mode`` and ``corrupt_line`` (the text of a line that is no record)."""
+    """Lines of traces as tables, each with ``run`` and ``mode``."""
 
     observations: DataFrame
-    """Records ``observe``, and lines of which not even the type of record is known; columns OBSERVED."""
+    """Records ``observe``; columns OBSERVED."""
     events: DataFrame
-    """All other records; columns RECORDS."""
+    """All other records, and lines that are none, whose text is ``corrupt_line``; columns RECORDS."""
+    looks: DataFrame
+    """Observations with the same answer in succession as one row; columns LOOKS."""
 
 
-_SCHEMAS = {"observations": OBSERVED, "events": RECORDS}
+_RUN_MODE = [StructField(name, StringType()) for name in ("run", "mode")]
+_SCHEMAS = {
+    "observations": StructType([*OBSERVED.fields, *_RUN_MODE]),
+    "events": StructType([*(field for field in RECORDS if field.name != "run"), StructField(CORRUPT, StringType()), *_RUN_MODE]),
+    "looks": StructType([*LOOKS.fields, *_RUN_MODE]),
+}
+_LAYOUT = 2
+"""Of these tables. Runs that were ingested in another one are ingested again."""
 
 
 def ingest(
     spark: SparkSession, storage: Storage, sources: Sequence[Source], out: str, say: Callable[[str], None]
 ) -> tuple[Traces, list[Ingested]]:
-    """Lines of all ``sources``, and what became of each run's lines. New runs are added to ``out``/tables/observations and
-    ``out``/tables/events.
+    """Lines of all ``sources``, and what became of each run's lines. New runs are added to ``out``/tables.
 
     Raises InputError: a run's trace is not the one ingested earlier, its clock went back, it was cut short, nothing parses.
     """
@@ -77,6 +88,8 @@ def _ingested_before(storage: Storage, source: Source, out: str) -> Ingested | N
         before, ingested = (known["size_bytes"], known["modified_ms"]), Ingested(**known["ingested"])
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{note}: is not what an analysis wrote there; choose another --out, or remove that folder") from None
+    if known.get("layout") != _LAYOUT:
+        return None
     if before != (source.trace.size_bytes, source.trace.modified_ms):
         raise InputError(
             f"{source.trace.path}: run '{source.run}' was ingested into {out} from another trace; choose another --out, "
@@ -86,82 +99,94 @@ def _ingested_before(storage: Storage, source: Source, out: str) -> Ingested | N
 
 
 def _stored(spark: SparkSession, folder: str, name: str) -> DataFrame:
-    columns = [field for field in _SCHEMAS[name].fields if field.name != "run"]
-    extra = [StructField(name, StringType()) for name in (CORRUPT, "run", "mode")]
-    return spark.read.schema(StructType([*columns, *extra])).parquet(f"{folder}/{name}")
+    return spark.read.schema(_SCHEMAS[name]).parquet(f"{folder}/{name}")
 
 
-_PARSED = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+PART_BYTES = 128 << 20
+"""At most so much of a trace is one part: a task holds 32 bytes for each line of it."""
+TASKS_PER_CORE = 4
+PROGRESS_S = 2.0
 
 
-def _with_corrupt(schema: StructType) -> StructType:
-    return StructType([*(field for field in schema.fields if field.name != "run"), StructField(CORRUPT, StringType())])
+def _write(spark: SparkSession, storage: Storage, new: Sequence[Source], staging: str, say: Callable[[str], None]) -> list[Row]:
+    """Write the lines of some runs below ``staging``; COUNTS of parts of them."""
+    *paths, out = (_local(storage.qualified(path)) for path in (*(source.trace.path for source in new), staging))
+    if out is None or None in paths:
+        return _write_text(spark, storage, new, staging)
+    tasks = _tasks(spark, new, [str(path) for path in paths])
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for task in batch.column("id").to_pylist():
+                for part in tasks[task]:
+                    yield from parts.write(part, out).to_batches()
+
+    counted = spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, from_arrow_schema(parts.COUNTS))
+    for name in Traces._fields:
+        storage.make_folder(f"{staging}/{name}")
+    with _progress(spark, say):
+        return counted.collect()
 
 
-def read_lines(spark: SparkSession, paths: Sequence[str]) -> Traces:
-    """Lines of trace files, each in exactly one of the two tables, without ``run`` and ``mode``, with the column ``path``.
-
-    The files are read twice. What Spark's JSON reader costs goes by the number of columns, so observations are read with few;
-    the second reading parses only lines that do not begin as observations do, all others being known to be in the first.
-    """
-    path = F.col("_metadata.file_path").alias("path")
-    # A line that is no JSON has no record in either reading, and is the first one's.
-    looks = spark.read.schema(_with_corrupt(OBSERVED)).options(**_PARSED).json(list(paths)).select("*", path)
-    observations = looks.where(F.coalesce("record", F.lit(OBSERVE)) == OBSERVE)
-    text = (
-        spark.read.text(list(paths))
-        .select("value", path)
-        .where(~F.col("value").startswith(f'{{"record":"{OBSERVE}"') & F.is_valid_utf8("value"))
-    )
-    # Spark takes an array for as many records as it has elements, and one without any for no line.
-    array = F.ltrim("value").startswith("[").alias("array")
-    parsed = text.select(F.from_json("value", _with_corrupt(RECORDS), _PARSED).alias("parsed"), array, "path")
-    parsed = parsed.select("parsed.*", "array", "path").where(F.col("array") | (F.col("record") != OBSERVE))
-    events = parsed.withColumn(CORRUPT, F.when(F.col("array"), F.lit("an array")).otherwise(F.col(CORRUPT))).drop("array")
-    return Traces(*(table.withColumn(CORRUPT, F.coalesce(F.col(CORRUPT), _wrong())) for table in (observations, events)))
+def _local(uri: str) -> str | None:
+    """The path of a file that machines reach by themselves, all the same one; else None."""
+    return uri.removeprefix("file:") if uri.startswith("file:") else None
 
 
-def _wrong() -> Column:
-    """Text of a line that is JSON and yet no record; null for a good one."""
-    known = F.col("record").isin(*RECORD_TYPES) & F.col("time_ns").isNotNull()
-    return F.when(~F.coalesce(known, F.lit(False)), F.concat(F.lit("record "), F.coalesce(F.col("record"), F.lit("null"))))
+def _tasks(spark: SparkSession, new: Sequence[Source], paths: Sequence[str]) -> list[list[parts.Part]]:
+    """Parts of traces, shared out evenly by their size."""
+    total = sum(source.trace.size_bytes for source in new)
+    of_task = min(PART_BYTES, total // (TASKS_PER_CORE * spark.sparkContext.defaultParallelism) + 1)
+    tasks: list[list[parts.Part]] = [[]]
+    left = of_task
+    for source, path in zip(new, paths, strict=True):
+        start = 0
+        while start < source.trace.size_bytes:
+            if left == 0:
+                tasks.append([])
+                left = of_task
+            stop = min(start + left, source.trace.size_bytes)
+            tasks[-1].append(parts.Part(source.run, source.mode, path, start, stop))
+            left -= stop - start
+            start = stop
+    return tasks
 
 
-TOGETHER_BYTES = 256 << 20
-"""Traces are written together as long as they have no more than this: sorting rows into folders costs more than a job does."""
+def _write_text(spark: SparkSession, storage: Storage, new: Sequence[Source], staging: str) -> list[Row]:
+    """``_write`` where only Spark reaches the files."""
+    runs = {parts.plain(storage.qualified(source.trace.path)): (source.run, source.mode) for source in new}
+    text = spark.read.option("lineSep", "\n").text([source.trace.path for source in new])
+    text = text.select("value", F.col("_metadata.file_path").alias("path"))
+    for name, schema in _SCHEMAS.items():
+
+        def make(batches: Iterable[pa.RecordBatch], name: str = name) -> Iterator[pa.RecordBatch]:
+            return parts.rows_of_text(batches, runs, name)
+
+        text.mapInArrow(make, schema).write.partitionBy("run", "mode").parquet(f"{staging}/{name}")
+    return text.mapInArrow(lambda batches: parts.counts_of_text(batches, runs), from_arrow_schema(parts.COUNTS)).collect()
 
 
-def _groups(sources: Sequence[Source]) -> Iterator[list[Source]]:
-    """Large traces one by one, the small ones together, of folders of one name in different groups."""
-    group: list[Source] = []
-    for source in sources:
-        is_large = sum(one.trace.size_bytes for one in [*group, source]) > TOGETHER_BYTES
-        if group and (is_large or _name(source) in map(_name, group)):  # a group's lines are told apart by folders' names
-            yield group
-            group = []
-        group.append(source)
-    if group:
-        yield group
+@contextmanager
+def _progress(spark: SparkSession, say: Callable[[str], None]) -> Iterator[None]:
+    """Say now and then how many tasks of the running stage are done."""
+    began, ended = time.monotonic(), Event()
+    tracker = spark.sparkContext.statusTracker()
 
+    def watch() -> None:
+        said = 0
+        while not ended.wait(PROGRESS_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done, total = (sum(getattr(s, name) for s in stages if s) for name in ("numCompletedTasks", "numTasks"))
+            if done > said:
+                say(f"{time.monotonic() - began:5.1f} s  {100 * done // total} % read")
+                said = done
 
-def _write(spark: SparkSession, group: Sequence[Source], staging: str) -> None:
-    """Write the lines of some runs below ``staging``."""
-    traces = read_lines(spark, [source.trace.path for source in group])
-    for name, table in zip(Traces._fields, traces, strict=True):
-        if len(group) == 1:
-            place = f"{staging}/{name}/run={group[0].run}/mode={group[0].mode}"
-            table.drop("path").write.parquet(place)
-        else:
-            decoded = F.url_decode(F.regexp_replace("path", r"\+", "%2B"))
-            folder = F.regexp_extract(decoded, r"([^/]+)/[^/]+$", 1)
-            for column, values in (("run", [s.run for s in group]), ("mode", [s.mode for s in group])):
-                known = zip((_name(source) for source in group), values, strict=True)
-                table = table.withColumn(column, F.create_map(*[F.lit(x) for pair in known for x in pair])[folder])
-            table.drop("path").write.mode("append").partitionBy("run", "mode").parquet(f"{staging}/{name}")
-
-
-def _name(source: Source) -> str:
-    return source.folder.rstrip("/").rsplit("/", 1)[-1]
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def _ingest_new(
@@ -171,12 +196,8 @@ def _ingest_new(
     storage.delete(staging)
     began = time.monotonic()
     try:
-        done_bytes, total_bytes = 0, sum(source.trace.size_bytes for source in new)
-        for group in _groups(new):
-            _write(spark, group, staging)
-            done_bytes += sum(source.trace.size_bytes for source in group)
-            say(f"{time.monotonic() - began:5.1f} s  {100 * done_bytes // total_bytes} % read")
-        counted = _count(*(_stored(spark, staging, name) for name in Traces._fields))
+        counted = _together(_write(spark, storage, new, staging, say))
+        say(f"{time.monotonic() - began:5.1f} s  100 % read")
         done: dict[str, Ingested | None] = {}
         for source in new:
             done[source.run] = _judge(source, counted.get(source.run))
@@ -190,45 +211,42 @@ def _ingest_new(
                     storage.rename(f"{staging}/{name}/run={source.run}", target)
             entry = done[source.run]
             assert entry is not None
-            note = {"size_bytes": source.trace.size_bytes, "modified_ms": source.trace.modified_ms, "ingested": entry._asdict()}
-            storage.write_json(_note(out, source.run), note)
+            about = {"size_bytes": source.trace.size_bytes, "modified_ms": source.trace.modified_ms, "layout": _LAYOUT}
+            storage.write_json(_note(out, source.run), {**about, "ingested": entry._asdict()})
         return done
     finally:
         storage.discard(staging)
 
 
-def _count(observations: DataFrame, events: DataFrame) -> dict[str, Any]:
-    """What is known of every run's lines; ``_judge`` says what may not be."""
-    columns = ("run", CORRUPT, "record", "time_ns", "asked_ns")
-    rows = observations.select(*columns, F.lit(None).cast("string").alias("phase")).unionByName(events.select(*columns, "phase"))
-    good = F.col(CORRUPT).isNull()
-    found = rows.groupBy("run").agg(
-        F.count(F.when(good, 1)).alias("records"),
-        F.count(F.when(~good, 1)).alias("corrupt"),
-        F.min(F.when(good & (F.col("record") == "header"), F.col("time_ns"))).alias("began"),
-        F.max(F.when(good & (F.col("record") == "end"), F.col("time_ns"))).alias("ended"),
-        F.min(F.when(good, F.col("time_ns"))).alias("first"),
-        F.max(F.when(good, F.col("time_ns"))).alias("last"),
-        F.count(F.when(good & (F.col("asked_ns") > F.col("time_ns")), 1)).alias("backwards"),
-        F.count(F.when(good & (F.col("phase") == "final"), 1)).alias("final"),
-    )
-    return {row["run"]: row for row in found.collect()}
+_FIRST, _LAST = ("began_ns", "first_ns"), ("ended_ns", "last_ns")
 
 
-def _judge(source: Source, row: Any) -> Ingested:
+def _together(counts: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """COUNTS of all lines of each run."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in counts:
+        known = found.setdefault(row["run"], dict.fromkeys(parts.COUNTS.names[1:]))
+        for name, before in known.items():
+            values = [value for value in (before, row[name]) if value is not None]
+            if values:
+                known[name] = (min if name in _FIRST else max if name in _LAST else sum)(values)
+    return found
+
+
+def _judge(source: Source, row: dict[str, Any] | None) -> Ingested:
     path = source.trace.path
     if row is None or row["records"] <= 1:
         raise InputError(f"{path}: holds no record but the header; record the run again")
     if (
         row["backwards"]
-        or (row["began"] is not None and row["first"] < row["began"])
-        or (row["ended"] is not None and row["last"] > row["ended"])
+        or (row["began_ns"] is not None and row["first_ns"] < row["began_ns"])
+        or (row["ended_ns"] is not None and row["last_ns"] > row["ended_ns"])
     ):
         raise InputError(f"{path}: the clock went back during the run, so its order cannot be trusted; record it again")
-    if row["ended"] is None or not row["final"]:
+    if row["ended_ns"] is None or not row["final"]:
         raise InputError(
-            f"{path}: the run was cut short: {'no end record' if row['ended'] is None else 'no final reads'}, so losses "
+            f"{path}: the run was cut short: {'no end record' if row['ended_ns'] is None else 'no final reads'}, so losses "
             f"would be over-counted; record it again, or remove its folder"
         )
     torn = int(source.torn)
-    return Ingested(source.run, row["records"], torn, max(row["corrupt"] - torn, 0), row["ended"] is not None)
+    return Ingested(source.run, row["records"], torn, max(row["corrupt"] - torn, 0), row["ended_ns"] is not None)

@@ -1,95 +1,44 @@
 """Observations: what every node would answer over time, how far the nodes' answers differ, and when they agree again (M14, M15).
 
-What a trace holds is mostly repetition, so the first step throws it away: looks in succession with the same answer become one
-row before anything is sorted or sent anywhere. Of an answer only a hash takes part in that step.
+It begins with looks in succession that had the same answer, each such succession a row already (``looks``).
 
 Knowledge ends with silence: from the moment a node is asked and does not answer, its last state is forgotten, and so it is
 where the observer itself stood still. A node without a known state differs from nobody.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-import numpy as np
 import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from replicated_namesrv.spark.divergence import Change, segments_of
+from replicated_namesrv.spark.looks import STANDSTILL_NS
 from replicated_namesrv.spark.schemas import EPISODES, SEGMENTS, arrow
 
 RESOLUTION_LOOKS = 2
 """A node is looked at again so long after it has answered, so between two answers lie the interval and the time that the second
 took: what two nodes differ in for less than two intervals may be one change, seen on one node after the other."""
 
-STANDSTILL_NS = 3_000_000_000
-"""Nodes are looked at at least once a second; after three without a record nothing is known."""
 
-
-_ALIKE = pa.schema(
-    [("run", pa.string()), ("key", pa.string()), ("node", pa.string()), ("from_ns", pa.int64()), ("last_ns", pa.int64()),
-     ("hash", pa.int64())]
-)  # fmt: skip
-MARGIN_NS = 3_000_000_000
-"""How much earlier than the line before it a line may have happened: what a node did not answer counts from the question on."""
-
-
-def states(observations: DataFrame) -> DataFrame:
+def states(looks: DataFrame) -> DataFrame:
     """STATES: node ``node`` answered ``members`` from ``from_ns`` until ``until_ns``. Spans without an answer are left out."""
-    looks = observations.where((F.col("record") == "observe") & F.col("corrupt_line").isNull())
-    answered = F.coalesce(F.col("answered"), F.lit(False))
-    looks = looks.select(
-        "run", "key", "node",
-        F.when(answered, F.col("time_ns")).otherwise(F.coalesce("asked_ns", "time_ns")).alias("at_ns"),
-        F.when(answered, F.coalesce("members", F.lit("[]"))).alias("members"),
-    )  # fmt: skip
     of_node = Window.partitionBy("run", "key", "node").orderBy("from_ns")
-    hashed = looks.withColumn("hash", F.when(F.col("members").isNotNull(), F.xxhash64("members"))).drop("members")
-    alike = hashed.mapInArrow(_alike, from_arrow_schema(_ALIKE))
-    alike = alike.withColumn("_hash", F.lag("hash").over(of_node)).withColumn("_last", F.lag("last_ns").over(of_node))
-    alike = alike.withColumn("_next", F.lead("from_ns").over(of_node))
+    alike = looks.select(
+        "run", "key", "node", "from_ns", "last_ns", "members",
+        F.lag("members").over(of_node).alias("_members"), F.lag("last_ns").over(of_node).alias("_last"),
+        F.lead("from_ns").over(of_node).alias("_next"),
+    )  # fmt: skip
     stood_still = F.coalesce(F.col("from_ns") - F.col("_last") > STANDSTILL_NS, F.lit(True))
-    begins = ~F.col("hash").eqNullSafe(F.col("_hash")) | stood_still
+    begins = ~F.col("members").eqNullSafe(F.col("_members")) | stood_still
     ends = F.coalesce(F.col("_next") - F.col("last_ns") > STANDSTILL_NS, F.lit(True))
     edges = alike.withColumn("begins", begins).withColumn("ends", ends).where(F.col("begins") | F.col("ends"))
     # What follows a row that begins a state is the next state, or the last look at this one.
     follows = F.lead(F.when(F.col("begins"), F.col("from_ns")).otherwise(F.col("last_ns"))).over(of_node)
     until = F.when(F.col("ends"), F.col("last_ns")).otherwise(F.col("_follows"))
-    spans = edges.withColumn("_follows", follows).where(F.col("begins") & F.col("hash").isNotNull())
-    answers = looks.select("members").where(F.col("members").isNotNull()).distinct().withColumn("hash", F.xxhash64("members"))
-    found = spans.withColumn("until_ns", until).join(answers, "hash")
-    return found.select("run", "key", "node", "from_ns", "until_ns", "members")
-
-
-def _alike(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Looks in succession with the same answer become one row, from the first to the last of them, batch by batch.
-
-    Nothing is joined near the ends of a batch, where a neighbour in time may be in the next one.
-    """
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        at_ns = batch.column("at_ns").to_numpy()
-        silent = batch.column("hash").is_null().to_numpy(zero_copy_only=False)
-        hashes = batch.column("hash").fill_null(0).to_numpy()
-        entity = np.zeros(len(at_ns), np.int64)
-        for name in ("run", "key", "node"):
-            codes = batch.column(name).dictionary_encode()
-            entity = entity * len(codes.dictionary) + codes.indices.to_numpy(zero_copy_only=False)
-        order = np.lexsort((at_ns, entity))
-        at_ns, hashes, silent, entity = at_ns[order], hashes[order], silent[order], entity[order]
-        edge = (at_ns < at_ns.min() + MARGIN_NS) | (at_ns > at_ns.max() - MARGIN_NS)
-        first = np.ones(len(at_ns), bool)
-        first[1:] = (
-            (entity[1:] != entity[:-1]) | (hashes[1:] != hashes[:-1]) | (silent[1:] != silent[:-1])
-            | (at_ns[1:] - at_ns[:-1] > STANDSTILL_NS) | edge[1:] | edge[:-1]
-        )  # fmt: skip
-        begin = np.flatnonzero(first)
-        last = np.append(begin[1:] - 1, len(at_ns) - 1)
-        rows = batch.select(["run", "key", "node"]).take(pa.array(order[begin]))
-        hash_column = pa.array(hashes[begin], pa.int64(), mask=silent[begin])
-        yield pa.record_batch([*rows.columns, pa.array(at_ns[begin]), pa.array(at_ns[last]), hash_column], schema=_ALIKE)
+    spans = edges.withColumn("_follows", follows).where(F.col("begins") & F.col("members").isNotNull())
+    return spans.withColumn("until_ns", until).select("run", "key", "node", "from_ns", "until_ns", "members")
 
 
 def segments(states_table: DataFrame, runs: DataFrame) -> DataFrame:

@@ -46,6 +46,10 @@ OBSERVED = StructType(
 )
 """What observations have of RECORDS. They are nearly all of a trace, and a column costs time even where it holds nothing."""
 
+LOOKS = _table(key=_TEXT, node=_TEXT, from_ns=_LONG, last_ns=_LONG, members=_TEXT)
+"""Observations in succession with the same answer as one row, of the first and the last of them; ``members`` null: no answer.
+Rows that follow each other may be alike."""
+
 RECORD_TYPES = (
     "header", "phase", "invoke", "complete", "observe", "status", "fault", "election", "expiry", "truth", "send", "end",
 )  # fmt: skip
@@ -102,7 +106,10 @@ JUDGED = StructType(
 )
 """READS, WRITES, KEYS and VISIBILITY side by side; ``what`` says which of them a row belongs to."""
 
-_ARROW = {"string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32()}
+_ARROW = {
+    "string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32(),
+    "array<string>": pa.list_(pa.string()), "array<array<string>>": pa.list_(pa.list_(pa.string())),
+}  # fmt: skip
 
 
 def arrow(schema: StructType) -> pa.Schema:

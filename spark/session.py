@@ -77,10 +77,14 @@ def _embedded(folder: Path, memory: str) -> dict[str, str]:
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no hidden file of checksums beside each file
+        # Lines are read in Python; what is left to this JVM are many small queries, and it does not live long enough for compiled
+        # code to pay: neither Spark's own nor that of the optimizing compiler.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": memory,
         # A JVM without memory rather ends than lingers: what it did not do is told then, and cleared away.
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:ErrorFile={folder}/jvm-error.log "
-        "-XX:+UseParallelGC -XX:+ExitOnOutOfMemoryError",
+        "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:+ExitOnOutOfMemoryError",
     }
 
 

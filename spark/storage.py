@@ -141,6 +141,11 @@ class Storage:
         place = self._jvm.org.apache.hadoop.fs.Path(path)
         return place.getFileSystem(self._configuration), place
 
+    def qualified(self, path: str) -> str:
+        """The path as a URI with its scheme and, where there is one, its host."""
+        system, place = self._at(path)
+        return str(system.makeQualified(place).toString())
+
     def exists(self, path: str) -> bool:
         """As in Files."""
         with _named(path):
@@ -242,6 +247,9 @@ class Storage:
             while tracker.getActiveJobsIds() and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.delete(path)
+            while self.exists(path) and time.monotonic() < deadline:  # a Python worker of a cancelled job was still at it
+                time.sleep(0.05)
+                self.delete(path)
 
         on_own_connection(cancel_and_delete)
         here = local_path(path)

@@ -1,18 +1,20 @@
-"""Joining looks with the same answer, batch by batch, against doing so with all of them at hand."""
+"""Joining looks with the same answer, part by part, against doing so with all of them at hand."""
 
 import random
 from operator import itemgetter
 
 import pyarrow as pa
 
-from replicated_namesrv.spark.observations import MARGIN_NS, STANDSTILL_NS, _alike
+from replicated_namesrv.spark.lines import OBSERVATIONS
+from replicated_namesrv.spark.looks import MARGIN_NS, STANDSTILL_NS, Looks
 
 Look = tuple[str, int, int | None]
-"""node, at_ns, hash."""
+"""node, at_ns, answer."""
+Span = tuple[str, int, int, str | None]
 
 
-def drawn(seed: int) -> list[Look]:
-    """Looks in the order in which they were written: what was not answered happened up to MARGIN_NS earlier."""
+def drawn(seed: int) -> list[tuple[int, Look]]:
+    """Looks in the order in which they were written, and when: what was not answered happened up to MARGIN_NS earlier."""
     chooser = random.Random(seed)
     written: list[tuple[int, Look]] = []
     for node in ("n1", "n2"):
@@ -24,12 +26,23 @@ def drawn(seed: int) -> list[Look]:
             late = chooser.randint(0, MARGIN_NS) if silent else 0
             written.append((now + late, (node, now, None if silent else held)))
             now += late
-    return [look for _, look in sorted(written)]
+    return sorted(written)
 
 
-def joined(spans: list[tuple[str, int, int, int | None]]) -> list[tuple[str, int, int, int | None]]:
+def observed(looks: list[tuple[int, Look]], chooser: random.Random) -> pa.Table:
+    """As they are read from lines; times of questions stand beside all answers or only beside those that did not come."""
+    rows = []
+    for written_ns, (node, at_ns, answer) in looks:
+        asked_ns = at_ns if answer is None or chooser.random() < 0.5 else None
+        members = None if answer is None else str(answer)
+        rows.append({"time_ns": written_ns, "asked_ns": asked_ns, "node": node, "answered": answer is not None,
+                     "members": members, "key": "k"})  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=OBSERVATIONS)
+
+
+def joined(spans: list[Span]) -> list[Span]:
     """Spans of one node that follow each other without a gap, with the same answer, as one."""
-    found: list[tuple[str, int, int, int | None]] = []
+    found: list[Span] = []
     for node, first, last, value in sorted(spans, key=itemgetter(0, 1)):
         if found and found[-1][0] == node and found[-1][3] == value and first - found[-1][2] <= STANDSTILL_NS:
             found[-1] = (node, found[-1][1], last, value)
@@ -38,39 +51,34 @@ def joined(spans: list[tuple[str, int, int, int | None]]) -> list[tuple[str, int
     return found
 
 
-def test_batches_join_what_the_whole_would() -> None:
+def test_parts_join_what_the_whole_would() -> None:
     fewer = 0
     for seed in range(150):
-        looks = drawn(seed)
-        size = random.Random(-seed).randint(1, len(looks) + 1)
-        batches = [looks[start : start + size] for start in range(0, len(looks), size)]
-        tables = [
-            pa.record_batch(
-                [
-                    pa.array(["r"] * len(batch)), pa.array(["k"] * len(batch)), pa.array([node for node, _, _ in batch]),
-                    pa.array([at for _, at, _ in batch], pa.int64()), pa.array([value for _, _, value in batch], pa.int64()),
-                ],
-                names=["run", "key", "node", "at_ns", "hash"],
-            )
-            for batch in batches
-        ]  # fmt: skip
-        rows = [row for batch in _alike(tables) for row in batch.to_pylist()]
-        spans = [(row["node"], row["from_ns"], row["last_ns"], row["hash"]) for row in rows]
-        single = [(node, at, at, value) for node, at, value in looks]
+        looks, chooser = drawn(seed), random.Random(-seed)
+        size, block = chooser.randint(1, len(looks) + 1), chooser.randint(1, 20)
+        spans: list[Span] = []
+        for start in range(0, len(looks), size):
+            part, found = looks[start : start + size], Looks()
+            for place in range(0, len(part), block):
+                found.add(observed(part[place : place + block], chooser))
+            rows = found.table().to_pylist()
+            assert {row["key"] for row in rows} == {"k"}
+            spans += [(row["node"], row["from_ns"], row["last_ns"], row["members"]) for row in rows]
+        single = [(node, at, at, None if answer is None else str(answer)) for _, (node, at, answer) in looks]
         assert joined(spans) == joined(single), f"seed {seed}"
-        assert {(row["run"], row["key"]) for row in rows} == {("r", "k")}
         fewer += len(looks) - len(spans)
     assert fewer > 300
 
 
-def test_one_batch_of_a_calm_hour_is_a_few_rows() -> None:
-    count = 36_000
-    looks = pa.record_batch(
-        [
-            pa.array(["r"] * count), pa.array(["k"] * count), pa.array(["n1"] * count),
-            pa.array([number * 100_000_000 for number in range(count)], pa.int64()), pa.array([7] * count, pa.int64()),
-        ],
-        names=["run", "key", "node", "at_ns", "hash"],
-    )  # fmt: skip
-    rows = sum(batch.num_rows for batch in _alike([looks]))
-    assert rows <= 2 * MARGIN_NS // 100_000_000 + 3
+def test_a_calm_hour_is_a_few_rows() -> None:
+    looks: list[tuple[int, Look]] = [(number * 100_000_000, ("n1", number * 100_000_000, 7)) for number in range(36_000)]
+    found = Looks()
+    found.add(observed(looks, random.Random(1)))
+    assert found.table().num_rows <= 2 * MARGIN_NS // 100_000_000 + 3
+
+
+def test_nothing_to_join() -> None:
+    assert Looks().table().num_rows == 0
+    found = Looks()
+    found.add(OBSERVATIONS.empty_table())
+    assert found.table().num_rows == 0

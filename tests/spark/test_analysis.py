@@ -66,7 +66,7 @@ def test_figures_of_generated_traces_are_those_they_were_made_with(traces: Path,
         assert whole[run, "lost_writes"] == known["lost_writes"]
     modes = {row["run"]: row["mode"] for row in results.runs}
     assert {mode: whole[run, "linearizable_keys"] for run, mode in modes.items()} == {"ap": 0.0, "cp": 1.0}
-    tables = ("observations", "events", *KEPT)
+    tables = ("observations", "events", "looks", *KEPT)
     assert set(dictionary.described()) == set(tables)
     for name in tables:
         part = next((tmp_path / "tables" / name).rglob("*.parquet"))

@@ -38,6 +38,8 @@ def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:
                 break
     assert process.wait(600) == 128 + signal.SIGTERM, "".join(said)
     assert not any("Traceback" in line for line in said), "".join(said)
-    assert sorted(path.name for path in (out / "tables").iterdir()) == ["events", "ingested", "observations"], "".join(said)
+    assert sorted(path.name for path in (out / "tables").iterdir()) == ["events", "ingested", "looks", "observations"], "".join(
+        said
+    )
     assert not list(temporary.glob("namesrv-analyze-*"))
     wait_for(lambda: not processes_of(temporary), lambda: "\n".join(processes_of(temporary)))

@@ -1,19 +1,44 @@
-"""Every line of a trace is in exactly one of the two tables, whatever it looks like."""
+"""Every line of a trace is in exactly one of two tables, as what it says, whatever it looks like and however it is brought."""
 
+import json
 import random
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from replicated_namesrv.spark import parts
 from replicated_namesrv.spark.generate import generate
-from replicated_namesrv.spark.ingest import read_lines
+from replicated_namesrv.spark.ingest import ingest
+from replicated_namesrv.spark.lines import EVENTS, OBSERVATIONS, read, split
+from replicated_namesrv.spark.observations import states
+from replicated_namesrv.spark.schemas import CORRUPT, RECORD_TYPES
+from replicated_namesrv.spark.sources import find_runs
+from replicated_namesrv.spark.storage import Storage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ODD = (
+    b"{}", b"[]", b" [ ]", b"null", b"3", b'"record"', b'{"record":null}', b'{"record":5,"time_ns":1}', b'{"record":"end"}',
+    b'{"record":"observe","time_ns":12', b'5,"asked_ns":4,"node":"n1"}', b'{"record":"observe","time_ns":012,"node":"n1"}',
+    b'{"record":"observe","time_ns":12,}', b'{"record":"observe","time_ns":12,"asked_ns":,"node":"n1"}',
+    b'{"record":"observe","time_ns":-12,"node":"n1"}', b'{"record":"observe","time_ns":12,"asked_ns":-3,"node":"n1"}',
+    b'{"record":"observe","time_ns":12,"node":"n1","time_ns":13}', b'{"record":"observe","time_ns":12}',
+    b'{"record":"observe","time_ns":12,"node":"n1","record":"end"}', b'{"record":"observe","time_ns":12,"asked_ns":null}',
+    b'{"record":"observe","time_ns":9223372036854775807,"node":"n1"}', b'{"record":"observe","time_ns":9223372036854775808}',
+    b'{"record":"observe","time_ns":1.5,"node":"n1"}', b'{"record":"observe","time_ns":1e3,"node":"n1"}',
+    b'{"record":"observe","time_ns":12,"answered":"yes"}', b'{"record":"observe","time_ns":12,"node":5,"key":true}',
+    b'{"record":"observe","time_ns":12,"node":"\xff"}', b'{"record":"observe","time_ns":12,"node":"\\u00e9","members":{"a":1.0}}',
+    b'{"record":"truth","time_ns":12,"topics":["a",null]}', b'{"record":"truth","time_ns":12,"topics":[1]}',
+    b'{"record":"fault","time_ns":12,"sides":[["n1"],["n2"]]}', b'{"record":"fault","time_ns":12,"sides":["n1"]}',
+    b'{"record":"header","time_ns":12,"schema":3000000000}', b'{"record":"invoke","time_ns":12,"value":{"a":[1]}}',
+)  # fmt: skip
 
 
 def spoiled(line: bytes, chooser: random.Random) -> bytes:
-    """A line with one thing wrong, or nothing. Spark takes an array for as many rows as it has elements, so those are empty."""
+    """A line with one thing wrong, or nothing."""
     match chooser.randrange(8):
         case 0:
             return line[: chooser.randrange(1, len(line))]
@@ -27,28 +52,107 @@ def spoiled(line: bytes, chooser: random.Random) -> bytes:
         case 4:
             return line.replace(b'"record"', b'"recorded"')
         case 5:
-            return chooser.choice(
-                (b"{}", b"[]", b" [ ]", b"null", b"3", b'"record"', b'{"record":null}', b'{"record":5,"time_ns":1}')
-            )
+            return chooser.choice(ODD)
         case 6:
             return line + line
         case _:
             return line
 
 
-def test_no_line_is_lost_or_counted_twice(spark: SparkSession, tmp_path: Path) -> None:
-    (folder, _) = generate(10_000, 3, 3, tmp_path / "traces", print)
-    lines = (folder / "trace.jsonl").read_bytes().splitlines()
+def spoiled_lines(folder: Path, seed: int, count: int) -> list[bytes]:
+    (run, _) = generate(10_000, 3, seed, folder, print)
+    lines = (run / "trace.jsonl").read_bytes().splitlines()
     rare = [line for line in lines if not line.startswith(b'{"record":"observe"')]
-    chooser = random.Random(1)
-    chosen = [spoiled(chooser.choice(chooser.choice((lines, rare))), chooser) for _ in range(6_000)]
-    chosen = [line for line in chosen if line.strip() and b"\n" not in line and b"\r" not in line]
-    numbered = [b'{"record":"end","time_ns":%d}' % number for number in range(100)]
+    chooser = random.Random(seed)
+    chosen = [spoiled(chooser.choice(chooser.choice((lines, rare))), chooser) for _ in range(count)]
+    return [line for line in chosen if line.strip() and b"\n" not in line]
+
+
+def fits(value: Any, kind: pa.DataType) -> bool:
+    if value is None or pa.types.is_string(kind):
+        return True
+    if pa.types.is_boolean(kind):
+        return isinstance(value, bool)
+    if pa.types.is_list(kind):
+        strict = pa.types.is_list(kind.value_type)
+        return isinstance(value, list) and all(
+            fits(item, kind.value_type) and (strict or item is None or isinstance(item, str)) for item in value
+        )
+    return isinstance(value, int) and not isinstance(value, bool) and -1 <= value >> (kind.bit_width - 1) <= 0
+
+
+def row_of(line: bytes) -> dict[str, Any] | None:
+    """What a line says by the standard library's JSON, without nulls; None for no record."""
+    try:
+        row = json.loads(line.decode(), parse_constant=lambda name: 1 / 0)
+    except (ValueError, ZeroDivisionError):
+        return None
+    if not isinstance(row, dict) or row.get("record") not in RECORD_TYPES or row.get("time_ns") is None:
+        return None
+    schema = OBSERVATIONS if row["record"] == "observe" else EVENTS
+    known = {name: value for name, value in row.items() if name in schema.names and value is not None}
+    if not all(fits(value, schema.field(name).type) for name, value in known.items()):
+        return None
+    for name, value in known.items():
+        if pa.types.is_string(schema.field(name).type) and not isinstance(value, str):
+            known[name] = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return known
+
+
+def texts(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(json.dumps({k: v for k, v in row.items() if v is not None}, sort_keys=True) for row in rows)
+
+
+@pytest.mark.parametrize("feed", [b"\n", b""])
+def test_lines_are_read_as_what_they_say(tmp_path: Path, feed: bytes) -> None:
+    lines = [*ODD, *spoiled_lines(tmp_path, 5, 6_000), *ODD]
+    found = read(pa.array([line + feed for line in lines], pa.binary()))
+    expected = [row_of(line) for line in lines]
+    good = [row for row in expected if row is not None]
+    assert 0.2 < len(good) / len(lines) < 0.8
+    assert texts(found.observations.to_pylist()) == texts([row for row in good if row["record"] == "observe"])
+    is_good = found.events[CORRUPT].is_null()
+    assert texts(found.events.filter(is_good).to_pylist()) == texts([row for row in good if row["record"] != "observe"])
+    corrupt = sorted(found.events[CORRUPT].drop_null().to_pylist())
+    spoiled = [line for line, row in zip(lines, expected, strict=True) if row is None]
+    assert corrupt == sorted(line.decode("utf-8", "replace").strip() for line in spoiled)
+
+
+def test_parts_of_a_file_are_all_of_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser = random.Random(2)
     trace = tmp_path / "trace.jsonl"
-    trace.write_bytes(b"\n".join([*chosen, *numbered]) + b"\n")
-    traces = read_lines(spark, [str(trace)])
-    observations, events = traces.observations.count(), traces.events.count()
-    assert observations + events == len(chosen) + len(numbered)
-    assert events >= len(numbered)
-    corrupt = sum(table.where("corrupt_line is not null").count() for table in traces)
-    assert 0.2 < corrupt / len(chosen) < 0.8
+    for _ in range(300):
+        content = b"".join(chooser.choice((b"a\n", b"\n", b"bcd\n", b"e" * 20 + b"\n")) for _ in range(chooser.randrange(12)))
+        content += chooser.choice((b"", b"torn"))
+        trace.write_bytes(content)
+        monkeypatch.setattr(parts, "BLOCK_BYTES", chooser.randint(1, 30))
+        cuts = sorted({0, len(content), *(chooser.randrange(len(content) + 1) for _ in range(chooser.randrange(5)))})
+        pieces = [parts.Part("r", "ap", str(trace), start, stop) for start, stop in pairwise(cuts)]
+        found = [line for piece in pieces for block in parts.blocks(piece) for line in block.to_pylist()]
+        assert found == content.splitlines(keepends=True), (content, cuts)
+    assert split(b"").to_pylist() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_lines_brought_by_spark_make_the_same_tables(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where workers do not reach the files themselves."""
+    for folder in generate(10_000, 3, 3, tmp_path / "traces", print):
+        with (folder / "trace.jsonl").open("ab") as trace:
+            trace.writelines(line + b"\n" for line in ODD[:8])
+    tables: dict[str, dict[str, list[str]]] = {}
+    ingested = {}
+    storage = Storage(spark)
+    for out in ("workers", "spark"):
+        if out == "spark":
+            monkeypatch.setattr("replicated_namesrv.spark.ingest._local", lambda uri: None)
+        sources = find_runs(storage, [str(tmp_path / "traces")])
+        traces, ingested[out] = ingest(spark, storage, sources, str(tmp_path / out), print)
+        found = {"observations": traces.observations, "events": traces.events, "states": states(traces.looks)}
+        tables[out] = {name: sorted(str(row.asDict()) for row in table.collect()) for name, table in found.items()}
+    assert ingested["workers"] == ingested["spark"]
+    assert [entry.corrupt for entry in ingested["workers"]] == [8, 8]
+    assert tables["workers"] == tables["spark"]
+    assert min(map(len, tables["spark"].values())) > 30

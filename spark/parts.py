@@ -1,0 +1,181 @@
+"""Parts of traces, and what a Python worker makes of one: rows of the tables of ingest, and counts.
+
+Where workers reach files themselves (``write``), each line is read once and Parquet is written by pyarrow. Everywhere else Spark
+brings the lines and takes the rows (``rows_of_text``), once for each table. Both go through ``lines.read``.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from replicated_namesrv.spark.lines import EVENTS, OBSERVATIONS, Lines, read, split
+from replicated_namesrv.spark.looks import Looks
+from replicated_namesrv.spark.schemas import CORRUPT, LOOKS, arrow
+
+BLOCK_BYTES = 16 << 20
+"""So much of a trace is parsed at once, and becomes one row group."""
+
+
+class Part(NamedTuple):
+    """Lines of a local file that begin in [start, stop)."""
+
+    run: str
+    mode: str
+    path: str
+    start: int
+    stop: int
+
+
+TABLES = {"observations": OBSERVATIONS, "events": EVENTS, "looks": arrow(LOOKS)}
+"""Columns of what ingest writes, without ``run`` and ``mode``."""
+
+COUNTS = pa.schema(
+    [("run", pa.string()), *((name, pa.int64()) for name in
+     ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final"))]
+)  # fmt: skip
+"""What is known of some lines: how many are good records and how many are none; times of the header, of the end, the first and
+the last; records that were asked for after they were answered; records of the phase ``final``."""
+
+
+def blocks(part: Part) -> Iterator[pa.Array]:
+    """Lines of a part, many at a time."""
+    with Path(part.path).open("rb") as file:
+        if part.start > 0:
+            file.seek(part.start - 1)
+            file.readline()
+        at = file.tell()
+        while at < part.stop:
+            text = file.read(min(BLOCK_BYTES, part.stop - at))
+            if not text.endswith(b"\n"):
+                text += file.readline()
+            at += len(text)
+            if not text:
+                return
+            yield split(text)
+
+
+def write(part: Part, out: str) -> pa.Table:
+    """Add files named after the part to the tables below ``out``, whose folders are there; COUNTS of the part."""
+    looks = Looks()
+    counts = []
+    with _Files(part, out) as files:
+        for block in blocks(part):
+            found = read(block)
+            looks.add(found.observations)
+            counts.append(_counts(part.run, found))
+            files.add("observations", found.observations)
+            files.add("events", found.events)
+        files.add("looks", looks.table())
+    return pa.concat_tables(counts) if counts else COUNTS.empty_table()
+
+
+class _Files:
+    """One Parquet file in each table, which appear when all are whole: an attempt that fails leaves nothing, and one that is
+    made twice the same."""
+
+    def __init__(self, part: Part, out: str) -> None:
+        self._part, self._out = part, out
+        self._aside = f".{uuid4().hex}"
+        self._open: dict[str, pq.ParquetWriter] = {}
+
+    def __enter__(self) -> "_Files":
+        return self
+
+    def add(self, name: str, rows: pa.Table) -> None:
+        if rows.num_rows:
+            if name not in self._open:
+                self._make_folder(name)
+                # Times grow evenly and all else repeats.
+                times = [field.name for field in rows.schema if field.name.endswith("_ns")]
+                self._open[name] = pq.ParquetWriter(
+                    f"{self._folder(name)}/{self._aside}", rows.schema, compression="zstd", store_schema=False,
+                    use_dictionary=[field.name for field in rows.schema if field.name not in times],
+                    column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
+                )  # fmt: skip
+            self._open[name].write_table(rows)
+
+    def _make_folder(self, name: str) -> None:
+        """Below that of the table, which is there, or is no longer because the job was cancelled: then nothing may come back."""
+        for folder in (Path(self._folder(name)).parent, Path(self._folder(name))):
+            folder.mkdir(exist_ok=True)
+
+    def _folder(self, name: str) -> str:
+        return f"{self._out}/{name}/run={self._part.run}/mode={self._part.mode}"
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        for name, file in self._open.items():
+            file.close()
+            aside = f"{self._folder(name)}/{self._aside}"
+            if failed:
+                os.remove(aside)
+            else:
+                os.replace(aside, f"{self._folder(name)}/part-{self._part.start:015}.parquet")
+
+
+def _counts(run: str, found: Lines) -> pa.Table:
+    events = found.events
+    good = events.filter(events[CORRUPT].is_null())
+    records = (found.observations, good)
+    times = pa.chunked_array([chunk for rows in records for chunk in rows["time_ns"].chunks], pa.int64())
+    first_last = pc.min_max(times)
+    row: dict[str, Any] = {
+        "run": run,
+        "records": len(times),
+        "corrupt": events.num_rows - good.num_rows,
+        "began_ns": pc.min(good.filter(pc.equal(good["record"], "header"))["time_ns"]).as_py(),
+        "ended_ns": pc.max(good.filter(pc.equal(good["record"], "end"))["time_ns"]).as_py(),
+        "first_ns": first_last["min"].as_py(),
+        "last_ns": first_last["max"].as_py(),
+        "backwards": sum(pc.sum(pc.greater(rows["asked_ns"], rows["time_ns"])).as_py() or 0 for rows in records),
+        "final": pc.sum(pc.equal(good["phase"], "final")).as_py() or 0,
+    }
+    return pa.Table.from_pylist([row], schema=COUNTS)
+
+
+def _looks(found: Lines) -> pa.Table:
+    looks = Looks()
+    looks.add(found.observations)
+    return looks.table()
+
+
+MAKE: Mapping[str, Callable[[Lines], pa.Table]] = {
+    "observations": lambda found: found.observations,
+    "events": lambda found: found.events,
+    "looks": _looks,
+}
+
+
+def rows_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]], name: str) -> Iterator[pa.RecordBatch]:
+    """Rows of the table ``name`` with ``run`` and ``mode`` from batches of ``value``, a line, and ``path``; ``runs`` says run and
+    mode by path."""
+    for run, mode, lines in _of_runs(batches, runs):
+        rows = MAKE[name](read(lines))
+        for column, value in (("run", run), ("mode", mode)):
+            rows = rows.append_column(column, pa.repeat(pa.scalar(value), rows.num_rows))
+        yield from rows.to_batches()
+
+
+def counts_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]]) -> Iterator[pa.RecordBatch]:
+    """COUNTS of the same batches."""
+    for run, _, lines in _of_runs(batches, runs):
+        yield from _counts(run, read(lines)).to_batches()
+
+
+def plain(uri: str) -> str:
+    """A file's URI without a scheme's other spellings: both one slash and three are in use where there is no host."""
+    return re.sub("^file:/*", "file:/", uri)
+
+
+def _of_runs(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]]) -> Iterator[tuple[str, str, pa.Array]]:
+    for batch in batches:
+        for path in batch.column("path").unique().to_pylist():
+            of_path = batch.filter(pc.equal(batch.column("path"), path))
+            yield *runs[plain(unquote(path))], of_path.column("value").cast(pa.binary())
