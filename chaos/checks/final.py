@@ -132,7 +132,7 @@ def check_ghosts(story: Story) -> CheckResult:
             back = story.life_at(broker, read.end_ns)
             if life is None or life.state not in GONE or (back is not None and back.state in ALIVE):
                 continue
-            since_ns = max([life.start_ns, *(time_ns for time_ns in renewing_ns if time_ns < read.start_ns)])
+            since_ns = max([life.start_ns, *(time_ns for time_ns in renewing_ns if time_ns < read.end_ns)])
             if read.start_ns - since_ns <= life.timeout_ns + SCAN_NS + margin_ns:
                 left_out += 1
                 continue

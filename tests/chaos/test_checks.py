@@ -248,6 +248,14 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .op(10_100, 10_110, "c1", "route", "t", members=BOTH[:1]),
         dead(1000).fault(3000, 5000, variant="held").op(10_200, 10_210, "c1", "route", "t", members=BOTH),
     ),
+    "also for an answer that was asked for before": (
+        check_ghosts,
+        dead(1000)
+        .fault(3000, 8000, variant="held")
+        .op(7000, 7010, "c1", "route", "t", members=BOTH[:1])
+        .op(7900, 8100, "c1", "route", "t", members=BOTH),
+        dead(1000).fault(3000, 8000, variant="held").op(7900, 7990, "c1", "route", "t", members=BOTH),
+    ),
     "and so does a new leader, but not a silent cut": (
         check_ghosts,
         dead(1000)
