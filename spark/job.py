@@ -118,19 +118,24 @@ def _check_memory(memory: str) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """A SIGTERM ends the process as Control-C does: what was begun is cleared away."""
+    """A SIGTERM ends the process as Control-C does: what was begun is cleared away, which a second one does not hinder."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, _: FrameType | None) -> None:
+        for one in before:
+            signal.signal(one, lambda *_: None)  # not SIG_IGN: of a signal that is pending already Python would complain
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         sys.exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class ClusterError(NamesrvError):
