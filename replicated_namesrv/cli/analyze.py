@@ -73,11 +73,11 @@ def _print_table(summary: list[dict[str, Any]]) -> None:
         if row["scenario"] == row["level"] == row["phase"] == row["side"] == "all"
     }
     modes = sorted({mode for _, mode in rows})
-    print(f"{'':22}" + "".join(f"{mode.upper():>34}" for mode in modes))
+    print(f"{'':22}" + "".join(f"{mode.upper():>40}" for mode in modes))
     for metric in _SHOWN:
         cells = [_cell(rows.get((metric, mode))) for mode in modes]
         if any(cells):
-            print(f"{metric:22}" + "".join(f"{cell:>34}" for cell in cells))
+            print(f"{metric:22}" + "".join(f"{cell:>40}" for cell in cells))
 
 
 def _cell(row: dict[str, Any] | None) -> str:
