@@ -17,6 +17,9 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
 - A new leader decides nothing before a majority has told it everything. It starts from the newest age any of them knows; a
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
+- While nobody led for longer than an election takes, nobody could be heard, and the nodes closed their connections. That time is
+  no silence, and a connection that was lost in it says nothing. So a cluster that was without a majority for long comes back with
+  its living brokers; a dead one is silent once leaders have not heard it for its time-out.
 - Ages grow stale: what an earlier leader accepted after it had told them is known to the nodes that it heard, as long as their
   processes live. Two majorities share a node, so the ages that the last leader told to any of a majority hold if none of it
   began its process after that. If there is no such majority nothing is known: every broker and every silent node counts as heard
@@ -37,6 +40,8 @@ NODE_SILENCE_MS = 1_000.0
 """A node that has not reported for this long cannot be heard."""
 ROUND_MS = 1_000.0
 """A broker that starts has registered with every node that it reaches within this time."""
+OUTAGE_MIN_MS = 1_500.0
+"""Longer than an election. Until then requests wait for the next leader."""
 MEMORY_WAIT_MS = 250.0
 """How long a new leader looks for a majority that knows how old the ages are, once a majority has told everything."""
 
@@ -249,6 +254,8 @@ class _Memory(NamedTuple):
     """When the leader of that term told it all ages last, at the earliest."""
     began_ms: float
     """When it began, at the latest."""
+    confirmed_ms: float
+    """When an earlier leader served it last; minus infinity: none has."""
 
 
 class LeaseTable:
@@ -270,6 +277,10 @@ class LeaseTable:
         self._accepted: dict[Key, tuple[int, float]] = {}
         """Epoch and time of the last registration or renewal that this leader took, whatever nodes tell later: what a list says
         may be from before."""
+        self._led_until_ms = math.inf
+        """When the last leader served anybody last, if that was before an outage."""
+        self._credited: dict[Key, float] = {}
+        """When brokers were heard last, moved on by an outage."""
         self._node_ages: dict[str, float] = {}
         """When nodes were last heard, as earlier leaders told."""
 
@@ -295,7 +306,9 @@ class LeaseTable:
             self._replace(known, report.entries, now_ms)
             known.is_complete = True
             if known.memory is None:
-                known.memory = _Memory(report.told_term, self._since_ms - report.told_ms, now_ms - report.running_ms)
+                confirmed_ms = -math.inf if report.confirmed_ms == AGE_MAX else now_ms - report.confirmed_ms
+                told_ms, began_ms = self._since_ms - report.told_ms, now_ms - report.running_ms
+                known.memory = _Memory(report.told_term, told_ms, began_ms, confirmed_ms)
         else:
             for entry in report.entries:
                 known.records[entry.key] = _record(entry, now_ms)
@@ -321,6 +334,20 @@ class LeaseTable:
             self._unknown_epoch = 0
         elif now_ms - self._granted_ms >= MEMORY_WAIT_MS:
             self._unknown_epoch = newest_epoch
+        else:
+            return
+        self._credit(max(memory.confirmed_ms for memory in memories), self._granted_ms)
+
+    def _credit(self, led_until_ms: float, granted_ms: float) -> None:
+        """Nobody led from ``led_until_ms`` until the lists were there."""
+        outage_ms = granted_ms - led_until_ms
+        if not OUTAGE_MIN_MS < outage_ms < math.inf:
+            return
+        self._led_until_ms = led_until_ms
+        for node in self._nodes.values():
+            for key, record in node.records.items():
+                heard_ms = min(record.heard_ms + outage_ms, granted_ms)
+                self._credited[key] = max(self._credited.get(key, heard_ms), heard_ms)
 
     def _restarted(self, node: _Node) -> None:
         """What ended with a process is no loss: it counts as heard when its node last was."""
@@ -400,6 +427,10 @@ class LeaseTable:
         nodes = self._nodes.values()
         return any(n.memory is not None and n.memory.began_ms > self._told_ms and not _has_said(n, lease) for n in nodes)
 
+    def _is_older(self, lease: Lease) -> bool:
+        """Than this leader."""
+        return self._predecessor is not None and lease.epoch <= self._predecessor[1]
+
     def newest_ms(self, lease: Lease) -> float:
         """When the broker was last heard by anybody."""
         return self._look(lease)[0]
@@ -407,6 +438,9 @@ class LeaseTable:
     def _look(self, lease: Lease) -> tuple[float, bool]:
         """When the broker was last heard by anybody, and whether some node holds a connection of it."""
         newest = self._granted_ms if self._is_unknown(lease) else None
+        credited_ms = self._credited.get(lease.key)
+        if credited_ms is not None and self._is_older(lease) and (newest is None or credited_ms > newest):
+            newest = credited_ms
         epoch, accepted_ms = self._accepted.get(lease.key, (0, 0.0))
         if epoch == lease.epoch and (newest is None or accepted_ms > newest):
             newest = accepted_ms
@@ -439,6 +473,7 @@ class LeaseTable:
         return True
 
     def _is_gone(self, lease: Lease, now_ms: float) -> bool:
+        assert self._granted_ms is not None
         lost_ms: float | None = None
         for node in self._nodes.values():
             record = node.records.get(lease.key)
@@ -446,8 +481,8 @@ class LeaseTable:
                 continue
             if record.state == HELD:
                 return False
-            if record.state == RELEASED:
-                if now_ms <= record.heard_ms + lease.timeout_ms:
+            if record.state == RELEASED or self._led_until_ms <= record.lost_ms <= self._granted_ms:
+                if now_ms <= max(record.heard_ms, self._credited.get(lease.key, 0.0)) + lease.timeout_ms:
                     return False
                 continue
             lost_ms = record.lost_ms if lost_ms is None else max(lost_ms, record.lost_ms)

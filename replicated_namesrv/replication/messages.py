@@ -17,7 +17,7 @@ KNOWN, HELD, LOST, RELEASED = range(4)
 """How a node stands to a broker: knows only when it was last heard; holds a connection of it; lost the last one because the
 peer closed it or it was silent; closed it by our own doing."""
 ENTRIES_MAX = 200_000
-_REPORT = struct.Struct("<BQQQBIQII")
+_REPORT = struct.Struct("<BQQQBIQIII")
 _ANSWER = struct.Struct("<BQQQBQI")
 _AGES = struct.Struct("<BQI")
 _INQUIRY = struct.Struct("<BQQQBQI")
@@ -62,6 +62,8 @@ class Report(NamedTuple):
     """Since then, by a clock that goes on while the process is stopped."""
     running_ms: int
     """Since the process began, by the same clock."""
+    confirmed_ms: int
+    """Since an earlier leader than this one served this process last, counted while it runs; AGE_MAX: none ever has."""
 
 
 DIFFERS, REMOVING = 1, 2
@@ -137,8 +139,8 @@ def encode(message: Message) -> bytes:
     """The bytes of one message."""
     match message:
         case Report():
-            session, sequence, term, is_full, entries, told_term, told_ms, running_ms = message
-            ages = (told_term, _age(told_ms), _age(running_ms))
+            session, sequence, term, is_full, entries, told_term, *times = message
+            ages = (told_term, *map(_age, times))
             head = _REPORT.pack(1, session, sequence, term, is_full, len(entries), *ages)
             return head + b"".join(_ENTRY.pack(*entry[1:5], *map(_age, entry[5:])) + _key(entry.key) for entry in entries)
         case Answer():

@@ -164,8 +164,13 @@ class ReplicatedNode(Observer):
     def read_index(self) -> "Future[ReadOutcome]":
         """See ``RaftService``."""
         question = self._raft.read_index()
-        question.add_done_callback(partial(self.reads.heard, self._now_ms()))
+        question.add_done_callback(partial(self._heard, self._now_ms(), self.signs.now_ms))
         return question
+
+    def _heard(self, asked_ms: float, asked_running_ms: float, answer: "Future[ReadOutcome]") -> None:
+        if not answer.cancelled() and isinstance(answer.result(), ReadReady):
+            self.reads.confirmed(asked_ms)
+            self.signs.confirmed(asked_running_ms)
 
     def lease_valid(self) -> bool:
         """See ``RaftService``."""

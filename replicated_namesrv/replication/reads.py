@@ -45,7 +45,7 @@ class Group(Protocol):
     """What is needed of Raft."""
 
     def read_index(self) -> "Future[ReadOutcome]":
-        """See ``RaftService``. Its answer has been told to ``heard`` before whoever asked hears of it."""
+        """See ``RaftService``. Its answer has been told to ``confirmed`` before whoever asked hears of it."""
 
     def lease_valid(self) -> bool:
         """See ``RaftService``."""
@@ -214,7 +214,7 @@ class Reads:
     def caught_up(self, asked_ms: float) -> None:
         """The state holds everything acknowledged before ``asked_ms``: from now on this node may serve."""
         self._is_live = True
-        self._confirmed(asked_ms)
+        self.confirmed(asked_ms)
 
     def tick(self) -> None:
         """Call it about ten times a second."""
@@ -232,12 +232,8 @@ class Reads:
     def _probed(self, answer: "Future[ReadOutcome]") -> None:
         self._is_probing = False
 
-    def heard(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
-        """The answer to a read index that somebody here asked for at that time: whatever it was for, it confirms this node."""
-        if not answer.cancelled() and isinstance(answer.result(), ReadReady):
-            self._confirmed(asked_ms)
-
-    def _confirmed(self, asked_ms: float) -> None:
+    def confirmed(self, asked_ms: float) -> None:
+        """A read index that somebody here asked for at that time has come: whatever it was for, it confirms this node."""
         self._fresh_ms = max(self._fresh_ms, asked_ms)
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()
         if self.fenced:

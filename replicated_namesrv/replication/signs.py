@@ -90,6 +90,10 @@ class SignsOfLife:
         self._began_ms = monotonic_ms()
         self._ages_term, self._ages_ms = 0, 0.0
         """When a leader told all ages last, and its term."""
+        self._confirmed: tuple[int, float] | None = None
+        """Present term, and when this node was confirmed in it last."""
+        self._confirmed_before_ms: float | None = None
+        """When it was last confirmed in an earlier term."""
         self._told: tuple[int, str] | None = None
         """(term, leader) that has our whole list."""
         self._sent: dict[int, _Sent] = {}
@@ -125,6 +129,19 @@ class SignsOfLife:
     def lost_count(self) -> int:
         """Brokers that this node, leading, removed because every node that had them had lost them."""
         return self._counts[1] + (self.leading.lost_count if self.leading else 0)
+
+    def confirmed(self, asked_ms: float) -> None:
+        """A majority has confirmed the present leader to this node, which asked at that time by ``now_ms``."""
+        term = self._group.term
+        if self._confirmed is None or self._confirmed[0] != term:
+            self._confirmed_before_ms = None if self._confirmed is None else self._confirmed[1]
+        self._confirmed = term, asked_ms
+
+    def _confirmed_ago_ms(self, now: float) -> int:
+        at_ms = self._confirmed_before_ms
+        if self._confirmed is not None and self._confirmed[0] != self._group.term:
+            at_ms = self._confirmed[1]
+        return AGE_MAX if at_ms is None else max(0, int(now - at_ms))
 
     # Renewals and questions
 
@@ -197,7 +214,8 @@ class SignsOfLife:
         self._last_report_ms = now
         self._sent[self._sequence] = _Sent(now, renewals)
         clock_ms = self._monotonic_ms()
-        ages = (self._ages_term, int(clock_ms - self._ages_ms) + 1, int(clock_ms - self._began_ms))
+        told_ms, running_ms = int(clock_ms - self._ages_ms) + 1, int(clock_ms - self._began_ms)
+        ages = (self._ages_term, told_ms, running_ms, self._confirmed_ago_ms(now))
         self._send(leader, Report(self._session, self._sequence, term, is_full, tuple(entries), *ages))
 
     def _requeue_sent(self) -> None:

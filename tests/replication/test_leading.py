@@ -145,7 +145,7 @@ class Scene:
 
     def report(self, node: str, *entries: Entry, full: bool = False) -> None:
         self._sequences[node] += 1
-        self.leading.on_report(node, Report(1, self._sequences[node], TERM, full, entries, TERM - 1, 0, 3_600_000))
+        self.leading.on_report(node, Report(1, self._sequences[node], TERM, full, entries, TERM - 1, 0, 3_600_000, 0))
 
     def entry(self, renews: bool, age_ms: int = 0, reattached_ms: int = AGE_MAX) -> Entry:
         return Entry(KEY, HELD, renews, self.epoch, 0, age_ms, 0, reattached_ms)

@@ -27,10 +27,11 @@ class Leader:
         self.sessions = dict.fromkeys(MEMBERS, 1)
         self.told = dict.fromkeys(MEMBERS, (4, 100))
         self.running_ms = dict.fromkeys(MEMBERS, 3_600_000)
+        self.confirmed_ms = dict.fromkeys(MEMBERS, 100)
 
     def report(self, node: str, *entries: Entry, full: bool = False) -> bool:
         self.sequences[node] += 1
-        memory = (*self.told[node], self.running_ms[node])
+        memory = (*self.told[node], self.running_ms[node], self.confirmed_ms[node])
         report = Report(self.sessions[node], self.sequences[node], 5, full, entries, *memory)
         return self.table.report(node, report, self.now_ms)
 
@@ -276,3 +277,43 @@ def test_a_list_that_was_made_before_a_registration_takes_nothing_from_it(made_b
     assert leader.due() == []
     leader.run(200)
     assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+@pytest.mark.parametrize("outage_ms", [20_000, 60_000])
+def test_time_in_which_nobody_led_is_no_silence(outage_ms: int) -> None:
+    """Two of three nodes were away and have come back: one knows when the last leader served it, the other is a new process."""
+    leader = Leader()
+    leader.confirmed_ms = {"n1": outage_ms, "n2": outage_ms + 700, "n3": AGE_MAX}
+    ages = entry(RELEASED, outage_ms + 4_000)
+    leader.lists(n1=(ages,), n2=(ages,), n3=())
+    leader.run(5_900)
+    assert leader.due() == [], "10 s less the 4 s before the outage"
+    leader.run(200)
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_an_election_is_no_outage() -> None:
+    leader = Leader()
+    leader.confirmed_ms = dict.fromkeys(MEMBERS, 1_400)
+    leader.lists(n1=(entry(KNOWN, 9_800),), n2=(entry(KNOWN, 9_800),), n3=())
+    leader.run(250)
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_a_connection_lost_while_nobody_led_says_nothing() -> None:
+    """Its broker gave up a node that did not answer, and found no other."""
+    leader = Leader()
+    leader.confirmed_ms = dict.fromkeys(MEMBERS, 20_000)
+    leader.lists(n1=(entry(LOST, 21_000, 15_000),), n2=(entry(LOST, 21_000, 14_000),), n3=())
+    leader.run(8_900)
+    assert leader.due() == []
+    leader.run(200)
+    assert leader.due() == [Expiry(KEY, 7, False)]
+
+
+def test_a_connection_lost_before_nobody_led_counts() -> None:
+    leader = Leader()
+    leader.confirmed_ms = dict.fromkeys(MEMBERS, 20_000)
+    leader.lists(n1=(entry(LOST, 21_000, 20_800),), n2=(), n3=())
+    leader.run(250)
+    assert leader.due() == [Expiry(KEY, 7, True)]

@@ -32,8 +32,13 @@ class Scene:
 
     def read_index(self) -> Future[ReadOutcome]:
         self.asked.append(asyncio.get_running_loop().create_future())
-        self.asked[-1].add_done_callback(partial(self.reads.heard, self.now_ms))
+        self.asked[-1].add_done_callback(partial(self._heard, self.now_ms))
         return self.asked[-1]
+
+    def _heard(self, asked_ms: float, answer: Future[ReadOutcome]) -> None:
+        """As a node does with every read index that comes."""
+        if not answer.cancelled() and isinstance(answer.result(), ReadReady):
+            self.reads.confirmed(asked_ms)
 
     def lease_valid(self) -> bool:
         return self.leased

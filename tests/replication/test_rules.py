@@ -529,3 +529,24 @@ def test_the_time_in_the_state_is_the_leaders_and_never_goes_back() -> None:
                 assert seen[0] - cluster.machines[leader].local_now() == pytest.approx(3_600, abs=1)
         assert seen == sorted(seen)
         assert seen[-1] - seen[0] < 60, "later leaders go on from there, whatever their clocks say"
+
+
+def test_living_brokers_outlast_a_long_outage() -> None:
+    """No two nodes hear each other for three time-outs; the broker comes back a while after they do, and a dead one does not."""
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            cluster.register(wire, registration())
+        cluster.run(0.2)
+        mends = [cluster.isolate(name) for name in cluster.machines]
+        cluster.run(3 * TIMEOUT_S)
+        assert all(node.fenced for node in cluster.nodes)
+        for mend in mends:
+            mend()
+        cluster.until(lambda: not any(node.fenced for node in cluster.nodes), "they serve again")
+        cluster.run(TIMEOUT_S / 2)
+        assert cluster.is_shown()
+        cluster.register(cluster.wire("n1"), registration())
+        cluster.run(TIMEOUT_S * 0.8)
+        assert cluster.is_shown()
+        cluster.until(cluster.is_gone, "gone", TIMEOUT_S)
