@@ -12,9 +12,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark import curves, judgements, leaders, metrics, observations, operations, registrations, truth
+from replicated_namesrv.spark import (
+    consistability,
+    curves,
+    judgements,
+    leaders,
+    metrics,
+    observations,
+    operations,
+    registrations,
+    truth,
+)
 from replicated_namesrv.spark.ingest import Ingested, Traces, ingest
-from replicated_namesrv.spark.schemas import PAIRED, SUMMARY, T_VISIBILITY
+from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, SUMMARY, T_VISIBILITY
 from replicated_namesrv.spark.sources import Source, find_runs, runs_table
 from replicated_namesrv.spark.storage import Storage
 from replicated_namesrv.spark.summary import paired, summary, t_visibility
@@ -22,7 +32,8 @@ from replicated_namesrv.spark.timeline import phases, sides, with_phase
 
 KEPT = (
     "runs", "phases", "sides", "operations", "judged", "judged_registrations", "states", "segments", "episodes", "convergence",
-    "probes", "look_ups", "detections", "mistakes", "leader_spans", "per_run", "summary", "paired", "t_visibility",
+    "probes", "gaps", "look_ups", "detections", "mistakes", "leader_spans", "per_run", "held", "summary", "paired",
+    "t_visibility", "consistability",
 )  # fmt: skip
 """Tables under ``tables/`` besides ``observations`` and ``events``, in the order in which they are made."""
 
@@ -42,6 +53,8 @@ class Results:
     paired: list[dict[str, Any]]
     t_visibility: list[dict[str, Any]]
     """When 99 % and 99.9 % of reads see a write."""
+    consistability: list[dict[str, Any]]
+    """How probable each class of consistency is, by fault and phase."""
     divergence: list[dict[str, Any]]
     """Greatest divergence of a run by time: run, at_s after its fault began, divergence."""
     faults: list[dict[str, Any]]
@@ -95,13 +108,15 @@ class Analysis:
         ages = _rows(curves.visibility(made["judged"], made["judged_registrations"], made["runs"]))
         about = _rows(made["runs"])
         pairs = paired(figures, {run["mode"]: run["read_consistency"] for run in about})
-        summed, seen = summary(figures), t_visibility(ages)
+        summed, seen = summary(figures), t_visibility(ages, {run["run"]: run["clock_uncertainty_ns"] for run in about})
+        classes = consistability.consistability(_rows(made["held"]), about)
         self._keep("summary", self._spark.createDataFrame(summed, SUMMARY).coalesce(1))
         self._keep("paired", self._spark.createDataFrame(pairs, PAIRED).coalesce(1))
         self._keep("t_visibility", self._spark.createDataFrame(seen, T_VISIBILITY).coalesce(1))
+        self._keep("consistability", self._spark.createDataFrame(classes, CONSISTABILITY).coalesce(1))
         self._say(f"{time.monotonic() - self._began:5.1f} s  curves")
         return Results(
-            about, ingested, figures, summed, pairs, seen,
+            about, ingested, figures, summed, pairs, seen, classes,
             _rows(curves.divergence(made["segments"], made["phases"])), _rows(curves.faults(made["phases"])),
             _rows(curves.windows(made["judged"], made["judged_registrations"], made["runs"])), ages,
             _rows(curves.latencies(made["operations"])), {source.run: source.folder for source in sources},
@@ -122,7 +137,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, Da
     side_spans = kept("sides", sides(records, runs))
     done = kept("operations", operations.operations(records, runs, spans, side_spans))
     facts = truth.truth_spans(records)
-    judged = kept("judged", judgements.judged(judgements.kv_operations(done)))
+    judged = kept("judged", judgements.judged(judgements.kv_operations(records, done)))
     history = registrations.registration_operations(records, done, facts)
     routes = kept("judged_registrations", registrations.judged_registrations(history))
     states = kept("states", observations.states(traces.looks))
@@ -130,6 +145,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, Da
     episodes = kept("episodes", observations.episodes(segments))
     converged = kept("convergence", observations.convergence(episodes, segments, spans))
     probes = kept("probes", operations.probes(done))
+    gaps = kept("gaps", operations.gaps(done, spans, side_spans))
     look_ups = kept("look_ups", truth.look_ups(done, facts))
     detections = kept("detections", truth.detections(records, facts))
     mistakes = kept("mistakes", truth.mistakes(records, facts, states))
@@ -139,7 +155,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, Da
         metrics.of_probes(probes),
         metrics.of_look_ups(look_ups),
         metrics.of_operations(done, runs),
-        metrics.of_gaps(operations.gaps(done, spans, side_spans), runs),
+        metrics.of_gaps(gaps, runs),
         metrics.of_divergence(segments, episodes, converged),
         metrics.of_detections(detections, mistakes, runs),
         metrics.of_leaders(leader_spans, records),
@@ -152,6 +168,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, Da
             metrics.of_writes(judgements.writes(rows), done, prefix),
         ]
     kept("per_run", metrics.per_run(tables, runs).coalesce(1))
+    kept("held", consistability.held(judged, routes, done).coalesce(1))
     return made
 
 

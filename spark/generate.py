@@ -210,10 +210,11 @@ class _World:
         self.episodes_ns: list[int] = []
 
     def step(self, look: int, changes: bool) -> None:
-        """Let happen what happens before this look. One change at a time, and none before all nodes have the last."""
+        """Let happen what happens before this look. One change at a time, and none before all nodes were seen to have the last:
+        an episode is of one change, so two nodes differ as long as it lasts."""
         for node in self._arrivals.pop(look, ()):
             self._held[node] = self._version
-        if not changes or look < self._next or self._arrivals:
+        if not changes or look < self._next or self._arrivals or self._since_ns is not None:
             return
         self._next = look + self._chooser.randrange(1, 2 * CHANGE_EVERY)
         self._version += 1

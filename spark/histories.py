@@ -75,7 +75,8 @@ class Read(NamedTuple):
     fresh: bool
     """It returned the latest acknowledged write or a newer one (M5)."""
     age_ns: int | None
-    """Since the acknowledgement of the first write it missed; for a fresh read, of the last one. None: no write yet."""
+    """Since the acknowledgement of the first write it missed; for a fresh read, of the last one. None: no write yet, or nobody
+    wrote what it returned."""
     read_your_writes: bool
     """True: the guarantee is broken; so for the following (M10)."""
     monotonic_reads: bool
@@ -104,6 +105,8 @@ class Distance(NamedTuple):
     conflicts: int
     gamma_max_ns: int
     """M8: largest of the pairs' smallest symmetric widenings, half of it on either side of each operation."""
+    gammas_ns: list[int]
+    """All positive ones; that of a read which ended before its write began, of a cluster with itself, is among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ def judge(events: Iterable[Event], atomic: bool = False) -> Judgement:
     sessions = _Sessions(ordered, history)
     anomalous = set() if atomic else _merge(reads, history.by_value)
     judged = [history.judge(read, read.op in anomalous, sessions.broken[read.op]) for read in reads]
-    distance = _distance(writes, [] if atomic else reads, history)
+    distance = _no_distance(writes, reads, history) if atomic else _distance(writes, reads, history)
     return Judgement(judged, _windows(acknowledged, reads, history), distance)
 
 
@@ -184,7 +187,7 @@ def _candidates(reads: Iterable[Event], by_value: dict[str | None, list[Write]])
         if later is None:
             yield read, by_value.get(read.value, [])
             continue
-        while later and later[-1].start_ns < read.end_ns:
+        while later and later[-1].start_ns <= read.end_ns:
             insort(begun[read.value], later.pop(), key=lambda w: (w.end_ns, w.start_ns))
         yield read, begun[read.value]
 
@@ -219,7 +222,7 @@ class _History:
             anomalous,
             None if source is None else len(missed),
             source is not None and not missed,
-            None if since is None else int(read.start_ns - since),
+            None if since is None or source is None else int(read.start_ns - since),
             *broken,
             read.final and bool(missed),
             resurrected,
@@ -351,7 +354,10 @@ class _Clusters:
 def _windows(acknowledged: Sequence[Write], reads: Sequence[Event], history: _History) -> list[Window]:
     found: dict[int, list[float]] = {write.op: [0, 0] for write in acknowledged if write.op is not None}
     for read in reads:
-        for write in history.missed(read, history.source(read)):
+        source = history.source(read)
+        if source is None:
+            continue  # a value that nobody wrote is older than nothing
+        for write in history.missed(read, source):
             assert write.op is not None
             entry = found[write.op]
             entry[0] = max(entry[0], read.start_ns - write.end_ns)
@@ -375,7 +381,7 @@ def _distance(writes: Sequence[Write], reads: Sequence[Event], history: _History
     placed = {read.op for write in writes for read in write.reads}
     members = {id(write): list(write.reads) for write in writes}
     impossible = False
-    gamma = 0.0
+    early: dict[int, float] = {}
     for read in reads:
         if read.op in placed:
             continue
@@ -386,20 +392,27 @@ def _distance(writes: Sequence[Write], reads: Sequence[Event], history: _History
         members[id(source)].append(read)
         if read.end_ns < source.start_ns:
             impossible = True
-            gamma = max(gamma, source.start_ns - read.end_ns)
+            early[id(source)] = max(early.get(id(source), 0.0), source.start_ns - read.end_ns)
     zones = sorted(_zone(write, members[id(write)]) for write in writes if write.end_ns < NEVER or members[id(write)])
     ends = [zone.first_end for zone in zones]
-    delta, conflicts = 0.0, 0
+    delta, gammas = 0.0, []
     for position, zone in enumerate(zones):
         upper = bisect_left(ends, zone.last_start)
         for other in zones[position + 1 : upper]:
             if other.last_start > zone.first_end and other.first_end < zone.last_start:
-                conflicts += 1
-                gamma = max(gamma, min(other.last_start - zone.first_end, zone.last_start - other.first_end))
+                gammas.append(int(min(other.last_start - zone.first_end, zone.last_start - other.first_end)))
                 delta = max(delta, min(_shift(zone, other), _shift(other, zone)))
     pairs = len(zones) * (len(zones) - 1) // 2
     hopeless = impossible or delta == math.inf
-    return Distance(None if hopeless else int(delta), pairs, conflicts, int(gamma))
+    scores = sorted([*gammas, *map(int, early.values())])
+    return Distance(None if hopeless else int(delta), pairs, len(gammas), max(scores, default=0), scores)
+
+
+def _no_distance(writes: Sequence[Write], reads: Sequence[Event], history: _History) -> Distance:
+    """Of a history that is known to be linearizable."""
+    seen = {id(history.source(read)) for read in reads}
+    count = sum(write.end_ns < NEVER or id(write) in seen for write in writes)
+    return Distance(0, count * (count - 1) // 2, 0, 0, [])
 
 
 def _zone(write: Write, reads: Sequence[Event]) -> _Zone:

@@ -12,21 +12,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark.histories import NEVER, Event, Judgement, judge, visibility
+from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, VISIBILITY, WRITES, arrow
 from replicated_namesrv.verify import Limits, Operation, Outcome, check_history
-
-KINDS = ("put", "delete", "get")
 
 LIMITS = Limits()
 
 
-def kv_operations(operations: DataFrame) -> DataFrame:
-    """Those of the key-value store, in all judged phases, as the judging functions take them."""
-    kv = operations.where(F.col("kind").isin(*KINDS))
-    return kv.select(
-        "run", "key", "level", "op", "client", "kind", "value", "start_ns", "end_ns", "outcome",
-        (F.col("phase") == "final").alias("final"),
-    )  # fmt: skip
+def kv_operations(records: DataFrame, operations: DataFrame) -> DataFrame:
+    """Reads of the judged phases and writes of all, as the judging functions take them: what was written while the cluster
+    started may be read later."""
+    reads = operations.where(F.col("kind") == "get").withColumn("final", F.col("phase") == "final")
+    writes = completed_invocations(records, "put", "delete").withColumn("final", F.lit(False))
+    columns = ("run", "key", "level", "op", "client", "kind", "value", "start_ns", "end_ns", "outcome", "final")
+    return reads.select(*columns).unionByName(writes.select(*columns))
 
 
 def events_of(table: pa.Table) -> list[tuple[Event, str]]:
@@ -39,9 +38,9 @@ def events_of(table: pa.Table) -> list[tuple[Event, str]]:
 
 
 def by_level(events: Iterable[tuple[Event, str]], read: str) -> list[tuple[str, list[Event]]]:
-    """For each level of reads (of the kind ``read``): all writes, and the reads of that level. Without reads, the writes."""
+    """For each level that was read at (by the kind ``read``): all writes, and the reads of that level."""
     known = list(events)
-    levels = sorted({level for event, level in known if event.kind == read}) or sorted({level for _, level in known})[:1]
+    levels = sorted({level for event, level in known if event.kind == read})
     return [(level, [event for event, own in known if event.kind != read or own == level]) for level in levels]
 
 

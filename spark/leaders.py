@@ -8,21 +8,25 @@ SAMPLE_HOLDS_NS = 1_500_000_000
 
 
 def leader_spans(records: DataFrame) -> DataFrame:
-    """Spans of time and how many nodes believed to lead in each: run, start_ns, end_ns, leaders."""
+    """Spans of time and how many nodes believed to lead in each: run, start_ns, end_ns, leaders. From the first sample that names
+    a role to the last; where no sample speaks for any node, the observer having stood still, there is no span."""
     samples = records.where((F.col("record") == "status") & F.col("corrupt_line").isNull())
     of_node = Window.partitionBy("run", "node").orderBy("time_ns")
     next_ns = F.coalesce(F.lead("time_ns").over(of_node), F.col("time_ns"))
-    held = samples.select("run", "node", "role", "answered", "time_ns", next_ns.alias("_next"))
-    held = held.withColumn("_until", F.least(F.col("_next"), F.col("time_ns") + SAMPLE_HOLDS_NS))
-    leads = held.where((F.col("role") == "leader") & F.col("answered"))
-    steps = leads.select("run", F.col("time_ns").alias("at_ns"), F.lit(1).alias("step"))
-    steps = steps.unionByName(leads.select("run", F.col("_until").alias("at_ns"), F.lit(-1).alias("step")))
-    bounds = (
-        held.where(F.col("role").isNotNull()).groupBy("run").agg(F.min("time_ns").alias("_first"), F.max("_until").alias("_last"))
+    held = samples.select("run", "role", "answered", F.col("time_ns").alias("at_ns"), next_ns.alias("_next"))
+    held = held.withColumn("_until", F.least(F.col("_next"), F.col("at_ns") + SAMPLE_HOLDS_NS))
+    leads = F.coalesce((F.col("role") == "leader") & F.col("answered"), F.lit(False)).cast("int")
+    begins = held.select("run", "at_ns", F.lit(1).alias("known"), leads.alias("leads"))
+    ends = held.select("run", F.col("_until").alias("at_ns"), F.lit(-1).alias("known"), (-leads).alias("leads"))
+    told = F.col("role").isNotNull()
+    bounds = held.groupBy("run").agg(
+        F.min(F.when(told, F.col("at_ns"))).alias("_first"), F.max(F.when(told, F.col("_until"))).alias("_last")
     )
-    for edge in ("_first", "_last"):
-        steps = steps.unionByName(bounds.select("run", F.col(edge).alias("at_ns"), F.lit(0).alias("step")))
     of_run = Window.partitionBy("run").orderBy("at_ns")
-    summed = steps.groupBy("run", "at_ns").agg(F.sum("step").alias("step"))
-    counted = summed.withColumn("leaders", F.sum("step").over(of_run)).withColumn("end_ns", F.lead("at_ns").over(of_run))
-    return counted.where(F.col("end_ns").isNotNull()).select("run", F.col("at_ns").alias("start_ns"), "end_ns", "leaders")
+    steps = begins.unionByName(ends).groupBy("run", "at_ns").agg(F.sum("known").alias("known"), F.sum("leads").alias("leads"))
+    counted = steps.select(
+        "run", F.col("at_ns").alias("start_ns"), F.lead("at_ns").over(of_run).alias("end_ns"),
+        F.sum("known").over(of_run).alias("known"), F.sum("leads").over(of_run).alias("leaders"),
+    )  # fmt: skip
+    within = (F.col("start_ns") >= F.col("_first")) & (F.col("end_ns") <= F.col("_last")) & (F.col("known") > 0)
+    return counted.join(F.broadcast(bounds), "run").where(within).select("run", "start_ns", "end_ns", "leaders")

@@ -98,10 +98,14 @@ def _spans(segments_table: DataFrame, measure: str) -> DataFrame:
 
 def convergence(episodes_table: DataFrame, segments_table: DataFrame, phases_table: DataFrame) -> DataFrame:
     """M15, one row a run and key: ``converged_ns`` from the begin of ``heal`` until no resolved divergence is left to the
-    run's end; 0 where there was none; null where the last one was never seen to end."""
+    run's end; 0 where there was none; null where the last one was not seen to end: as many nodes as took part in its last
+    moments must have answered again afterwards, since that one is no longer looked at makes no node agree."""
     heal = phases_table.where(F.col("phase") == "heal").select("run", F.col("start_ns").alias("heal_ns"))
     late = episodes_table.where("resolved").join(F.broadcast(heal), "run").where(F.col("end_ns") > F.col("heal_ns"))
-    ends = late.groupBy("run", "key").agg(F.max("end_ns").alias("_end"), F.min("ended").alias("_all_ended"))
-    keys = segments_table.select("run", "key").distinct().join(F.broadcast(heal), "run")
-    waited = F.when(F.col("_end").isNull(), F.lit(0)).when(F.col("_all_ended"), F.col("_end") - F.col("heal_ns"))
-    return keys.join(ends, ["run", "key"], "left").select("run", "key", waited.alias("converged_ns"))
+    ends = late.groupBy("run", "key").agg(F.max("end_ns").alias("_end"))
+    then, after = F.col("end_ns") == F.col("_end"), F.col("start_ns") >= F.col("_end")
+    seen = segments_table.join(F.broadcast(ends), ["run", "key"], "left").groupBy("run", "key", "_end").agg(
+        F.max(F.when(then, F.col("nodes_known"))).alias("_then"), F.max(F.when(after, F.col("nodes_known"))).alias("_after")
+    )
+    waited = F.when(F.col("_end").isNull(), F.lit(0)).when(F.col("_after") >= F.col("_then"), F.col("_end") - F.col("heal_ns"))
+    return seen.join(F.broadcast(heal), "run").select("run", "key", waited.alias("converged_ns"))

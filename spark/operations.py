@@ -74,7 +74,7 @@ def gaps(rows: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> Da
     """
     span = phases_table.groupBy("run").agg(
         F.min(F.when(F.col("phase") == "steady", F.col("start_ns"))).alias("from_ns"),
-        F.max(F.when(F.col("phase") == "heal", F.col("end_ns"))).alias("until_ns"),
+        F.max(F.when(F.col("phase").isin("steady", "fault", "heal"), F.col("end_ns"))).alias("until_ns"),
         F.min(F.when(F.col("phase") == "fault", F.col("start_ns"))).alias("fault_ns"),
         F.max(F.when(F.col("phase") == "fault", F.col("end_ns"))).alias("heal_ns"),
     )
@@ -89,7 +89,7 @@ def gaps(rows: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> Da
     found = marks.join(F.broadcast(span), "run").where(F.col("at_ns").between(F.col("from_ns"), F.col("until_ns")))
     found = found.withColumn("next_ns", F.lead("at_ns").over(following)).where(F.col("next_ns").isNotNull())
     during = (F.col("at_ns") < F.col("heal_ns")) & (F.col("next_ns") > F.col("fault_ns"))
-    phase = F.when(during, "fault").when(F.col("at_ns") < F.col("fault_ns"), "steady").otherwise("heal")
+    phase = F.when(during, "fault").when(F.col("at_ns") >= F.col("heal_ns"), "heal").otherwise("steady")
     found = found.withColumn("phase", phase)
     moment = F.when(F.col("phase") == "fault", F.greatest("at_ns", "fault_ns")).otherwise(F.col("at_ns"))
     node = F.when(F.col("entity") != ANY, F.col("entity"))

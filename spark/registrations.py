@@ -169,6 +169,7 @@ def together(parts: Sequence[Judgement]) -> Judgement:
         sum(distance.pairs for distance in distances),
         sum(distance.conflicts for distance in distances),
         max(distance.gamma_max_ns for distance in distances),
+        sorted(gamma for distance in distances for gamma in distance.gammas_ns),
     )
     return Judgement([_worst(found) for found in reads.values()], [w for part in parts for w in part.windows], whole)
 
@@ -178,12 +179,13 @@ def _worst(found: Sequence[Read]) -> Read:
     behind = [read.versions_behind for read in found]
     stale = [read.age_ns for read in found if read.age_ns is not None and not read.fresh]
     seen = [read.age_ns for read in found if read.age_ns is not None]
+    fresh = all(read.fresh for read in found)
     return Read(
         op=found[0].op,
         anomalous=any(read.anomalous for read in found),
         versions_behind=None if None in behind else sum(count for count in behind if count is not None),
-        fresh=all(read.fresh for read in found),
-        age_ns=max(stale) if stale else min(seen) if seen else None,
+        fresh=fresh,
+        age_ns=max(stale, default=None) if not fresh else min(seen, default=None),
         read_your_writes=any(read.read_your_writes for read in found),
         monotonic_reads=any(read.monotonic_reads for read in found),
         monotonic_writes=any(read.monotonic_writes for read in found),

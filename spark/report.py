@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from replicated_namesrv.spark.analysis import Results
+from replicated_namesrv.spark.consistability import CLASSES
 from replicated_namesrv.spark.figures import Figure, draw, own_levels
 from replicated_namesrv.spark.metrics import CATALOGUE
-from replicated_namesrv.spark.schemas import PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
+from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
 from replicated_namesrv.spark.storage import Storage, local_path
 
 _STYLE = """
@@ -62,6 +63,7 @@ def _tables(results: Results) -> list[tuple[str, list[dict[str, Any]], pa.Schema
     declared: list[tuple[str, list[dict[str, Any]], StructType]] = [
         ("runs", results.runs, RUNS), ("summary", results.summary, SUMMARY), ("paired", results.paired, PAIRED),
         ("per_run", results.per_run, PER_RUN), ("t_visibility", results.t_visibility, T_VISIBILITY),
+        ("consistability", results.consistability, CONSISTABILITY),
     ]  # fmt: skip
     found = [(name, rows, arrow(schema)) for name, rows, schema in declared]
     for name in ("divergence", "windows", "visibility", "latencies"):
@@ -131,10 +133,10 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
     tables = ", ".join(f"<a href='tables/{name}.csv'>{name}</a>" for name, _, _ in _tables(results))
     parts += [
         "<h2 id='by-scenario'>While the fault lasted, scenario by scenario</h2>",
-        "<p class='note'>What a reader can count on while such a fault lasts (consistability): means over the runs of "
-        "the scenario, "
-        "in percent but for the last column.</p>",
+        "<p class='note'>Means over the runs of the scenario, in percent but for the last column.</p>",
         _by_scenario(results),
+        "<h2 id='consistability'>What a reader can count on while the fault lasts (consistability, M9)</h2>",
+        _consistability(results),
         "<h2 id='words'>What the words mean</h2>",
         _words(),
         "<h2 id='runs'>Runs</h2>",
@@ -151,6 +153,7 @@ def _contents(figures: list[Figure]) -> str:
     places = [
         ("comparison", "AP and CP in one table"), ("t-visibility", "Until a write is seen"), ("levels", "Read levels"),
         *((figure.name, figure.title) for figure in figures), ("by-scenario", "Scenario by scenario"),
+        ("consistability", "Consistability"),
         ("words", "What the words mean"), ("runs", "Runs and tables"),
     ]  # fmt: skip
     links = " · ".join(f"<a href='#{name}'>{html.escape(title)}</a>" for name, title in places)
@@ -274,10 +277,11 @@ def _t_visibility(results: Results) -> str:
     for row in results.t_visibility:
         if row["mode"] == "cp" or row["level"] == own_levels(results)[row["mode"]]:
             rows.setdefault((row["about"], row["mode"], row["level"]), {})[row["share"]] = row
+    clocks = _clocks([row for by_share in rows.values() for row in by_share.values()])
     lines = [
         "<p class='note'>The age from which on at least so many reads see a write, whatever their age; upper bound of "
         "a bin, bins double. "
-        "In brackets the 95 % interval over runs.</p><div class='wide'>"
+        f"In brackets the 95 % interval over runs.{clocks}</p><div class='wide'>"
         "<table><tr><th>of</th><th>mode, read level</th><th>99 %</th><th>99.9 %</th><th>pairs of write and "
         "read</th><th>runs</th></tr>"
     ]
@@ -314,16 +318,23 @@ def _levels(results: Results) -> str:
     groups = sorted({(mode, level) for mode, level, metric in rows if metric in _LEVEL_METRICS})
     groups = [(mode, level) for mode, level in groups if mode == "cp" or level == own[mode]]
     names = "".join(f"<th>{html.escape(CATALOGUE[name].title)} ({_unit(name)})</th>" for name in _LEVEL_METRICS)
+    clocks = _clocks([row for (_, _, metric), row in rows.items() if metric in _LEVEL_METRICS])
     lines = [
         "<p class='note'>Look-ups of routes. A request may name a level other than the node's own: linearizable asks "
         "a majority, lease "
-        "trusts the leader's lease, stale answers at once from what the node knows. AP nodes know no levels.</p>"
-        f"<div class='wide'><table><tr><th>mode, level</th>{names}</tr>"
+        "trusts the leader's lease, stale answers at once from what the node knows. AP nodes know no levels."
+        f"{clocks}</p><div class='wide'><table><tr><th>mode, level</th>{names}</tr>"
     ]
     for mode, level in groups:
         cells = "".join(f"<td class='number'>{_cell(rows.get((mode, level, name)))}</td>" for name in _LEVEL_METRICS)
         lines.append(f"<tr><td>{mode.upper()}, {level}</td>{cells}</tr>")
     return "\n".join([*lines, "</table></div>"])
+
+
+def _clocks(rows: Sequence[dict[str, Any]]) -> str:
+    """By how much the times may be wrong that figures of M4 to M9 compare; nothing where all nodes read one clock."""
+    uncertainty_ms = max((row["clock_uncertainty_ms"] or 0 for row in rows), default=0)
+    return f" Times of two nodes are known to &plusmn; {uncertainty_ms:g} ms of each other." if uncertainty_ms else ""
 
 
 def _unit(metric: str) -> str:
@@ -345,7 +356,9 @@ def _by_scenario(results: Results) -> str:
         if row["phase"] == "fault" and row["side"] == "all" and row["level"] in ("all", own[row["mode"]]):
             rows[row["scenario"], row["mode"], row["metric"]] = row
     names = "".join(f"<th>{title}</th>" for title in _SCENARIO_METRICS.values())
-    lines = [f"<div class='wide'><table><tr><th>scenario</th><th>mode</th>{names}</tr>"]
+    clocks = _clocks([row for (_, _, metric), row in rows.items() if metric in _SCENARIO_METRICS]).strip()
+    lines = [f"<p class='note'>{clocks}</p>"] if clocks else []
+    lines.append(f"<div class='wide'><table><tr><th>scenario</th><th>mode</th>{names}</tr>")
     for scenario in sorted({run["scenario"] for run in results.runs}):
         for mode in sorted(own):
             found = [rows.get((scenario, mode, metric)) for metric in _SCENARIO_METRICS]
@@ -353,6 +366,41 @@ def _by_scenario(results: Results) -> str:
                 cells = "".join(f"<td class='number'>{_cell(row)}</td>" for row in found)
                 lines.append(f"<tr><td>{html.escape(scenario)}</td><td>{mode.upper()}</td>{cells}</tr>")
     return "\n".join([*lines, "</table></div>"])
+
+
+_CLASSES = {
+    "linearizable": "linearizable: in one order with all reads before", "regular": "regular: no acknowledged write missed",
+    "session": "no session guarantee broken", "one version": "at most 1 version behind", "one second": "at most 1 s behind",
+    "eventual": "something that was written", "answered": "any answer",
+}  # fmt: skip
+
+
+def _consistability(results: Results) -> str:
+    own = own_levels(results)
+    found: dict[tuple[bool, str, str, str], dict[str, dict[str, Any]]] = {}
+    for row in results.consistability:
+        if row["phase"] == "fault" and row["side"] == "all" and row["level"] == own[row["mode"]]:
+            found.setdefault((row["scenario"] != "all", row["scenario"], row["about"], row["mode"]), {})[row["class"]] = row
+    names = "".join(f"<th>{_CLASSES[name]}</th>" for name in CLASSES)
+    lines = [
+        "<p class='note'>Probability that a read, begun while the fault lasts, is answered and the answer is in the class: mean "
+        "over the runs and its 95 % interval, in percent. A read that got no answer is in no class. Reads at the level that "
+        f"the mode answers at unless asked for another.{_clocks(results.consistability)}</p><div class='wide'>"
+        f"<table><tr><th>fault</th><th>reads of</th><th>mode</th>{names}<th>reads</th><th>runs</th></tr>"
+    ]
+    for (_, scenario, about, mode), classes in sorted(found.items()):
+        cells = "".join(f"<td class='number'>{_probability(classes[name])}</td>" for name in CLASSES)
+        one = classes["answered"]
+        fault = "all of them" if scenario == "all" else html.escape(scenario)
+        lines.append(
+            f"<tr><td>{fault}</td><td>{about}</td><td>{mode.upper()}</td>{cells}<td class='number'>{one['asked']:,}</td>"
+            f"<td class='number'>{one['runs']}</td></tr>"
+        )
+    return "\n".join([*lines, "</table></div>"])
+
+
+def _probability(row: dict[str, Any]) -> str:
+    return _cell({"unit": "share", "mean": row["probability"], "low": row["low"], "high": row["high"], "runs": row["runs"]})
 
 
 def _runs(results: Results, links: dict[str, tuple[str, str]]) -> str:

@@ -88,7 +88,7 @@ WRITES = _table(run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, window_ns=_LONG, re
 
 KEYS = _table(
     run=_TEXT, key=_TEXT, level=_TEXT, verdict=_TEXT, operations=_LONG, delta_ns=_LONG, pairs=_LONG, conflicts=_LONG,
-    gamma_max_ns=_LONG,
+    gamma_max_ns=_LONG, gammas_ns=ArrayType(_LONG),
 )  # fmt: skip
 
 VISIBILITY = _table(run=_TEXT, key=_TEXT, level=_TEXT, age_ms=_REAL, compared=_LONG, seen=_LONG)
@@ -108,7 +108,8 @@ JUDGED = StructType(
 
 _ARROW = {
     "string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32(),
-    "array<string>": pa.list_(pa.string()), "array<array<string>>": pa.list_(pa.list_(pa.string())),
+    "array<string>": pa.list_(pa.string()), "array<bigint>": pa.list_(pa.int64()),
+    "array<array<string>>": pa.list_(pa.list_(pa.string())),
 }  # fmt: skip
 
 
@@ -131,10 +132,23 @@ SUMMARY = _table(
 
 PAIRED = _table(
     scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, pairs=_INT, ap=_REAL, cp=_REAL,
-    difference=_REAL, low=_REAL, high=_REAL,
+    difference=_REAL, low=_REAL, high=_REAL, clock_uncertainty_ms=_REAL,
 )  # fmt: skip
 
 T_VISIBILITY = _table(
     mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, compared=_LONG,
+    clock_uncertainty_ms=_REAL,
 )  # fmt: skip
 """``age_ms`` null: not reached within the ages that were seen."""
+
+HELD = _table(
+    run=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, asked=_LONG, answered=_LONG, **{"class": _TEXT}, held=_LONG,
+)  # fmt: skip
+"""How many of the reads of a run were ``asked``, ``answered``, and answered as a class of consistency asks for (``held``)."""
+
+CONSISTABILITY = _table(
+    mode=_TEXT, scenario=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, **{"class": _TEXT}, probability=_REAL,
+    low=_REAL, high=_REAL, of_answered=_REAL, whole_runs=_REAL, runs=_INT, asked=_LONG, clock_uncertainty_ms=_REAL,
+)  # fmt: skip
+"""M9: ``probability`` that a read is answered as the class asks for, the same of answered ones alone, and the share of runs in
+which no answer fell short of it."""

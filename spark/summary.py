@@ -7,7 +7,7 @@ same runs give the same interval. Only figures of runs come here, never records.
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from replicated_namesrv.spark.metrics import CATALOGUE
@@ -43,10 +43,15 @@ def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                 "mode": mode, "scenario": scenario, "level": level, "phase": phase, "side": side, "metric": metric,
                 "unit": CATALOGUE[metric].unit, "runs": len(values), "mean": sum(values) / len(values), "low": low, "high": high,
                 "minimum": min(values), "maximum": max(values), "count": sum(member["count"] for member in members),
-                "clock_uncertainty_ms": max((u for m in members if (u := m["clock_uncertainty_ms"]) is not None), default=None),
+                "clock_uncertainty_ms": _uncertainty(members),
             }
         )  # fmt: skip
     return rows
+
+
+def _uncertainty(members: Iterable[dict[str, Any]]) -> float | None:
+    """The greatest of the clocks' uncertainties; None where no figure depends on clocks."""
+    return max((known for member in members if (known := member["clock_uncertainty_ms"]) is not None), default=None)
 
 
 def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list[dict[str, Any]]:
@@ -58,6 +63,7 @@ def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list
     found: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
+    clocks: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for figure in figures:
         level = "own" if figure["level"] == own_level.get(figure["mode"]) else figure["level"]
         if level not in ("own", "all"):
@@ -66,6 +72,7 @@ def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list
             key = (scenario, level, figure["phase"], figure["side"], figure["metric"])
             schedule = (figure["scenario"], figure["seed"], figure["nodes"])
             found[key][schedule][figure["mode"]].append(figure["value"])
+            clocks[key].append(figure)
     rows = []
     for group, schedules in sorted(found.items()):
         pairs = [
@@ -81,7 +88,7 @@ def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list
                 "scenario": scenario, "level": level, "phase": phase, "side": side, "metric": metric,
                 "unit": CATALOGUE[metric].unit, "pairs": len(pairs),
                 "ap": _mean([ap for ap, _ in pairs]), "cp": _mean([cp for _, cp in pairs]),
-                "difference": _mean(differences), "low": low, "high": high,
+                "difference": _mean(differences), "low": low, "high": high, "clock_uncertainty_ms": _uncertainty(clocks[group]),
             }
         )  # fmt: skip
     return rows
@@ -95,9 +102,10 @@ SHARES = (0.99, 0.999)
 """Of reads that see a write; t-visibility is the time until so many do."""
 
 
-def t_visibility(ages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def t_visibility(ages: Iterable[dict[str, Any]], clock_uncertainty_ns: Mapping[str, int]) -> list[dict[str, Any]]:
     """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): how long after a write that share of all reads
-    see it or something newer, and stay so. The interval resamples runs; ``high_ms`` is null where some do not reach the share."""
+    see it or something newer, and stay so. The interval resamples runs; ``high_ms`` is null where some do not reach the share.
+    ``clock_uncertainty_ns`` is by run."""
     groups: dict[tuple[str, str, str], dict[str, dict[float, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
     for row in ages:
         groups[row["mode"], row["about"], row["level"]][row["run"]][row["age_ms"]] = row["compared"], row["seen"]
@@ -115,6 +123,7 @@ def t_visibility(ages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "mode": mode, "about": about, "level": level, "share": share, "age_ms": age_at(whole, share),
                     "low_ms": found[tail], "high_ms": found[len(found) - 1 - tail], "runs": len(curves),
                     "compared": sum(compared for compared, _ in whole.values()),
+                    "clock_uncertainty_ms": 2 * max(clock_uncertainty_ns[run] for run in runs) / 1e6,
                 }
             )  # fmt: skip
     return rows

@@ -71,39 +71,40 @@ def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def detections(records: DataFrame, spans: DataFrame) -> DataFrame:
-    """T_D: for each death and each node that dropped the broker afterwards, ``detected_ns`` from the death to the drop."""
+    """T_D (Chen, Toueg and Aguilera 2002): for each death and each node that dropped the broker afterwards, ``detected_ns`` from
+    the death until it did so for good: what arrives late may list the dead broker once more."""
     deaths = spans.where(F.col("state").isin(*DEAD)).select(
         "run", "broker", "life", F.col("from_ns").alias("died_ns"), "until_ns"
     )
     drops = _drops(records)
     same = ["run", "broker"]
     joined = deaths.join(drops, same).where((F.col("at_ns") >= F.col("died_ns")) & (F.col("at_ns") < F.col("until_ns")))
-    first = joined.groupBy("run", "broker", "life", "node", "died_ns").agg(F.min("at_ns").alias("at_ns"))
-    return first.select("run", "broker", "life", "node", (F.col("at_ns") - F.col("died_ns")).alias("detected_ns"))
+    last = joined.groupBy("run", "broker", "life", "node", "died_ns").agg(F.max("at_ns").alias("at_ns"))
+    return last.select("run", "broker", "life", "node", (F.col("at_ns") - F.col("died_ns")).alias("detected_ns"))
 
 
 def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFrame:
     """Drops of a broker that was alive: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns`` until
-    the next mistake of the node about this broker (null: none)."""
-    alive = spans.where(F.col("state").isin(*SERVING)).select("run", "broker", "state", "from_ns", "until_ns")
+    the next mistake of the node about this broker (null: none). Both within one life of the broker: with its end the drop
+    becomes right, and mistakes are defined where nothing fails (Chen, Toueg and Aguilera 2002)."""
+    alive = spans.where(F.col("state").isin(*SERVING)).select("run", "broker", "life", "state", "from_ns", "until_ns")
+    lives = alive.withColumn("_ends", F.max("until_ns").over(Window.partitionBy("run", "broker", "life")))
     drops = _drops(records)
-    wrong = drops.join(F.broadcast(alive), ["run", "broker"]).where(_within("at_ns"))
+    wrong = drops.join(F.broadcast(lives), ["run", "broker"]).where(_within("at_ns"))
     listed = (
         states.where(F.col("key") == "brokers")
         .select("run", "node", F.col("from_ns").alias("_listed"), F.explode(F.from_json("members", MEMBERS)).alias("m"))
         .select(F.col("run").alias("_run"), F.col("node").alias("_node"), F.col("m.name").alias("_broker"), "_listed")
     )
     again = (
-        (F.col("run") == F.col("_run")) & (F.col("node") == F.col("_node"))
-        & (F.col("broker") == F.col("_broker")) & (F.col("_listed") > F.col("at_ns"))
+        (F.col("run") == F.col("_run")) & (F.col("node") == F.col("_node")) & (F.col("broker") == F.col("_broker"))
+        & (F.col("_listed") > F.col("at_ns")) & (F.col("_listed") < F.col("_ends"))
     )  # fmt: skip
-    back = (
-        wrong.join(listed, again, "left").groupBy("run", "broker", "node", "at_ns", "state").agg(F.min("_listed").alias("_back"))
-    )
-    following = Window.partitionBy("run", "broker", "node").orderBy("at_ns")
+    back = wrong.join(listed, again, "left").groupBy("run", "broker", "life", "node", "at_ns", "state")
+    following = Window.partitionBy("run", "broker", "life", "node").orderBy("at_ns")
     recurrence = F.lead("at_ns").over(following) - F.col("at_ns")
     # A node cannot drop what it does not list, so it had listed the broker again by the next drop, seen or not.
-    return back.select(
+    return back.agg(F.min("_listed").alias("_back")).select(
         "run", "broker", "node", "at_ns", (F.col("state") == "exposed").alias("exposed"),
         F.least(F.col("_back") - F.col("at_ns"), recurrence).alias("mistake_ns"), recurrence.alias("recurrence_ns"),
     )  # fmt: skip

@@ -7,6 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from replicated_namesrv.spark.session import session
+from tests.spark import judged_runs
+from tests.spark.judged_runs import Tables, Values
+from tests.spark.metric_oracles import Run
 
 # Of JVMs that live for a minute half the CPU time goes to the optimizing compiler, which is left out for all that tests start.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -16,3 +19,21 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 def spark() -> Iterator[SparkSession]:
     with session("tests") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def drawn() -> dict[str, Run]:
+    """Random runs, by name."""
+    return judged_runs.random_runs()
+
+
+@pytest.fixture(scope="session")
+def tables(spark: SparkSession, drawn: dict[str, Run]) -> Tables:
+    """All tables of the random runs and of those told by hand."""
+    return judged_runs.judge(spark, drawn)
+
+
+@pytest.fixture(scope="session")
+def found(tables: Tables) -> Values:
+    """Their figures."""
+    return judged_runs.figures(tables)

@@ -1,13 +1,15 @@
 """What the figures mean, said as plainly as possible and as slowly as need be: each function is a definition, word for word."""
 
+import bisect
+import functools
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from replicated_namesrv.spark.divergence import Change
 from replicated_namesrv.spark.histories import NEVER, Event
-from replicated_namesrv.verify import Operation, Outcome, Verdict, check_history
 
 
 def random_history(seed: int, deletes: bool = False) -> list[Event]:
@@ -38,15 +40,34 @@ def random_history(seed: int, deletes: bool = False) -> list[Event]:
     return [event for event in events if event.kind != "get" or event.value is None or event.value in known]
 
 
-def linearizable(events: Sequence[Event]) -> bool:
-    """By the one checker, which shares no code with what is tested here."""
-    operations = [
-        Operation(
-            e.client, e.kind, "k", e.value, int(e.start_ns), None if e.end_ns == NEVER else int(e.end_ns), Outcome(e.outcome)
-        )
-        for e in events
-    ]
-    return check_history(operations).verdict is Verdict.VALID
+def linearizable(events: Iterable[Event]) -> bool:
+    """M1 (Herlihy & Wing): some order of all acknowledged operations, and of any of the unacknowledged ones, respects real time
+    and lets each read return what the last write before it wrote, or "absent" if there was none or it was a delete."""
+
+    todo = [e for e in events if e.outcome != "fail" and (e.kind != "get" or e.outcome == "ok")]
+
+    def after(value: Any, place: int) -> Any:
+        event = todo[place]
+        return (value if event.value == value else ILLEGAL) if event.kind == "get" else event.value
+
+    return legal(todo, None, after)
+
+
+ILLEGAL = object()
+
+
+def legal(todo: Sequence[Event], begin: Any, after: Callable[[Any, int], Any]) -> bool:
+    """Whether an order in real time is legal; ``after`` tells the state that the operation at a place leads to."""
+
+    @functools.cache
+    def goes_on(left: frozenset[int], state: Any) -> bool:
+        first_end = min((todo[i].end_ns for i in left), default=NEVER)
+        if all(todo[i].end_ns == NEVER for i in left):
+            return True
+        possible = ((i, after(state, i)) for i in left if todo[i].start_ns <= first_end)
+        return any(goes_on(left - {i}, then) for i, then in possible if then is not ILLEGAL)
+
+    return goes_on(frozenset(range(len(todo))), begin)
 
 
 def doubled(events: Sequence[Event], reads_earlier: float = 0.0, wider: float = 0.0) -> list[Event]:
@@ -60,39 +81,144 @@ def doubled(events: Sequence[Event], reads_earlier: float = 0.0, wider: float = 
     ]
 
 
-def _source(read: Event, events: Sequence[Event]) -> Event | None:
-    """The put it returned; a history without deletes is meant."""
-    return next((e for e in events if e.kind == "put" and e.outcome != "fail" and e.value == read.value), None)
+BEGINNING = Event(-1, "", "delete", None, -math.inf, -math.inf, "ok", False)
+"""Wrote what was there before the first write: nothing."""
+
+
+def writes_of(events: Sequence[Event]) -> list[Event]:
+    return [BEGINNING, *(e for e in events if e.kind != "get" and e.outcome != "fail")]
+
+
+def reads_of(events: Sequence[Event]) -> list[Event]:
+    return [e for e in events if e.kind == "get" and e.outcome == "ok"]
+
+
+def candidates(read: Event, events: Sequence[Event]) -> list[Event]:
+    """Writes of what it returned, the one that ended last first; of several, those that had begun. None: nobody wrote it."""
+    found = [w for w in writes_of(events) if w.value == read.value]
+    begun = [w for w in found if w.start_ns <= read.end_ns] if len(found) > 1 else found
+    return sorted(begun, key=lambda w: (w.end_ns, w.start_ns), reverse=True)
+
+
+def source(read: Event, events: Sequence[Event]) -> Event | None:
+    """The write it saw; of several the most favourable one."""
+    return next(iter(candidates(read, events)), None)
 
 
 def missed(read: Event, events: Sequence[Event]) -> list[Event]:
-    """Writes acknowledged before the read began, and begun after what it returned had been acknowledged."""
-    source = _source(read, events)
-    since = -math.inf if source is None else source.end_ns
-    return [e for e in events if e.kind == "put" and e.outcome == "ok" and e.end_ns < read.start_ns and e.start_ns > since]
+    """M6: writes acknowledged before the read began, and begun after what it returned had been acknowledged."""
+    saw = source(read, events)
+    since = -math.inf if saw is None else saw.end_ns
+    return [e for e in events if e.kind != "get" and e.outcome == "ok" and e.end_ns < read.start_ns and e.start_ns > since]
 
 
 def broken_guarantees(read: Event, events: Sequence[Event]) -> tuple[bool, bool, bool, bool]:
-    """Read your writes, monotonic reads, monotonic writes, writes follow reads."""
-    source = _source(read, events)
-    since = -math.inf if source is None else source.end_ns
+    """M10 (Terry et al.): read your writes, monotonic reads, monotonic writes, writes follow reads."""
+    saw = source(read, events)
+    since = -math.inf if saw is None else saw.end_ns
     mine = [e for e in events if e.client == read.client and e.end_ns < read.start_ns and e.outcome == "ok"]
-    seen = [w for e in mine if e.kind == "get" and (w := _source(e, events)) is not None]
+    seen = [w for e in mine if e.kind == "get" and (w := source(e, events)) is not None]
     causes = [
         cause
         for write in seen
-        for e in events
-        if e.kind == "get"
-        and e.client == write.client
-        and e.end_ns < write.start_ns
-        and (cause := _source(e, events)) is not None
+        for e in reads_of(events)
+        if e.client == write.client and e.end_ns < write.start_ns and (cause := source(e, events)) is not None
     ]
     return (
-        any(e.kind == "put" and e.start_ns > since for e in mine),
+        any(e.kind != "get" and e.start_ns > since for e in mine),
         any(w.start_ns > since for w in seen),
-        source is not None and any(w.client == source.client and w.start_ns > since for w in seen),
+        saw is not None and any(w.client == saw.client and w.start_ns > since for w in seen),
         any(cause.start_ns > since for cause in causes),
     )
+
+
+Clusters = dict[Event, list[Event]]
+"""Each write with the reads that returned it."""
+
+
+def comes_before(a: Sequence[Event], b: Sequence[Event], widened: float = 0.0) -> bool:
+    """Something of ``a`` ended before something of ``b`` began, all being widened by half of ``widened`` on either side."""
+    return any(x.end_ns + widened / 2 < y.start_ns - widened / 2 for x in a for y in b)
+
+
+def has_cycle(clusters: Clusters) -> bool:
+    """Whether the graph of what came before what, each cluster being one vertex, has one."""
+    left = [[write, *reads] for write, reads in clusters.items()]
+    while left:
+        first = [b for b in left if not any(a is not b and comes_before(a, b) for a in left)]
+        if not first:
+            return True
+        left = [b for b in left if b not in first]
+    return False
+
+
+def merged(events: Sequence[Event]) -> tuple[Clusters, list[Event]]:
+    """M2 (Lu et al.): reads merged one after the other into their writes; and those that cannot be without a cycle."""
+    clusters: Clusters = {write: [] for write in writes_of(events)}
+    anomalous = []
+    for read in sorted(reads_of(events), key=lambda e: (e.end_ns, e.op)):
+        for write in candidates(read, events):
+            if not read.end_ns < write.start_ns and not has_cycle({**clusters, write: [*clusters[write], read]}):
+                clusters[write].append(read)
+                break
+        else:
+            anomalous.append(read)
+    return clusters, anomalous
+
+
+def unique(events: Sequence[Event]) -> list[Event]:
+    """The history with a value of its own for each write, read by what was merged into it, or else sees it as the most favourable
+    one; without reads of what nobody wrote."""
+    clusters, _ = merged(events)
+    saw = {read: write for write, reads in clusters.items() for read in reads}
+    found = [e._replace(kind="put", value=_own(e)) for e in events if e.kind != "get"]
+    for read in reads_of(events):
+        write = saw.get(read) or source(read, events)
+        if write is not None:
+            found.append(read._replace(value=_own(write)))
+    return found
+
+
+def _own(write: Event) -> str | None:
+    return None if write is BEGINNING else f"{write.value} by {write.op}"
+
+
+def delta(events: Sequence[Event], atomic: bool) -> int | None:
+    """M7 (Golab, Li and Shah): least whole number by which all reads have to begin earlier; None: none will do. ``atomic``: what
+    the history is part of is linearizable, so reads of "absent" have seen what they had to."""
+    if atomic:
+        return 0
+    known = unique(events)
+    if len(reads_of(known)) < len(reads_of(events)):
+        return None
+    enough = bisect.bisect_left(range(LONGEST), True, key=lambda earlier: linearizable(doubled(known, reads_earlier=earlier)))
+    return enough if enough < LONGEST else None
+
+
+LONGEST = 220
+"""More than the time that any history here takes."""
+
+
+def gammas(events: Sequence[Event], atomic: bool) -> tuple[int, list[int], list[int]]:
+    """M8 (Golab et al.): how many pairs of clusters there are, the scores of those in conflict, and of clusters with a read that
+    ended before its write began: the least whole number by which to widen every operation, half of it on either side, so
+    that one no longer comes before the other."""
+    if atomic:
+        kept = [w for w in writes_of(events) if w.outcome == "ok" or w in [source(read, events) for read in reads_of(events)]]
+        return len(list(itertools.combinations(kept, 2))), [], []
+    known = unique(events)
+    clusters = [[BEGINNING, *(e for e in reads_of(known) if e.value is None)]]
+    for write in (e for e in known if e.kind == "put" and e.outcome != "fail"):
+        seen = [e for e in reads_of(known) if e.value == write.value]
+        if seen or write.outcome == "ok":
+            clusters.append([write, *seen])
+    pairs = list(itertools.combinations(clusters, 2))
+
+    def least(a: Sequence[Event], b: Sequence[Event]) -> int:
+        return next(w for w in itertools.count() if not (comes_before(a, b, w) and comes_before(b, a, w)))
+
+    alone = [next(w for w in itertools.count() if not comes_before(reads, [write], w)) for write, *reads in clusters]
+    return len(pairs), [score for a, b in pairs if (score := least(a, b))], [score for score in alone if score]
 
 
 def random_changes(seed: int) -> list[Change]:

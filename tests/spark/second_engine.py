@@ -100,16 +100,17 @@ CREATE TABLE episodes AS
 """
 
 _OPERATIONS = """
-CREATE TABLE operations AS
+CREATE TABLE placed AS
   WITH done AS (SELECT i.run, i.op, i.client, i.kind, i.key, i.node, r.level, coalesce(c.outcome, 'indeterminate') AS outcome,
     CASE WHEN i.kind = 'get' THEN c.value ELSE i.value END AS value, coalesce(c.node, i.node) AS answered_by,
     i.time_ns AS start_ns, c.time_ns AS end_ns
     FROM (SELECT * FROM lines WHERE record = 'invoke') i JOIN runs r USING (run)
     LEFT JOIN (SELECT * FROM lines WHERE record = 'complete') c ON i.run = c.run AND i.op = c.op)
   SELECT done.*, p.phase, coalesce(s.side, 'whole') AS side FROM done JOIN phases p ON done.run = p.run
-    AND p.phase IN ('steady', 'fault', 'heal', 'final') AND done.start_ns >= p.start_ns AND done.start_ns < p.end_ns
+    AND done.start_ns >= p.start_ns AND done.start_ns < p.end_ns
     LEFT JOIN sides s ON done.run = s.run AND s.node = answered_by AND done.start_ns >= s.start_ns AND done.start_ns < s.end_ns;
-CREATE TABLE writes AS SELECT * FROM operations WHERE kind = 'put' AND outcome = 'ok';
+CREATE TABLE operations AS SELECT * FROM placed WHERE phase <> 'settle';
+CREATE TABLE writes AS SELECT * FROM placed WHERE kind = 'put' AND outcome = 'ok';
 CREATE TABLE sourced AS SELECT r.*, w.op AS source, w.start_ns AS source_start_ns, coalesce(w.end_ns, -1) AS since_ns,
   w.client AS writer FROM operations r LEFT JOIN writes w ON r.run = w.run AND r.key = w.key AND r.value = w.value
   WHERE r.kind = 'get' AND r.outcome = 'ok';
@@ -169,7 +170,10 @@ _FIGURES = {
       monotonic_writes, count(*) FILTER (writes_follow_reads) AS writes_follow_reads FROM reads WHERE phase <> 'final' {_SETS}""",
     "final": f"""SELECT run, coalesce(level, 'all') AS level, {_WHOLE}, count(*) AS count,
       count(DISTINCT key) FILTER (behind > 0) AS lost_writes, 0 AS resurrected FROM reads WHERE phase = 'final' {_LEVELS}""",
-    "keys": f"""WITH judged AS (SELECT o.run, o.key, o.level, count(*) AS operations FROM operations o GROUP BY ALL),
+    "keys": f"""WITH judged AS (SELECT o.run, o.key, o.level, count(*) AS operations FROM placed o
+        WHERE kind = 'put' OR phase <> 'settle' GROUP BY ALL),
+      scores AS (SELECT run, quantile_cont(gamma_ns, 0.5) / 1e6 AS gamma_median, quantile_cont(gamma_ns, 0.99) / 1e6 AS gamma_p99
+        FROM conflicts GROUP BY run),
       unwritten AS (SELECT run, key, true AS hopeless FROM reads WHERE source IS NULL GROUP BY ALL),
       apart AS (SELECT run, key, count(*) AS conflicts, max(gamma_ns) AS gamma_ns, max(delta_ns) AS delta_ns,
         bool_or(delta_ns IS NULL) AS stuck FROM conflicts GROUP BY ALL),
@@ -180,10 +184,11 @@ _FIGURES = {
         FROM judged j JOIN clusters USING (run, key) LEFT JOIN apart USING (run, key) LEFT JOIN unwritten USING (run, key))
       SELECT run, coalesce(level, 'all') AS level, {_WHOLE}, sum(operations) AS count, avg(good::INT) AS linearizable_keys,
       0.0 AS unknown_keys, max(delta_ns) / 1e6 AS delta_max, sum(conflicts) / sum(pairs) AS conflict_share,
-      max(gamma_ns) / 1e6 AS gamma_max FROM each {_LEVELS}""",
+      max(gamma_ns) / 1e6 AS gamma_max, any_value(gamma_median) AS gamma_median, any_value(gamma_p99) AS gamma_p99
+      FROM each LEFT JOIN scores USING (run) {_LEVELS}""",
     "windows": f"""WITH late AS (SELECT run, write, max(start_ns - end_ns) AS window_ns FROM missed GROUP BY ALL),
       seen AS (SELECT w.*, coalesce(window_ns, 0) AS window_ns FROM writes w LEFT JOIN late ON w.run = late.run AND w.op = write
-        WHERE EXISTS (FROM sourced r WHERE r.run = w.run AND r.key = w.key AND r.start_ns >= w.end_ns))
+        WHERE w.phase <> 'settle' AND EXISTS (FROM sourced r WHERE r.run = w.run AND r.key = w.key AND r.start_ns >= w.end_ns))
       SELECT {_BY_ALL}, count(*) AS count, quantile_cont(window_ns, 0.5) / 1e6 AS window_median,
       quantile_cont(window_ns, 0.99) / 1e6 AS window_p99, max(window_ns) / 1e6 AS window_max FROM seen {_SETS}""",
     "operations": f"""WITH asked AS (SELECT o.*, outcome = 'ok' AS ok, end_ns - start_ns AS took, deadline_ns FROM operations o

@@ -12,7 +12,7 @@ def test_mean_divergence_never_exceeds_one() -> None:
     runs = [{"run": run, "mode": "ap"} for run in ("a", "b")]
     curve = [{"run": run, "at_s": number / 20, "divergence": 1.0} for run in ("a", "b") for number in range(40)]
     faults = [{"run": run, "steady_s": -1.0, "end_s": 1.0, "until_s": 4.0} for run in ("a", "b")]
-    results = Results(runs, [], [], [], [], [], curve, faults, [], [], [], {})
+    results = Results(runs, [], [], [], [], [], [], curve, faults, [], [], [], {})
     canvas = Figure()
     axes = canvas.add_subplot()
     assert set(figures._divergence([axes], results)) == {"a", "b"}

@@ -3,7 +3,8 @@
 import pytest
 
 from replicated_namesrv.spark.histories import NEVER, Event, judge
-from tests.spark.oracles import broken_guarantees, doubled, linearizable, missed, random_history
+from replicated_namesrv.spark.judgements import verdict
+from tests.spark.oracles import broken_guarantees, delta, doubled, gammas, linearizable, merged, missed, random_history, unique
 
 SEEDS = range(1500)
 
@@ -33,6 +34,42 @@ def test_staleness_and_sessions_are_what_they_mean(seed: int) -> None:
                 assert read.age_ns == event.start_ns - min(write.end_ns for write in behind)
             found = (read.read_your_writes, read.monotonic_reads, read.monotonic_writes, read.writes_follow_reads)
             assert found == broken_guarantees(event, events), f"seed {one}, operation {read.op}"
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_verdicts_anomalies_and_distances_are_what_they_mean(deletes: bool) -> None:
+    """M1, M2, M7, M8: by all orders, by graphs, by trying every shift and every widening."""
+    scored = 0
+    for seed in range(400):
+        events = random_history(seed, deletes)
+        legal = linearizable(events)
+        assert (verdict(events) == "valid") == legal, f"seed {seed}"
+        judgement = judge(events, atomic=legal)
+        anomalous = set() if legal else {read.op for read in merged(events)[1]}
+        assert {read.op for read in judgement.reads if read.anomalous} == anomalous, f"seed {seed}"
+        pairs, scores, early = gammas(events, legal)
+        distance = judgement.distance
+        assert (distance.pairs, distance.conflicts) == (pairs, len(scores)), f"seed {seed}"
+        assert distance.gammas_ns == sorted(scores + early), f"seed {seed}"
+        assert distance.gamma_max_ns == max([*scores, *early], default=0)
+        assert distance.delta_ns == delta(events, legal), f"seed {seed}"
+        scored += bool(scores)
+    assert scored > 40
+
+
+def test_with_deletes_distances_are_upper_bounds() -> None:
+    """Moving or widening by what is found is enough: reads of "absent" need no more than the writes they were attributed to."""
+    moved = 0
+    for seed in range(700):
+        events = random_history(seed, deletes=True)
+        distance = judge(events, atomic=linearizable(events)).distance
+        assert len(unique(events)) == len([e for e in events if e.kind != "get" or e.outcome == "ok"])
+        if distance.gamma_max_ns:
+            assert linearizable(doubled(events, wider=distance.gamma_max_ns)), f"seed {seed}"
+            if distance.delta_ns:
+                moved += 1
+                assert linearizable(doubled(events, reads_earlier=distance.delta_ns)), f"seed {seed}"
+    assert moved > 50
 
 
 def test_without_an_anomaly_means_linearizable() -> None:

@@ -1,0 +1,413 @@
+"""Every figure of single runs as its definition says it, in a few lines of plain Python over the records of one run.
+
+Nothing here is shared with the analysis but the shape of an event. What is measured of single things comes with its read level,
+phase and side; ``all`` where it has none. Times are whole units.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Any
+
+from replicated_namesrv.spark.divergence import Change
+from replicated_namesrv.spark.histories import NEVER, Event
+from tests.spark import oracles
+from tests.spark.oracles import missed, source
+from tests.spark.random_runs import NODES, SAMPLE_HOLDS, STANDSTILL, Row
+
+JUDGED = ("steady", "fault", "heal")
+ASKED = ("put", "get", "delete", "route")
+ALIVE, GONE = ("serving", "exposed", "safe"), ("dead", "silent")
+FOREVER = 10**9
+LATE_MAX = 6
+
+Found = Iterator[tuple[str, str, str, Any]]
+"""Level, phase, side, and what was measured of one thing."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation joined with what became of it."""
+
+    op: int
+    client: str
+    kind: str
+    key: str
+    level: str
+    phase: str
+    side: str
+    start: int
+    end: int | None
+    outcome: str
+    value: str | None
+    names: dict[str, str]
+    bound: str | None
+    """The node that the client asked; None: it chose for itself."""
+    probe: int | None
+    topics: list[str]
+
+    def event(self, kind: str, value: str | None) -> Event:
+        end = NEVER if self.end is None or self.outcome == "indeterminate" else self.end
+        return Event(self.op, self.client, kind, value, self.start, end, self.outcome, self.phase == "final")
+
+
+class Run:
+    """The records of one run, and what follows at once from them."""
+
+    def __init__(self, rows: list[Row], level: str, interval: int) -> None:
+        self.rows, self.level, self.interval = rows, level, interval
+        self.marks: dict[str, int] = {row["phase"]: row["time_ns"] for row in self.of("phase")}
+        self.histories = cache(self._histories)
+
+    def of(self, record: str, **same: Any) -> list[Row]:
+        return [row for row in self.rows if row["record"] == record and all(row.get(k) == v for k, v in same.items())]
+
+    def phase_of(self, at: int) -> str:
+        return [phase for phase, begin in self.marks.items() if begin <= at][-1]
+
+    def side_of(self, node: str | None, at: int) -> str:
+        """By the latest change of who can talk with whom."""
+        if node is None:
+            return "none"
+        changes = [row["sides"] for row in self.of("fault") if row["time_ns"] <= at]
+        part = next(part for part in changes[-1] if node in part) if changes else NODES
+        return "whole" if len(part) == len(NODES) else "majority" if 2 * len(part) > len(NODES) else "minority"
+
+    @cached_property
+    def ops(self) -> list[Op]:
+        ends, found = {row["op"]: row for row in self.of("complete")}, []
+        for row in self.of("invoke"):
+            end = ends.get(row["op"], {"outcome": "indeterminate"})
+            start, node = row["time_ns"], end.get("node") or row.get("node")
+            value = end.get("value") if row["kind"] == "get" else row.get("value")
+            names = {m["name"]: m["version"] for m in json.loads(end.get("members") or "[]")}
+            found.append(
+                Op(
+                    row["op"], row["client"], row["kind"], row["key"], row["level"] or self.level, self.phase_of(start),
+                    self.side_of(node, start), start, end.get("time_ns"), end["outcome"], value, names, row["node"],
+                    row["probe"], row["topics"] or [],
+                )
+            )  # fmt: skip
+        return found
+
+    def known_states(self) -> list[Change]:
+        """What each node is known to answer: from an answer to the next look at it, unless the observer stood still; and
+        nothing from an unanswered question on."""
+        changes = []
+        for node in NODES:
+            looks = self.of("observe", node=node)
+            moments = [row["time_ns"] if row["answered"] else row["asked_ns"] for row in looks]
+            for row, start, end in zip(looks, moments, moments[1:], strict=False):
+                if row["answered"] and end - start <= STANDSTILL:
+                    names = frozenset(f"{m['name']}@{m['version']}" for m in json.loads(row["members"]))
+                    changes.append(Change(node, start, end, names))
+        return changes
+
+    @cached_property
+    def divergence(self) -> dict[int, tuple[float, float, int]]:
+        """M14: by moment at which anything is known, the greatest divergence of two nodes, what of it is resolved, and how many
+        nodes are known."""
+        changes, found = self.known_states(), {}
+        # Between two moments at which anything changes nothing does.
+        for at, until in pairwise(sorted({moment for change in changes for moment in (change.from_ns, change.until_ns)})):
+            known = oracles.divergence_at(changes, at)
+            if known is not None:
+                resolved = oracles.resolved_divergence_at(changes, at, 2 * self.interval) if known[0] else 0.0
+                found.update(dict.fromkeys(range(at, until), (known[0], resolved, known[1])))
+        return found
+
+    def stretches(self, wanted: Callable[[int], bool]) -> list[tuple[int, int]]:
+        """Longest spans of moments for which it holds."""
+        good = {at for at in self.divergence if wanted(at)}
+        begins, ends = sorted(a for a in good if a - 1 not in good), sorted(a + 1 for a in good if a + 1 not in good)
+        return list(zip(begins, ends, strict=True))
+
+    def broker_states(self, broker: str) -> list[tuple[int, int, Row]]:
+        mine = self.of("truth", broker=broker)
+        ends = [row["time_ns"] for row in mine[1:]] + [FOREVER]
+        return [(row["time_ns"], end, row) for row, end in zip(mine, ends, strict=True)]
+
+    @cached_property
+    def brokers(self) -> list[str]:
+        return sorted({row["broker"] for row in self.of("truth")})
+
+    def levels(self, kind: str, key: str) -> set[str]:
+        return {op.level for op in self.ops if op.kind == kind and op.key == key and op.phase not in ("settle", "end")}
+
+    def keys(self, kind: str) -> list[tuple[str, str]]:
+        """Keys (topics) that were read, each with every level that it was read at."""
+        names = sorted({op.key for op in self.ops if op.kind == kind})
+        return [(name, level) for name in names for level in sorted(self.levels(kind, name)) if self.histories(kind, name, level)]
+
+    def _histories(self, kind: str, key: str, level: str) -> list[list[Event]]:
+        """All writes of the key, and the reads of that level; of a topic a history for each of its brokers."""
+        reads = [o for o in self.ops if (o.kind, o.key, o.level) == (kind, key, level) and o.phase not in ("settle", "end")]
+        if kind == "get":
+            writes = [o.event(o.kind, o.value) for o in self.ops if o.kind in ("put", "delete") and o.key == key]
+            return [[*writes, *(o.event("get", o.value) for o in reads)]]
+        found = []
+        for broker in self.brokers:
+            changes = self.changes(broker, key)
+            if any(event.kind == "put" for event in changes):
+                found.append([*changes, *(o.event("get", o.names.get(broker)) for o in reads)])
+        return found
+
+    def changes(self, broker: str, topic: str) -> list[Event]:
+        """What happened to the registration of a broker of which every change is known."""
+        states, group = self.broker_states(broker), broker.split("/")[0]
+        late = self.late_copies(broker)
+        alone = [name for name in self.brokers if name.split("/")[0] == group] == [broker]
+        if any(row["state"] == "exposed" for _, _, row in states) or not alone or len(late) > LATE_MAX:
+            return []
+        kinds = {"register": "put", "unregister": "delete"}
+        mine = [o for o in self.ops if o.key == broker and topic in o.topics]
+        found = [o.event(kinds[o.kind], o.value) for o in mine if o.kind in kinds]
+        unknown: list[tuple[str, str | None, int]] = []
+        unknown += [("delete", None, start) for start, _, row in states if row["state"] in GONE and topic in row["topics"]]
+        for copy in (copy for copy in late if topic in copy.topics):
+            unknown += [("put", copy.value, copy.start), ("delete", None, copy.start)]
+        number = -2
+        for kind, value, start in unknown:
+            number -= 1
+            found.append(Event(number, "the cluster", kind, value, start, NEVER, "indeterminate", False))
+        return found
+
+    def late_copies(self, broker: str) -> list[Op]:
+        """Registrations of unknown outcome of the version with which the life ended in which they were sent."""
+        states, found = self.broker_states(broker), []
+        for copy in (o for o in self.ops if o.kind == "register-copy" and o.key == broker and o.outcome == "indeterminate"):
+            lives = [row["life"] for start, end, row in states if start <= copy.start < end]
+            ends = [r for _, _, r in states if lives == [r["life"]] and r["state"] in (*GONE, "stopping")]
+            if ends and ends[-1]["version"] == copy.value:
+                found.append(copy)
+        return found
+
+
+def reads_of(run: Run, kind: str, measure: Callable[[Event, list[Event]], Any], together: Callable[[list[Any]], Any]) -> Found:
+    """Each answered read before ``final``: of a look-up, ``together`` of its brokers."""
+    for key, level in run.keys(kind):
+        for op in (o for o in run.ops if (o.kind, o.key, o.level, o.outcome) == (kind, key, level, "ok") and o.phase in JUDGED):
+            values = [measure(e, events) for events in run.histories(kind, key, level) for e in events if e.op == op.op]
+            yield level, op.phase, op.side, together(values)
+
+
+def behind(read: Event, events: list[Event]) -> int | None:
+    """M6; None: nobody wrote what it returned."""
+    return None if source(read, events) is None else len(missed(read, events))
+
+
+def lag(read: Event, events: list[Event]) -> float | None:
+    """Time since the acknowledgement of the first write that it missed."""
+    return None if source(read, events) is None else max((read.start_ns - w.end_ns for w in missed(read, events)), default=0)
+
+
+def worst_lag(lags: list[float | None]) -> float | None:
+    """Of a look-up: of its stalest broker; None: nobody wrote one of its versions, and the others are fresh."""
+    stale = [value for value in lags if value]
+    return max(stale) if stale else None if None in lags else 0
+
+
+def anomalous(run: Run, kind: str, key: str, level: str) -> set[int]:
+    """M2: numbers of the reads that cannot be merged; of look-ups in any of their brokers' histories."""
+    histories = run.histories(kind, key, level)
+    if is_linearizable(run, kind, key, level):
+        return set()
+    return {read.op for events in histories for read in oracles.merged(events)[1]}
+
+
+def is_linearizable(run: Run, kind: str, key: str, level: str) -> bool:
+    """M1. A look-up reads all brokers of its topic at once."""
+    histories = run.histories(kind, key, level)
+    if kind == "get":
+        return oracles.linearizable(histories[0])
+
+    todo: list[tuple[Event, Any]] = []
+    """Operations with what they wrote of which broker, or told of all of them."""
+    for place, events in enumerate(histories):
+        todo += [(e, (place, e.value)) for e in events if e.kind != "get" and e.outcome != "fail"]
+    for reads in zip(*(oracles.reads_of(events) for events in histories), strict=True):
+        todo.append((reads[0], tuple(read.value for read in reads)))
+
+    def after(state: tuple[str | None, ...], place: int) -> Any:
+        event, said = todo[place]
+        if event.kind == "get":
+            return state if said == state else oracles.ILLEGAL
+        return (*state[: said[0]], said[1], *state[said[0] + 1 :])
+
+    return oracles.legal([event for event, _ in todo], (None,) * len(histories), after)
+
+
+def windows(run: Run, kind: str) -> Found:
+    """M4: from each acknowledged write to the begin of the last read of something older, if it was read at all afterwards."""
+    ops = {op.op: op for op in run.ops}
+    for key, level in run.keys(kind):
+        for events in run.histories(kind, key, level):
+            reads = oracles.reads_of(events)
+            for write in (e for e in events if e.kind != "get" and e.outcome == "ok"):
+                if ops[write.op].phase not in ("settle", "end") and any(read.start_ns >= write.end_ns for read in reads):
+                    old = [r.start_ns - write.end_ns for r in reads if source(r, events) and write in missed(r, events)]
+                    yield level, ops[write.op].phase, ops[write.op].side, max(old, default=0)
+
+
+def visibility(run: Run, kind: str, bin_of: Callable[[float], float]) -> dict[tuple[str, float], tuple[int, int]]:
+    """M5: by level and the bin of the time between them pairs of an acknowledged write and a later read, and how many of these
+    saw the write or something that is not older."""
+    found: dict[tuple[str, float], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for key, level in run.keys(kind):
+        for events in run.histories(kind, key, level):
+            for read in (r for r in oracles.reads_of(events) if not r.final and source(r, events)):
+                for write in (e for e in events if e.kind != "get" and e.outcome == "ok" and e.end_ns < read.start_ns):
+                    age = bin_of(read.start_ns - write.end_ns)
+                    pairs, seen = found[level, age]
+                    found[level, age] = pairs + 1, seen + (write not in missed(read, events))
+    return dict(found)
+
+
+def final_keys(run: Run, kind: str, is_so: Callable[[Event, list[Event]], bool]) -> Iterator[tuple[str, str, bool]]:
+    """M19: of each key and level, whether it is so of any answered final read; nothing of keys without one."""
+    for key, level in run.keys(kind):
+        found = [is_so(e, h) for h in run.histories(kind, key, level) for e in oracles.reads_of(h) if e.final]
+        if found:
+            yield level, key, any(found)
+
+
+def is_resurrected(read: Event, events: list[Event]) -> bool:
+    return read.value is not None and any(write.value is None for write in missed(read, events))
+
+
+CLASSES: dict[str, Callable[[Event, list[Event]], bool]] = {
+    "regular": lambda read, events: behind(read, events) == 0,
+    "one version": lambda read, events: behind(read, events) in (0, 1),
+    "eventual": lambda read, events: source(read, events) is not None,
+    "answered": lambda read, events: True,
+}
+
+
+def classes(run: Run, kind: str, second: int) -> Iterator[tuple[str, str, str, dict[str, bool]]]:
+    """M9: of each read of a judged key, which classes its answer is in."""
+    for key, level in run.keys(kind):
+        histories, bad = run.histories(kind, key, level), anomalous(run, kind, key, level)
+        for op in (o for o in run.ops if (o.kind, o.key, o.level) == (kind, key, level) and o.phase in JUDGED):
+            own = [(e, h) for h in histories for e in h if e.op == op.op and op.outcome == "ok"]
+            found = {name: bool(own) and all(holds(e, h) for e, h in own) for name, holds in CLASSES.items()}
+            # Of look-ups all versions of all brokers count.
+            behind_by = [behind(e, h) for e, h in own]
+            found["one version"] = bool(own) and None not in behind_by and sum(b for b in behind_by if b is not None) <= 1
+            found["linearizable"] = bool(own) and op.op not in bad
+            found["session"] = found["eventual"] and not any(any(oracles.broken_guarantees(e, h)) for e, h in own)
+            late = worst_lag([lag(e, h) for e, h in own])
+            found["one second"] = found["eventual"] and late is not None and late <= second
+            yield level, op.phase, op.side, found
+
+
+def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str], str, str, int]]:
+    """M17: time between successes of one kind at one node: who, phase, side, how long."""
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    begin, last = run.marks["steady"], run.marks["final"]
+    fault, heal = run.marks.get("fault", FOREVER), run.marks.get("heal", FOREVER)
+    for op in run.ops:
+        if op.phase in JUDGED:
+            ends = [op.end] if op.end is not None and op.outcome == "ok" and begin <= op.end <= last else []
+            groups[op.level, op.kind, op.bound or "any"].extend(ends)
+    for who, ends in groups.items():
+        for start, end in pairwise(sorted([begin, *ends, last])):
+            phase = "fault" if start < heal and end > fault else "heal" if start >= heal else "steady"
+            node = None if who[2] == "any" else who[2]
+            yield who, phase, run.side_of(node, max(start, fault) if phase == "fault" else start), end - start
+
+
+def look_ups(run: Run) -> Iterator[tuple[Op, set[str], set[str]]]:
+    """Answered look-ups, with the brokers that must be in the answer, and those that may."""
+    for op in run.ops:
+        if op.kind == "route" and op.outcome == "ok" and op.phase in JUDGED and op.end is not None:
+            must, may = set(), set()
+            for broker in run.brokers:
+                at = [_place(run, broker, op.key, moment) for moment in range(op.start, op.end)]
+                must |= {broker} if all(place == "must" for place in at) else set()
+                # A broker that changes its topics answers for the old ones until the change is acknowledged.
+                changed = any(
+                    op.key in before["topics"] and now["state"] in ALIVE and op.start <= now["time_ns"] < op.end
+                    for before, now in pairwise(run.of("truth", broker=broker))
+                )
+                may |= {broker} if changed or any(at) else set()
+            yield op, must, may
+
+
+def _place(run: Run, broker: str, topic: str, moment: int) -> str | None:
+    """must, may or None: what the broker is to the topic at this moment."""
+    states = [row for start, _, row in run.broker_states(broker) if start <= moment]
+    if not states:
+        return None
+    here, before = topic in states[-1]["topics"], len(states) > 1 and topic in states[-2]["topics"]
+    if states[-1]["state"] in ALIVE:
+        return "must" if here else None
+    return "may" if states[-1]["state"] in ("starting", "stopping") and (here or before) else None
+
+
+def detections(run: Run) -> list[int]:
+    """T_D: from each death to the last drop by each node while it lasted."""
+    found = []
+    for broker in run.brokers:
+        for start, end, row in run.broker_states(broker):
+            for node in NODES:
+                drops = [d["time_ns"] for d in run.of("expiry", broker=broker, node=node) if start <= d["time_ns"] < end]
+                if row["state"] in GONE and drops:
+                    found.append(max(drops) - start)
+    return found
+
+
+def mistakes(run: Run) -> Iterator[tuple[bool, int | None, int | None]]:
+    """Drops of the living: of one that was exposed; T_M, until listed again; T_MR, until the next by this node in this life."""
+    for broker in run.brokers:
+        for node in NODES:
+            drops = [d["time_ns"] for d in run.of("expiry", broker=broker, node=node)]
+            spans = [span for span in run.broker_states(broker) if span[2]["state"] in ALIVE]
+            wrong = [(at, row) for at in drops for start, end, row in spans if start <= at < end]
+            for at, row in wrong:
+                same = [span for span in spans if span[2]["life"] == row["life"]]
+                later = [other - at for other, its in wrong if other > at and its["life"] == row["life"]]
+                back = [seen - at for seen in _listings(run, node, broker) if at < seen < max(end for _, end, _ in same)]
+                recurrence = min(later, default=None)
+                yield row["state"] == "exposed", min([*back[:1], *later], default=None), recurrence
+
+
+def _listings(run: Run, node: str, broker: str) -> list[int]:
+    """When a node was seen to begin an answer that lists the broker, in order."""
+    looks = run.of("observe", node=node)
+    states = [look["members"] if look["answered"] else None for look in looks]
+    moments = [look["time_ns"] if look["answered"] else look["asked_ns"] for look in looks]
+    found = []
+    for place, members in enumerate(states):
+        follows = place and states[place - 1] == members and moments[place] - moments[place - 1] <= STANDSTILL
+        if members and f'"{broker}"' in members and not follows:
+            found.append(moments[place])
+    return found
+
+
+def leaders(run: Run) -> Iterator[int]:
+    """M18: by moment from the first sample that tells a role to the last, and at which any sample speaks: how many nodes believed
+    to lead by their latest one."""
+    samples = run.of("status")
+    spans = []
+    for mine in ([s for s in samples if s["node"] == node] for node in NODES):
+        ends = [s["time_ns"] for s in mine[1:]] + [s["time_ns"] for s in mine[-1:]]
+        spans += [(s, s["time_ns"], min(end, s["time_ns"] + SAMPLE_HOLDS)) for s, end in zip(mine, ends, strict=True)]
+    told = [span for span in spans if span[0]["role"] is not None]
+    for at in range(min((start for _, start, _ in told), default=0), max((end for _, _, end in told), default=0)):
+        speaking = [s for s, start, end in spans if start <= at < end]
+        if speaking:
+            yield sum(s["role"] == "leader" and s["answered"] for s in speaking)
+
+
+def probes(run: Run) -> Found:
+    """M3: of each probe with two answers or more, whether they were the same."""
+    groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
+    for op in run.ops:
+        if op.probe is not None and op.outcome == "ok" and op.phase in JUDGED and op.kind in ("get", "route"):
+            groups[op.level, op.phase, op.kind, op.key, op.probe].append(op.names if op.kind == "route" else op.value)
+    for (level, phase, *_), answers in groups.items():
+        if len(answers) > 1:
+            yield level, phase, "all", float(all(answer == answers[0] for answer in answers))
