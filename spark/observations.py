@@ -104,8 +104,10 @@ def convergence(episodes_table: DataFrame, segments_table: DataFrame, phases_tab
     late = episodes_table.where("resolved").join(F.broadcast(heal), "run").where(F.col("end_ns") > F.col("heal_ns"))
     ends = late.groupBy("run", "key").agg(F.max("end_ns").alias("_end"))
     then, after = F.col("end_ns") == F.col("_end"), F.col("start_ns") >= F.col("_end")
-    seen = segments_table.join(F.broadcast(ends), ["run", "key"], "left").groupBy("run", "key", "_end").agg(
-        F.max(F.when(then, F.col("nodes_known"))).alias("_then"), F.max(F.when(after, F.col("nodes_known"))).alias("_after")
+    seen = (
+        segments_table.join(F.broadcast(ends), ["run", "key"], "left")
+        .groupBy("run", "key", "_end")
+        .agg(F.max(F.when(then, F.col("nodes_known"))).alias("_then"), F.max(F.when(after, F.col("nodes_known"))).alias("_after"))
     )
     waited = F.when(F.col("_end").isNull(), F.lit(0)).when(F.col("_after") >= F.col("_then"), F.col("_end") - F.col("heal_ns"))
     return seen.join(F.broadcast(heal), "run").select("run", "key", waited.alias("converged_ns"))
