@@ -126,9 +126,7 @@ def _terminable() -> Iterator[None]:
     def end(number: int, _: FrameType | None) -> None:
         for one in before:
             signal.signal(one, lambda *_: None)  # not SIG_IGN: of a signal that is pending already Python would complain
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        sys.exit(128 + number)
+        sys.exit(128 + number)  # a KeyboardInterrupt would be written about by the library that talks to the JVM
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -6,14 +6,16 @@ which is nothing that a user asked for; of a failure the last of it is told.
 """
 
 import contextlib
+import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -57,12 +59,14 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
         try:
             with _told(folder / "jvm.log"):
                 if master is not None:
+                    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what failed is raised, and told once
                     _set_environment(master, folder)
                     conf.setMaster(master).setAll(list(_embedded(folder, memory).items()))
                     with (folder / "jvm.log").open("wb") as said:
                         gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
                         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
-                spark = SparkSession.builder.config(conf=conf).getOrCreate()
+                with _own_handler():
+                    spark = SparkSession.builder.config(conf=conf).getOrCreate()
                 spark.sparkContext.setLogLevel("ERROR")
                 yield spark
         finally:
@@ -70,6 +74,16 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _restore(before)
+
+
+@contextmanager
+def _own_handler() -> Iterator[None]:
+    """Control-C stays what it was. Spark's own handler asks the JVM from within whatever was interrupted, which may be a question
+    to the JVM; leaving the session ends all jobs anyway."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if current_thread() is main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def _embedded(folder: Path, memory: str) -> dict[str, str]:
