@@ -372,6 +372,12 @@ class LeaseTable:
         """A renewal was accepted or a registration applied."""
         self._accepted[key] = (epoch, now_ms)
 
+    def _meet(self, lease: Lease, now_ms: float) -> None:
+        """A registration of this leader's time has been applied, though ``heard`` may not have been called yet. What is known of the
+        broker is of an earlier life."""
+        if not self._is_older(lease) and self._accepted.get(lease.key, (0, 0.0))[0] != lease.epoch:
+            self._accepted[lease.key] = (lease.epoch, now_ms)
+
     def came_back(self, key: Key, epoch: int, node: str, registered_ms: float) -> bool:
         """Whether since then another connection of this life of the broker came to a node, but for ``node``, that had one."""
         records = (other.records.get(key) for name, other in self._nodes.items() if name != node)
@@ -396,6 +402,7 @@ class LeaseTable:
         silent_nodes = {name: self._nodes[name] for name in self.silent_nodes(now_ms)}
         found = []
         for lease in leases:
+            self._meet(lease, now_ms)
             verdict = self._verdict(lease, silent_nodes, now_ms)
             if verdict is not None:
                 found.append(Expiry(lease.key, lease.epoch, verdict))
@@ -492,7 +499,10 @@ class LeaseTable:
         """What a successor has to know: ages of brokers, and of nodes that cannot be heard."""
         if not self.is_ready:
             return []
-        found = [(lease.key, max(0, int(now_ms - self.newest_ms(lease)))) for lease in leases]
+        found = []
+        for lease in leases:
+            self._meet(lease, now_ms)
+            found.append((lease.key, max(0, int(now_ms - self.newest_ms(lease)))))
         for name, node in self._nodes.items():
             age_ms = 0 if name == self._own else max(0, int(now_ms - self._last_heard(name, node)))
             found.append((("", name), age_ms))

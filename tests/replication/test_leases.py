@@ -317,3 +317,17 @@ def test_a_connection_lost_before_nobody_led_counts() -> None:
     leader.lists(n1=(entry(LOST, 21_000, 20_800),), n2=(), n3=())
     leader.run(250)
     assert leader.due() == [Expiry(KEY, 7, True)]
+
+
+@pytest.mark.parametrize("known", [(), (entry(KNOWN, 60_000, epoch=0),), (entry(HELD, 60_000, epoch=6),)])
+def test_a_registration_of_its_time_is_not_silent_before_the_leader_has_taken_note(known: tuple[Entry, ...]) -> None:
+    """A report that has it judge all brokers may come between the two."""
+    leader = Leader()
+    leader.table.succeed(4, 6, leader.now_ms)
+    leader.lists(n1=(), n2=known, n3=())
+    leader.run(60_000)
+    assert leader.due() == []
+    leader.run(9_900)
+    assert leader.due() == []
+    leader.run(200)
+    assert leader.due() == [Expiry(KEY, 7, False)]
