@@ -373,8 +373,8 @@ class LeaseTable:
         self._accepted[key] = (epoch, now_ms)
 
     def _meet(self, lease: Lease, now_ms: float) -> None:
-        """A registration of this leader's time has been applied, though ``heard`` may not have been called yet. What is known of the
-        broker is of an earlier life."""
+        """A registration of this leader's time has been applied, though ``heard`` may not have been called yet. What is known of
+        the broker is of an earlier life."""
         if not self._is_older(lease) and self._accepted.get(lease.key, (0, 0.0))[0] != lease.epoch:
             self._accepted[lease.key] = (lease.epoch, now_ms)
 
