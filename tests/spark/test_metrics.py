@@ -1,8 +1,11 @@
 """Every figure of the catalogue on many small random runs, judged at once, against its definition in plain Python.
 
-Which runs is fixed, so that what fails once fails again: ANALYSIS_RUNS says how many, ANALYSIS_FIRST the number of the first.
+Which runs is fixed, so that what fails once fails again: ANALYSIS_RUNS says how many, ANALYSIS_FIRST the number of the first. More
+than 2,000 at once need more memory than the session has:
 
-    ANALYSIS_RUNS=20000 ./namesrv test tests/spark/test_metrics.py
+    for first in 0 2000 4000; do
+      ANALYSIS_RUNS=2000 ANALYSIS_FIRST=$first ./namesrv test tests/spark/test_metrics.py
+    done
 """
 
 from collections import defaultdict
