@@ -157,6 +157,11 @@ class Membership:
         known, version = self.known.get(peer, 0), self._node.config.command_version
         self._node.environment.send(peer, Greeting(identity.incarnation, identity.state, founders, known, version))
 
+    def correct(self, peer: str) -> None:
+        """``peer`` speaks to another incarnation than this one: what it was told got lost. At most once a heartbeat."""
+        if self._greet_at.get(peer, 0.0) <= self._node.environment.now():
+            self.greet(peer)
+
     def tick(self, now: float) -> None:
         """Greet whom we do not know yet, and everybody while the cluster is being founded."""
         for peer in self._node.connected_peers():

@@ -173,6 +173,7 @@ class RaftNode:
             membership.on_greeting(peer, message)
         elif message.destination != self.incarnation or not membership.formed:
             self.counters["other_incarnation"] += 1
+            membership.correct(peer)
         elif membership.known.get(peer) != message.source:
             self.counters["other_incarnation"] += 1
             membership.greet(peer)

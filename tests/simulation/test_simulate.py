@@ -33,6 +33,11 @@ def test_a_few_seeds(nodes: int) -> None:
     judge([run(Scenario(seed, nodes, duration_s=10.0)) for seed in range(2)])
 
 
+def test_a_node_that_lost_its_disk_and_its_greeting_is_found() -> None:
+    """A peer went on speaking to the incarnation that was gone, since the greeting of the next one had been lost."""
+    judge([run(Scenario(144053115))])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_fixed_seeds() -> None:

@@ -1,7 +1,7 @@
 """Every figure of the catalogue on many small random runs, judged at once, against its definition in plain Python.
 
-Which runs is fixed, so that what fails once fails again: ANALYSIS_RUNS says how many, ANALYSIS_FIRST the number of the first. More
-than 2,000 at once need more memory than the session has:
+Which runs is fixed, so that what fails once fails again: ANALYSIS_RUNS says how many, ANALYSIS_FIRST the number of the first.
+More than 2,000 at once need more memory than the session has:
 
     for first in 0 2000 4000; do
       ANALYSIS_RUNS=2000 ANALYSIS_FIRST=$first ./namesrv test tests/spark/test_metrics.py
