@@ -88,11 +88,19 @@ class Broker:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the part."""
-    parser.add_argument("--only", default=",".join(SCENARIOS), help=f"some of {','.join(SCENARIOS)} (default all)")
+    parser.add_argument("--only", type=_scenarios, default=list(SCENARIOS), help=f"some of {','.join(SCENARIOS)} (default all)")
     parser.add_argument("--changes", type=int, default=1_000, help="changes to measure at each node (default 1000)")
     parser.add_argument("--brokers", type=int, default=1_000, help="brokers that renew (default 1000)")
     parser.add_argument("--mass-brokers", type=int, default=300, help="brokers that return at once (default 300)")
     parser.add_argument("--json", metavar="FILE", help="write every figure there as well")
+
+
+def _scenarios(text: str) -> list[str]:
+    """Names with commas between them. Raises ArgumentTypeError for one that is none."""
+    names = text.split(",")
+    if unknown := sorted(set(names) - set(SCENARIOS)):
+        raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
+    return names
 
 
 async def say(client: RemotingClient, address: str, request: RemotingCommand, timeout_ms: int = 10_000) -> float:
@@ -232,7 +240,7 @@ def run(arguments: argparse.Namespace) -> int:
         "mass": partial(mass, brokers=arguments.mass_brokers),
     }
     figures: dict[str, float] = {}
-    for name in arguments.only.split(","):
+    for name in arguments.only:
         with group("cp", "cp") as nodes:
             wait_for(lambda nodes=nodes: nodes.roles().count("leader") == 1, "a leader")  # type: ignore[misc]
             found = asyncio.run(measures[name](nodes))

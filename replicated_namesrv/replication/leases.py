@@ -392,6 +392,7 @@ class LeaseTable:
     def forget(self, key: Key) -> None:
         """The registration ended."""
         self._accepted.pop(key, None)
+        self._credited.pop(key, None)
         for node in self._nodes.values():
             node.records.pop(key, None)
 
@@ -428,8 +429,7 @@ class LeaseTable:
     def _may_be_held(self, lease: Lease, now_ms: float) -> bool:
         """Whether a process that ended held it, for all that is known, and one that began since is yet to hear it."""
         assert self._granted_ms is not None
-        assert self._predecessor is not None
-        if lease.epoch > self._predecessor[1] or now_ms > self._granted_ms + lease.timeout_ms:
+        if not self._is_older(lease) or now_ms > self._granted_ms + lease.timeout_ms:
             return False
         nodes = self._nodes.values()
         return any(n.memory is not None and n.memory.began_ms > self._told_ms and not _has_said(n, lease) for n in nodes)
@@ -438,6 +438,10 @@ class LeaseTable:
         """Than this leader."""
         return self._predecessor is not None and lease.epoch <= self._predecessor[1]
 
+    def _credited_ms(self, lease: Lease) -> float:
+        """What an outage made of when it was heard last; minus infinity: there was none, or it registered since."""
+        return self._credited.get(lease.key, -math.inf) if self._is_older(lease) else -math.inf
+
     def newest_ms(self, lease: Lease) -> float:
         """When the broker was last heard by anybody."""
         return self._look(lease)[0]
@@ -445,8 +449,8 @@ class LeaseTable:
     def _look(self, lease: Lease) -> tuple[float, bool]:
         """When the broker was last heard by anybody, and whether some node holds a connection of it."""
         newest = self._granted_ms if self._is_unknown(lease) else None
-        credited_ms = self._credited.get(lease.key)
-        if credited_ms is not None and self._is_older(lease) and (newest is None or credited_ms > newest):
+        credited_ms = self._credited_ms(lease)
+        if credited_ms > (-math.inf if newest is None else newest):
             newest = credited_ms
         epoch, accepted_ms = self._accepted.get(lease.key, (0, 0.0))
         if epoch == lease.epoch and (newest is None or accepted_ms > newest):
@@ -489,7 +493,7 @@ class LeaseTable:
             if record.state == HELD:
                 return False
             if record.state == RELEASED or self._led_until_ms <= record.lost_ms <= self._granted_ms:
-                if now_ms <= max(record.heard_ms, self._credited.get(lease.key, 0.0)) + lease.timeout_ms:
+                if now_ms <= max(record.heard_ms, self._credited_ms(lease)) + lease.timeout_ms:
                     return False
                 continue
             lost_ms = record.lost_ms if lost_ms is None else max(lost_ms, record.lost_ms)
