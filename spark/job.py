@@ -15,11 +15,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.spark.alone import alone_in
 from replicated_namesrv.spark.analysis import Analysis, Results
 from replicated_namesrv.spark.report import write_report
 from replicated_namesrv.spark.session import EMBEDDED_MASTER, EMBEDDED_MEMORY, SparkSaidError, session
@@ -38,12 +39,16 @@ def analyse(
     try:
         with _terminable():
             sources = _checked(paths, out, master, memory)
-            with _nothing_half_written(out, master), session("namesrv analyze", master, memory) as spark:
-                analysis = Analysis(spark, out, say)
-                results = analysis.run(paths) if sources is None else analysis.analyse(sources)
-                say("report")
-                write_report(Storage(spark), results, out)
-                return results
+            here = None if master is None or "HADOOP_CONF_DIR" in os.environ else local_path(out)
+            with _nothing_half_written(here, out), session("namesrv analyze", master, memory) as spark:
+                storage = Storage(spark)
+                there = local_path(storage.qualified(out)) if here is None else None
+                with _nothing_half_written(there, out):
+                    analysis = Analysis(spark, out, say)
+                    results = analysis.run(paths) if sources is None else analysis.analyse(sources)
+                    say("report")
+                    write_report(storage, results, out)
+                    return results
     except SparkSaidError as cause:
         raise ClusterError(_remedy(str(cause))) from cause
     except OSError as cause:
@@ -77,29 +82,38 @@ def _check_reachable(master: str) -> None:
 
 
 @contextmanager
-def _nothing_half_written(out: str, master: str | None) -> Iterator[None]:
-    """Folders on this machine that an analysis made and left empty go with its failure; one that cannot be made is refused."""
-    here = local_path(out)
-    if here is None or master is None or "HADOOP_CONF_DIR" in os.environ:
+def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
+    """``here`` is the path of ``out`` on this machine, None if it is not known to be there. Nobody else writes there meanwhile;
+    folders that an analysis made and left empty go with its failure; one that cannot be made is refused."""
+    if here is None:
         yield
         return
     folder = Path(here).absolute()
     new = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
     try:
-        try:
-            (folder / "tables").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder / "tables"):
-                pass
-        except OSError as cause:
-            reason = "the disk is full" if cause.errno == errno.ENOSPC else cause.strerror
-            raise ClusterError(f"--out {out}: cannot be written to ({reason}); choose another folder") from None
-        yield
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(alone_in(folder, out))
+                stack.callback(_remove_empty, folder / "tables")
+                (folder / "tables").mkdir(exist_ok=True)
+                with tempfile.TemporaryFile(dir=folder / "tables"):
+                    pass
+            except OSError as cause:
+                reason = "the disk is full" if cause.errno == errno.ENOSPC else cause.strerror
+                raise ClusterError(f"--out {out}: cannot be written to ({reason}); choose another folder") from None
+            yield
     except BaseException:
-        emptied = [Path(place) for place, _, _ in os.walk(folder / "tables", topdown=False)]
-        for place in [*emptied, *new]:
+        for place in new:
             with contextlib.suppress(OSError):
-                place.rmdir()  # which only an empty folder lets happen
+                place.rmdir()
         raise
+
+
+def _remove_empty(folder: Path) -> None:
+    """Folders that hold nothing but such folders."""
+    for place, _, _ in os.walk(folder, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(place)  # which only an empty folder lets happen
 
 
 MASTERS = r"local(\[([1-9]\d{0,3}|\*)(,\d+)?\])?|spark://.+:\d+|yarn|k8s://.+"

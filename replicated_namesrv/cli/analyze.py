@@ -16,7 +16,8 @@ _EXAMPLES = """\
 
 Needs Java 17 or later, which pip install 'replicated-namesrv[java]' brings along too. The folder --out gets report/index.html
 (opens offline), every figure as SVG and PNG, every table as CSV and Parquet, and the intermediate tables under tables/, which
-docs/tables.md describes. Runs that were ingested before are not ingested again.
+docs/tables.md describes. Runs that were ingested before are not ingested again. One analysis at a time writes into a folder: a
+second one is refused, except on HDFS and object stores, where each needs its own --out.
 
 Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.
 """
