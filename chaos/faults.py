@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.effects import Effect, Link
+from replicated_namesrv.chaos.effects import Effect, Link, Stream
 from replicated_namesrv.chaos.scenario import PROCESS_KINDS, FaultSpec, Kind
 from replicated_namesrv.errors import SettingError
 
@@ -46,7 +46,7 @@ class FaultPlan(NamedTuple):
 
     nodes: tuple[str, ...]
     """Aimed at; for faults of processes those that are killed and so on."""
-    links: tuple[Link, ...]
+    links: Mapping[Link, Stream]
     effect: Effect | None
     """None: a fault of processes."""
 
@@ -55,9 +55,11 @@ def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effec
     """The links and nodes of ``spec``. ``leader`` None: nobody leads (AP). Raises SettingError: a node that is not there."""
     targets = _targets(spec.target, topology, leader, rng)
     if spec.kind in PROCESS_KINDS:
-        return FaultPlan(topology.nodes if spec.kind is Kind.ROLLING_RESTART else targets, (), None)
+        return FaultPlan(topology.nodes if spec.kind is Kind.ROLLING_RESTART else targets, {}, None)
     aimed, links = _links(spec, topology, targets, rng)
-    return FaultPlan(tuple(aimed), tuple(links), variant if spec.effect == "cut" else Effect(spec.effect))
+    return FaultPlan(
+        tuple(aimed), _streams(spec, topology, targets, links), variant if spec.effect == "cut" else Effect(spec.effect)
+    )
 
 
 def _targets(target: str, topology: Topology, leader: str | None, rng: random.Random) -> tuple[str, ...]:
@@ -89,10 +91,8 @@ def _links(
             minority = rng.sample(nodes, (len(nodes) - 1) // 2)
             return minority, topology.crossing([minority, _without(nodes, minority)], spec.scope)
         case Kind.ONE_WAY | Kind.ACKS:
-            inwards = spec.kind is Kind.ACKS or spec.direction == "in"
             scope = "peers" if spec.kind is Kind.ACKS else spec.scope
-            crossing = topology.crossing([targets, _without(nodes, targets)], scope)
-            return targets, [link for link in crossing if (link.target in targets) is inwards]
+            return targets, topology.crossing([targets, _without(nodes, targets)], scope)
         case Kind.BRIDGE:
             middle, *rest = rng.sample(nodes, len(nodes))
             half = len(rest) // 2
@@ -108,6 +108,25 @@ def _links(
             chosen = _chosen_nodes(spec.nodes, nodes, targets)
             return chosen, _outside_links(spec, topology, chosen, rng)
     raise AssertionError(f"{spec.kind} has no plan of its own")
+
+
+def _streams(spec: FaultSpec, topology: Topology, targets: Collection[str], links: Iterable[Link]) -> dict[Link, Stream]:
+    """What ``spec`` bears on of these links: all that goes over them, or what goes in its direction, seen from the targets or
+    from the brokers and clients that are cut. A link between nodes that carries nothing in this direction is none of it."""
+    direction = "in" if spec.kind is Kind.ACKS else spec.direction or ("out" if spec.kind is Kind.ONE_WAY else "both")
+    if direction == "both":
+        return dict.fromkeys(links, Stream.BOTH)
+    inwards = direction == "in"
+    found = {}
+    for link in links:
+        if link.source in topology.nodes:
+            if (link.target if inwards else link.source) in targets:
+                found[link] = Stream.BOTH
+        elif spec.kind in (Kind.CUT_BROKERS, Kind.CUT_CLIENTS):
+            found[link] = Stream.DOWNSTREAM if inwards else Stream.UPSTREAM
+        else:
+            found[link] = Stream.UPSTREAM if (link.target in targets) is inwards else Stream.DOWNSTREAM
+    return found
 
 
 def _chosen_nodes(which: str, nodes: tuple[str, ...], targets: tuple[str, ...]) -> tuple[str, ...]:

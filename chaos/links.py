@@ -1,11 +1,12 @@
 """The proxies of a run, one for every link, and what is done to them.
 
-Several faults may bear on one link at once. Each link keeps all of them, what the proxy is told follows from the whole, and
-only differences are sent: ending one fault never lifts another.
+Several faults may bear on one link at once, each on what is sent, on what is sent back, or on both. Each link keeps all of them,
+what the proxy is told follows from the whole, and only differences are sent: ending one fault never lifts another.
 
-While bytes are held or trickle, what else delays them stays as it is. A toxic that is taken out hands on what it has, which lasts
-for ever if one behind it lets nothing through; and one that comes makes those before it let go of a chunk, unless it lets nothing
-through either. Hardly anything is seen of delays meanwhile.
+The two streams of a link have toxics of their own and know nothing of each other; what follows is true of each. While bytes are
+held or trickle, what else delays them stays as it is. A toxic that is taken out hands on what it has, which lasts for ever if
+one behind it lets nothing through; and one that comes makes those before it let go of a chunk, unless it lets nothing through
+either. Hardly anything is seen of delays meanwhile.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.effects import Effect, Link
+from replicated_namesrv.chaos.effects import Effect, Link, Stream
 from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient
 
 
@@ -31,10 +32,21 @@ ENDINGS = ("reset_peer", "timeout")
 """Toxics that let nothing through, nor later."""
 
 
-def toxics_of(effect: Effect, strength: Strength, *, one_way: bool) -> list[Toxic]:
-    """What the proxy does for ``effect``; REFUSED is not a toxic."""
+@dataclass(frozen=True, slots=True)
+class Impairment:
+    """One fault's hold on one link."""
+
+    effect: Effect
+    stream: Stream = Stream.BOTH
+    """Effects that end connections end both, whichever is named."""
+    strength: Strength = DEFAULT_STRENGTH
+
+
+def toxics_of(impairment: Impairment, *, one_way: bool) -> list[Toxic]:
+    """What the proxy does for it; REFUSED is not a toxic. ``one_way``: nothing is ever sent back over the link."""
     attributes: Mapping[str, int]
-    match effect:
+    strength = impairment.strength
+    match impairment.effect:
         case Effect.REFUSED:
             return []
         case Effect.SILENT:
@@ -47,16 +59,9 @@ def toxics_of(effect: Effect, strength: Strength, *, one_way: bool) -> list[Toxi
             kind, attributes = "latency", {"latency": strength.latency_ms, "jitter": strength.jitter_ms}
         case Effect.TRICKLE:
             kind, attributes = "bandwidth", {"rate": strength.rate_kb_s}
-    streams = ("upstream",) if one_way else ("upstream", "downstream")
-    return [Toxic(kind, stream, attributes) for stream in streams]
-
-
-@dataclass(frozen=True, slots=True)
-class Impairment:
-    """One fault's hold on one link."""
-
-    effect: Effect
-    strength: Strength = DEFAULT_STRENGTH
+    both = impairment.stream is Stream.BOTH or impairment.effect.ends_connections
+    streams = (Stream.UPSTREAM, Stream.DOWNSTREAM) if both else (impairment.stream,)
+    return [Toxic(kind, stream.value, attributes) for stream in streams if not (one_way and stream is Stream.DOWNSTREAM)]
 
 
 def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[str, Toxic], bool]:
@@ -65,21 +70,21 @@ def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[st
     enabled = True
     for impairment in sorted(impairments, key=lambda one: one.effect.breaks):
         enabled = enabled and impairment.effect is not Effect.REFUSED
-        for toxic in toxics_of(impairment.effect, impairment.strength, one_way=one_way):
+        for toxic in toxics_of(impairment, one_way=one_way):
             toxics[toxic.name] = toxic
     return toxics, enabled
 
 
 def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[str, Toxic]:
     """How near to ``toxics`` a proxy with those ``applied`` can come now."""
-    if not (_holds_back(applied) and _holds_back(toxics)):
-        return dict(toxics)
-    passing = {name: toxic for name, toxic in applied.items() if toxic.type == DELAY}
-    return passing | {name: toxic for name, toxic in toxics.items() if toxic.type != DELAY}
+    stay = _held_back(applied) & _held_back(toxics)
+    passing = {name: toxic for name, toxic in applied.items() if toxic.type == DELAY and toxic.stream in stay}
+    return passing | {name: toxic for name, toxic in toxics.items() if toxic.type != DELAY or toxic.stream not in stay}
 
 
-def _holds_back(toxics: Mapping[str, Toxic]) -> bool:
-    return any(toxic.type == "bandwidth" for toxic in toxics.values())
+def _held_back(toxics: Mapping[str, Toxic]) -> set[str]:
+    """Streams whose bytes are held or trickle."""
+    return {toxic.stream for toxic in toxics.values() if toxic.type == "bandwidth"}
 
 
 class Links:
@@ -105,13 +110,13 @@ class Links:
         return list(self._impairments)
 
     def broken(self) -> set[Link]:
-        """Links that nothing gets through now."""
+        """Links that no answer comes back over now: nothing gets through, or nothing in one direction."""
         return {link for link, held in self._impairments.items() if any(one.effect.breaks for one in held.values())}
 
-    async def impair(self, fault: int, links: Iterable[Link], impairment: Impairment) -> None:
-        """Let ``fault`` bear on ``links``, besides what already does. Raises ToxiproxyError."""
-        for link in links:
-            self._impairments[link][fault] = impairment
+    async def impair(self, fault: int, links: Mapping[Link, Stream], effect: Effect) -> None:
+        """Let ``fault`` bear on these streams of ``links``, besides what already does. Raises ToxiproxyError."""
+        for link, stream in links.items():
+            self._impairments[link][fault] = Impairment(effect, stream)
         await self._bring_about()
 
     async def relieve(self, fault: int, links: Iterable[Link] | None = None) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
-from replicated_namesrv.chaos.links import Impairment
 from replicated_namesrv.chaos.processes import ProcessError
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import CRASH, KILLED, Fault
@@ -73,7 +72,7 @@ class Nemesis:
         assert made.effect is not None
         began_ns = self._recorder.now_ns()
         self._forewarn(links=made.links if made.effect.breaks else ())
-        await self._cluster.links.impair(number, made.links, Impairment(made.effect))
+        await self._cluster.links.impair(number, made.links, made.effect)
         self._edge(number, "start", began_ns, spec, made)
 
     async def _heal(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
@@ -126,7 +125,7 @@ class Nemesis:
             now_ns = self._recorder.now_ns()
             what = f"{CRASH if ended.by_itself else KILLED}: {ended.how}"
             now = sides(self._topology.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
-            self._recorder.write(Fault(now_ns, 0, "start", now_ns, what, None, [node.name], [], now))
+            self._recorder.write(Fault(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, []))
         for node, ended in self._cluster.ended():
             why = "by itself" if ended.by_itself else "though nothing in this run ended it"
             said = " | ".join(node.process.last_lines())
@@ -147,10 +146,10 @@ class Nemesis:
         gone = self._in_state("paused", "dead")
         nodes = self._topology.nodes
         variant = None if made.effect is None else made.effect.value
-        links = [str(link) for link in made.links]
+        links, streams = [str(link) for link in made.links], [str(stream) for stream in made.links.values()]
         now = sides(nodes, broken, gone)
         self._recorder.write(
-            Fault(self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now)
+            Fault(self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now, streams)
         )
         what = f"{spec.kind}{f' ({variant})' if variant else ''} of {', '.join(made.nodes)}"
         self._say(f"{'begins' if edge == 'start' else 'ends'}: {what}; sides {_shown(now)}")

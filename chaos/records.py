@@ -173,6 +173,9 @@ class Fault(Record):
     """Links touched, as ``source>target``."""
     sides: list[list[str]]
     """Nodes by who can still talk both ways with whom among all faults now in force, the largest side first."""
+    streams: list[str] | None = None
+    """Of each of ``links``, in that order, what is touched: upstream (what ``source`` sends), downstream (what comes back) or
+    both. None in older traces: there it was both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,8 @@ def _member(value: Any) -> Any:
 
 _NAMES = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in RECORDS.values()}
 _HINTS = {kind: get_type_hints(kind) for kind in RECORDS.values()}
+_ADDED = {(Fault, "streams")}
+"""Fields that the first traces of this schema lack."""
 
 
 def decode(line: bytes) -> Record:
@@ -276,6 +281,8 @@ def decode(line: bytes) -> Record:
     values = {}
     for name in _NAMES[kind]:
         if name not in fields:
+            if (kind, name) in _ADDED:
+                continue
             raise ValueError(f"{kind.record}: {name} is missing")
         values[name] = _typed(fields[name], hints[name], name)
     return kind(**values)

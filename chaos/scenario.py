@@ -27,8 +27,9 @@ class Kind(StrEnum):
     HALVES = "halves"
     """A majority and a minority, drawn by the seed."""
     ONE_WAY = "one-way"
-    """``target`` is not heard by its peers (``direction`` out), or hears none (in); scope sites: nor can brokers and clients
-    beside it connect to others (out), or others to it (in)."""
+    """Nothing gets out of ``target`` (``direction`` out), or nothing into it (in): its peers do not hear it, or it hears none.
+    Scope sites: of ``target`` and the brokers and clients beside it. Out: their requests to others are lost, and so are the
+    answers of ``target`` to others. In: the other way round."""
     ACKS = "acks"
     """The leader's peers hear it, and it hears none of them."""
     BRIDGE = "bridge"
@@ -36,11 +37,12 @@ class Kind(StrEnum):
     PARTIAL = "partial"
     """Each pair of nodes is cut or not, drawn by the seed; at least one is."""
     DEGRADE = "degrade"
-    """Links of ``target`` (scope peers: only those between nodes) become slow, trickle or are reset, as ``effect`` says."""
+    """Links of ``target`` (scope peers: only those between nodes) become slow, trickle or are reset, as ``effect`` says;
+    ``direction`` in or out: only what it is sent, or sends."""
     CUT_BROKERS = "cut-brokers"
-    """``brokers`` lose their links to ``nodes``."""
+    """``brokers`` lose their links to ``nodes``; ``direction`` out: only what they send, in: only the answers."""
     CUT_CLIENTS = "cut-clients"
-    """All clients lose their links to ``nodes``."""
+    """All clients lose their links to ``nodes``; ``direction`` as for brokers."""
     KILL = "kill"
     """SIGKILL to ``target``; started again when the fault ends."""
     PAUSE = "pause"
@@ -71,7 +73,8 @@ class FaultSpec:
     """cut: silent or held, as the run's variant says; or silent, held, refused, reset, slow, trickle."""
     scope: str = "sites"
     """What a partition cuts: peers (links between nodes only) or sites (brokers and clients are on their node's side too)."""
-    direction: str = "out"
+    direction: str | None = None
+    """in, out or both; None: out for one-way, which cannot be both, and both for all others."""
     nodes: str = "one"
     """cut-brokers, cut-clients: one, all-but-one or all nodes."""
     brokers: str = "all"
@@ -253,7 +256,7 @@ _TYPES = {int: "a whole number", float: "a number", str: "a string", bool: "true
 _CHOICES = {
     "effect": ("cut", "silent", "held", "refused", "reset", "slow", "trickle"),
     "scope": ("peers", "sites"),
-    "direction": ("out", "in"),
+    "direction": ("out", "in", "both", None),
     "nodes": ("one", "all-but-one", "all"),
     "brokers": ("one", "all"),
 }
@@ -265,9 +268,9 @@ _USED = {
     Kind.ACKS: _OF_LINKS | {"target"},
     Kind.BRIDGE: _OF_LINKS | {"scope"},
     Kind.PARTIAL: _OF_LINKS,
-    Kind.DEGRADE: _OF_LINKS | {"target", "scope"},
-    Kind.CUT_BROKERS: _OF_LINKS | {"target", "nodes", "brokers"},
-    Kind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes"},
+    Kind.DEGRADE: _OF_LINKS | {"target", "scope", "direction"},
+    Kind.CUT_BROKERS: _OF_LINKS | {"target", "nodes", "brokers", "direction"},
+    Kind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes", "direction"},
     Kind.KILL: {"target", "at_s", "for_s"},
     Kind.PAUSE: {"target", "at_s", "for_s"},
     Kind.RESTART: {"target", "at_s"},
@@ -346,10 +349,25 @@ def _check_fault(fault: FaultSpec, longest_s: float) -> None:
             )
     for name, choices in _CHOICES.items():
         if getattr(fault, name) not in choices:
-            raise ValueError(f"{name} = {getattr(fault, name)!r}: one of {', '.join(choices)} is expected")
+            known = ", ".join(choice for choice in choices if choice is not None)
+            raise ValueError(f"{name} = {getattr(fault, name)!r}: one of {known} is expected")
+    _check_direction(fault)
     end_s = fault.at_s + (fault.for_s or 0.0)
     if not 0 <= fault.at_s < longest_s or (fault.for_s is not None and fault.for_s <= 0) or end_s > longest_s:
         lasting = "" if fault.for_s is None else f", for_s = {fault.for_s:g}"
         raise ValueError(f"at_s = {fault.at_s:g}{lasting}: both must lie within the {longest_s:g} s of timing.fault_s")
     if fault.flap_s is not None and fault.flap_s < 0.1:
         raise ValueError(f"flap_s = {fault.flap_s:g}: at least 0.1 is expected")
+
+
+def _check_direction(fault: FaultSpec) -> None:
+    one_way = fault.kind is Kind.ONE_WAY
+    if one_way and fault.direction == "both":
+        raise ValueError("direction = 'both': in or out is expected of a one-way fault; kind = \"isolate\" cuts both")
+    outside = fault.kind in (Kind.CUT_BROKERS, Kind.CUT_CLIENTS) or fault.scope == "sites"
+    if outside and fault.effect in ("refused", "reset") and (one_way or fault.direction in ("in", "out")):
+        instead = {
+            Kind.ONE_WAY: 'silent, held or scope = "peers" is expected, or kind = "isolate"',
+            Kind.DEGRADE: 'slow, trickle or scope = "peers" is expected, or no direction',
+        }.get(fault.kind, "silent or held is expected, or no direction")
+        raise ValueError(f"effect = {fault.effect!r}: ends whole connections of brokers and clients, both ways; {instead}")

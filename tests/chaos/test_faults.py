@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from replicated_namesrv.chaos.effects import Effect, Link
+from replicated_namesrv.chaos.effects import Effect, Link, Stream
 from replicated_namesrv.chaos.faults import Topology, expand, exposed, plan, sides
 from replicated_namesrv.chaos.links import Impairment, Strength, wanted
 from replicated_namesrv.chaos.scenario import FaultSpec, Kind, WorkloadSpec
@@ -20,6 +20,10 @@ def topology(nodes: tuple[str, ...] = NODES) -> Topology:
 
 def cut(spec: FaultSpec, leader: str | None = "n2", nodes: tuple[str, ...] = NODES, seed: int = 1) -> set[str]:
     return {str(link) for link in plan(spec, topology(nodes), leader, Effect.SILENT, random.Random(seed)).links}
+
+
+def streams(spec: FaultSpec) -> dict[str, Stream]:
+    return {str(link): found for link, found in plan(spec, topology(), "n2", Effect.SILENT, random.Random(1)).links.items()}
 
 
 def test_isolating_peers_cuts_both_directions_and_nobody_else() -> None:
@@ -48,12 +52,37 @@ def test_one_way_faults_cut_one_way(spec: FaultSpec, links: set[str]) -> None:
     assert cut(spec) == links
 
 
-@pytest.mark.parametrize(("direction", "there"), [("out", "g2/0>n1"), ("in", "g1/0>n2")])
-def test_one_way_faults_of_sites_are_one_half_of_an_isolated_site(direction: str, there: str) -> None:
-    half, whole = cut(FaultSpec(Kind.ONE_WAY, direction=direction)), cut(FaultSpec(Kind.ISOLATE))
-    assert there in half
-    assert half < whole
-    assert all(link.endswith(">n2") is (direction == "in") for link in half)
+@pytest.mark.parametrize(
+    ("direction", "peers", "there", "here"),
+    [
+        ("out", {"n2>n1", "n2>n3"}, Stream.UPSTREAM, Stream.DOWNSTREAM),
+        ("in", {"n1>n2", "n3>n2"}, Stream.DOWNSTREAM, Stream.UPSTREAM),
+    ],
+)
+def test_one_way_faults_of_sites_cut_all_that_goes_in_their_direction(
+    direction: str, peers: set[str], there: Stream, here: Stream
+) -> None:
+    """Of links from the site to nodes ``there``, and of links from elsewhere to the node of the site ``here``."""
+    found, whole = streams(FaultSpec(Kind.ONE_WAY, direction=direction)), streams(FaultSpec(Kind.ISOLATE))
+    assert {link for link in found if link.startswith("n")} == peers
+    outside = {link: stream for link, stream in found.items() if not link.startswith("n")}
+    assert set(outside) == {link for link in whole if not link.startswith("n")}
+    assert outside["g2/0>n1"] is there
+    assert outside["g1/0>n2"] is here
+    assert all(stream is (here if link.endswith(">n2") else there) for link, stream in outside.items())
+    assert set(whole.values()) == {Stream.BOTH}
+
+
+def test_degraded_links_and_those_of_brokers_and_clients_have_directions() -> None:
+    into = streams(FaultSpec(Kind.DEGRADE, "n1", effect="slow", direction="in"))
+    assert {link for link in into if link.startswith("n")} == {"n2>n1", "n3>n1"}
+    assert into["g1/0>n1"] is Stream.UPSTREAM
+    every = {f"{a}>{b}": Stream.BOTH for a in NODES for b in NODES if a != b}
+    assert streams(FaultSpec(Kind.DEGRADE, "all", effect="slow", scope="peers", direction="out")) == every
+    for kind in (Kind.CUT_BROKERS, Kind.CUT_CLIENTS):
+        assert set(streams(FaultSpec(kind, "n1", direction="in")).values()) == {Stream.DOWNSTREAM}
+        assert set(streams(FaultSpec(kind, "n1", direction="out")).values()) == {Stream.UPSTREAM}
+        assert set(streams(FaultSpec(kind, "n1")).values()) == {Stream.BOTH}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -122,7 +151,15 @@ def test_what_bears_on_a_link_adds_up_and_the_cut_wins() -> None:
     assert set(toxics) == {"latency_upstream", "bandwidth_upstream"}
     assert enabled
     assert toxics["bandwidth_upstream"].attributes == {"rate": 0}
-    trickle = Impairment(Effect.TRICKLE, Strength(rate_kb_s=5))
+    trickle = Impairment(Effect.TRICKLE, strength=Strength(rate_kb_s=5))
     assert wanted([held, trickle], one_way=True)[0]["bandwidth_upstream"].attributes == {"rate": 0}
+    halves = [Impairment(Effect.HELD, Stream.UPSTREAM), Impairment(Effect.TRICKLE, Stream.DOWNSTREAM)]
+    assert {name: toxic.attributes["rate"] for name, toxic in wanted(halves, one_way=False)[0].items()} == {
+        "bandwidth_upstream": 0,
+        "bandwidth_downstream": 2,
+    }
+    assert set(wanted([Impairment(Effect.RESET, Stream.UPSTREAM)], one_way=False)[0]) == {
+        *("reset_peer_upstream", "reset_peer_downstream"),
+    }
     assert wanted([off, slow], one_way=False)[1] is False
     assert wanted([], one_way=True) == ({}, True)

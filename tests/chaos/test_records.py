@@ -31,7 +31,7 @@ SAMPLES: list[Record] = [
     Header(1, records.SCHEMA_VERSION, "run", 2),
     Complete(2, 1, "ok", "n1", None, [Member("b/0", "7")], None),
     Observe(3, 2, "n1", "brokers", True, [], 4, "cover"),
-    Fault(4, 1, "start", 3, "halves", "held", ["n1"], ["n1>n2"], [["n2", "n3"], ["n1"]]),
+    Fault(4, 1, "start", 3, "halves", "held", ["n1"], ["n1>n2"], [["n2", "n3"], ["n1"]], ["both"]),
     Truth(5, "b/0", 1, "serving", True, None, ["t"], 3000),
     End(6, 5),
 ]
@@ -103,6 +103,14 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, expected: s
 def test_a_wrong_record_is_named(line: bytes, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         decode(line)
+
+
+def test_a_fault_of_an_older_trace_does_not_say_which_streams_it_bore_on() -> None:
+    fields = json.loads(encode(next(sample for sample in SAMPLES if isinstance(sample, Fault))))
+    del fields["streams"]
+    found = decode(json.dumps(fields).encode())
+    assert isinstance(found, Fault)
+    assert (found.links, found.streams) == (["n1>n2"], None)
 
 
 def test_a_trace_is_never_overwritten(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv import provision
-from replicated_namesrv.chaos.effects import Effect, Link
-from replicated_namesrv.chaos.links import Impairment, Links
+from replicated_namesrv.chaos.effects import Effect, Link, Stream
+from replicated_namesrv.chaos.links import Links
 from replicated_namesrv.chaos.processes import ChildProcess, Ports
 from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient, ToxiproxyError
 
@@ -83,8 +83,8 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
         for reader, writer in streams:
             writer.write(b"before\n")
             assert await asyncio.wait_for(reader.readline(), DEADLINE_S) == b"before\n"
-        await links.impair(1, [held], Impairment(Effect.HELD))
-        await links.impair(2, [silent], Impairment(Effect.SILENT))
+        await links.impair(1, {held: Stream.BOTH}, Effect.HELD)
+        await links.impair(2, {silent: Stream.BOTH}, Effect.SILENT)
         assert links.broken() == {held, silent}
         for _, writer in streams:
             writer.write(b"during\n")
@@ -94,7 +94,7 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
         await links.relieve(2)
         assert await asyncio.wait_for(streams[1][0].read(), DEADLINE_S) == b"", "the end of silence ends the connection"
         assert links.broken() == set()
-        await links.impair(3, [held], Impairment(Effect.REFUSED))
+        await links.impair(3, {held: Stream.BOTH}, Effect.REFUSED)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", listens[0])
         await links.reset()
@@ -127,9 +127,9 @@ async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, fir
                 await writer.drain()
 
         await say("before")
-        await links.impair(0, [link], Impairment(order[0]))
+        await links.impair(0, {link: Stream.BOTH}, order[0])
         await say("one fault")
-        await links.impair(1, [link], Impairment(order[1]))
+        await links.impair(1, {link: Stream.BOTH}, order[1])
         await say("both")
         if ends_first is not None:
             await links.relieve(order.index(ends_first))
@@ -138,6 +138,66 @@ async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, fir
         await links.reset()
         await say("none")
         assert [await asyncio.wait_for(reader.readline(), DEADLINE_S) for _ in said] == said
+        assert client.toxics() == {}
+        writer.close()
+    upstream.close()
+
+
+@pytest.mark.parametrize("effect", [Effect.SILENT, Effect.HELD])
+@pytest.mark.parametrize("stream", [Stream.UPSTREAM, Stream.DOWNSTREAM])
+async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path, effect: Effect, stream: Stream) -> None:
+    """Both ends send; one is heard throughout, the other only after what was held is let go, or never."""
+    control, listen = Ports(2, random.SystemRandom()).numbers
+    accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    upstream = await asyncio.start_server(lambda *connection: accepted.put_nowait(connection), "127.0.0.1", 0)
+    target = upstream.sockets[0].getsockname()[1]
+    async with server(tmp_path, control) as client, asyncio.timeout(DEADLINE_S):
+        links = Links(client, ["n1"])
+        link = Link("g1/0", "n1")
+        await links.create({link: (f"127.0.0.1:{listen}", f"127.0.0.1:{target}")})
+        source = await asyncio.open_connection("127.0.0.1", listen)
+        ends = [source, await accepted.get()]
+        for (_, writer), (reader, _) in (ends, reversed(ends)):
+            writer.write(b"before\n")
+            assert await reader.readline() == b"before\n"
+        sender, hearer = ends if stream is Stream.UPSTREAM else reversed(ends)
+        await links.impair(1, {link: stream}, effect)
+        assert links.broken() == {link}, "no answer comes back, whichever direction is cut"
+        kind = "timeout" if effect is Effect.SILENT else "bandwidth"
+        assert client.toxics() == {link.proxy: [f"{kind}_{stream}"]}
+        sender[1].write(b"into the cut\n")
+        for number in range(200):  # what was sent into the cut would have arrived long before the last of them
+            hearer[1].write(b"%d\n" % number)
+            assert await sender[0].readline() == b"%d\n" % number
+        assert not hearer[0]._buffer  # type: ignore[attr-defined]
+        await links.relieve(1)
+        assert await hearer[0].readline() == (b"into the cut\n" if effect is Effect.HELD else b"")
+        assert (links.broken(), client.toxics()) == (set(), {})
+        for _, writer in ends:
+            writer.close()
+    upstream.close()
+
+
+@pytest.mark.parametrize("first_to_end", [1, 2, 3])
+async def test_faults_on_the_two_streams_of_a_link_do_not_disturb_each_other(tmp_path: Path, first_to_end: int) -> None:
+    """Requests are held and slow, answers slow: every fault ends at once, and what was not cut arrives meanwhile."""
+    control, listen = Ports(2, random.SystemRandom()).numbers
+    upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
+    target = upstream.sockets[0].getsockname()[1]
+    async with server(tmp_path, control) as client, asyncio.timeout(DEADLINE_S):
+        links = Links(client, ["n1"])
+        link = Link("c1", "n1")
+        await links.create({link: (f"127.0.0.1:{listen}", f"127.0.0.1:{target}")})
+        reader, writer = await asyncio.open_connection("127.0.0.1", listen)
+        await links.impair(1, {link: Stream.UPSTREAM}, Effect.HELD)
+        await links.impair(2, {link: Stream.BOTH}, Effect.SLOW)
+        assert client.toxics() == {link.proxy: ["bandwidth_upstream", "latency_downstream"]}, "delays of what is held wait"
+        await links.impair(3, {link: Stream.DOWNSTREAM}, Effect.TRICKLE)
+        writer.write(b"said\n")
+        await links.relieve(first_to_end)
+        assert (links.broken() == {link}) is (first_to_end != 1)
+        await links.reset()
+        assert await reader.readline() == b"said\n"
         assert client.toxics() == {}
         writer.close()
     upstream.close()
