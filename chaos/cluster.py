@@ -10,13 +10,12 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from replicated_namesrv import provision
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.links import Links
 from replicated_namesrv.chaos.processes import ChildProcess, Ended, Ports, ProcessError
@@ -55,9 +54,10 @@ class Cluster:
         settings: Sequence[str],
         outside: Iterable[Link],
         rng: random.Random,
+        toxiproxy: Path,
         node_command: Sequence[str] = NODE_COMMAND,
     ) -> None:
-        """``outside``: links of brokers and clients. Raises ProcessError: not enough free ports."""
+        """``outside``: links of brokers and clients; ``toxiproxy``: the server. Raises ProcessError: not enough free ports."""
         self._folder = folder
         self._node_command = node_command
         names = [f"n{number + 1}" for number in range(count)]
@@ -76,6 +76,7 @@ class Cluster:
         }
         self.links = Links(self.client, self.nodes)
         self._mode, self._settings = mode, tuple(settings)
+        self._toxiproxy_server = toxiproxy
         self._toxiproxy: ChildProcess | None = None
         self.toxiproxy_version: str
         """As the server tells it, once it runs."""
@@ -104,21 +105,17 @@ class Cluster:
         """Where ``link.source`` dials ``link.target``."""
         return self._addresses[link]
 
-    async def start(self, say: Callable[[str], None]) -> None:
-        """Start everything. Returns when every node serves.
-
-        Raises ProvisionError (no Toxiproxy to be had), ProcessError, ToxiproxyError.
-        """
-        server = await asyncio.to_thread(provision.toxiproxy_server, say)
-        await self._start_toxiproxy(server)
+    async def start(self) -> None:
+        """Start everything. Returns when every node serves. Raises ProcessError, ToxiproxyError."""
+        await self._start_toxiproxy()
         await self._create_proxies()
         for node in self.nodes.values():
             node.process = ChildProcess(node.name, self._command(node), node.log_file)
             await node.process.start()
         await asyncio.gather(*(self.wait_ready(name) for name in self.nodes))
 
-    async def _start_toxiproxy(self, server: Path) -> None:
-        command = [str(server), "-host", _LOOPBACK, "-port", str(self._toxiproxy_port)]
+    async def _start_toxiproxy(self) -> None:
+        command = [str(self._toxiproxy_server), "-host", _LOOPBACK, "-port", str(self._toxiproxy_port)]
         self._toxiproxy = ChildProcess("toxiproxy", command, self._folder / "logs" / "toxiproxy.log", {"LOG_LEVEL": "error"})
         await self._toxiproxy.start()
         deadline = time.monotonic() + START_TIMEOUT_S

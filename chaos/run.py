@@ -90,10 +90,11 @@ class RunPlan:
         return replace(self.scenario, timing=replace(timing, fault_s=self.duration_s), fault=faults)
 
 
-async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
-    """Do it in the empty folder ``folder``; SIGTERM and SIGHUP cancel it.
+async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], None], say: Callable[[str], None]) -> None:
+    """Do it in the empty folder ``folder``; SIGTERM and SIGHUP cancel it. ``begun`` is called when everything has started and the
+    first record is there; without it the folder has logs at most.
 
-    Raises NamesrvError or ProvisionError where the run cannot be made or goes wrong; then there may be a trace nevertheless.
+    Raises NamesrvError where the run cannot be made or goes wrong; then there may be a trace nevertheless.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -108,15 +109,17 @@ async def run(plan: RunPlan, folder: Path, say: Callable[[str], None]) -> None:
         settings.append(f"readConsistency={plan.read_consistency}")
     cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
     system_rng = random.SystemRandom()
-    async with Cluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, plan.node_command) as cluster:
+    made = Cluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, toxiproxy, plan.node_command)
+    async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
-        await cluster.start(say)
+        await cluster.start()
         manifest = _manifest(plan, scenario, folder, cast, cluster, settings)
         write_atomically(folder / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         writer = TraceWriter(folder / TRACE_FILE)
         try:
             recorder = Recorder(writer)
             recorder.write(Header(recorder.now_ns(), SCHEMA_VERSION, folder.name, time.time_ns()))
+            begun()
             await _Stage(plan, scenario, cast, cluster, recorder, rng, say).play()
             recorder.write(End(recorder.now_ns(), writer.count))
         finally:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from replicated_namesrv import provision
 from replicated_namesrv.chaos.checks import Judgement
 from replicated_namesrv.chaos.processes import ProcessError
 from replicated_namesrv.chaos.records import TRACE_FILE
@@ -38,19 +39,27 @@ def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
     """Run and judge, also what there is of a run that went wrong midway.
 
     Raises NamesrvError or ProvisionError where no run could be made, KeyboardInterrupt where it was broken off (SIGINT, SIGTERM,
-    SIGHUP); its folder stays for inspection.
+    SIGHUP); its folder stays for inspection if there is anything in it. ``runs/latest`` leads to the last run that began.
     """
     check_fits(plan)
     folder = _new_folder(runs, plan)
     try:
-        asyncio.run(run(plan, folder, say))
+        toxiproxy = provision.toxiproxy_server(say)
+        asyncio.run(run(plan, folder, toxiproxy, lambda: _point_latest(runs, folder), say))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        say(f"broken off; {folder} keeps what was recorded")
+        if (folder / TRACE_FILE).exists():
+            say(f"broken off; {folder} keeps what was recorded")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            say("broken off before anything was recorded")
         raise KeyboardInterrupt from None
     except (ProcessError, ToxiproxyError) as error:
         if not (folder / TRACE_FILE).exists():
             raise
         say(str(error))
+    finally:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # where there is nothing in it
     judgement, verdict = conclude(folder)
     if judgement.verdict == "valid":
         shutil.rmtree(folder / "data", ignore_errors=True)
@@ -70,7 +79,6 @@ def _new_folder(runs: Path, plan: RunPlan) -> Path:
             continue
         except OSError as cause:
             raise SettingError(f"--out {runs}: {folder} cannot be made ({cause.strerror}); name another folder") from cause
-        _point_latest(runs, folder)
         return folder
     raise AssertionError("a hundred runs of one second")
 

