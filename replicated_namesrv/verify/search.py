@@ -17,7 +17,8 @@ no effect:
 - Of indeterminate writes, which may take effect for ever: those never read are left out, equal ones are taken in order, and
   of two configurations that differ in them only, the one that used fewer covers the other.
 
-Steps and configurations are bounded; beyond the bound the answer is UNKNOWN.
+Steps and configurations are bounded; beyond the bound the answer is UNKNOWN. What else takes time is counted in steps, too: that
+many configurations are gone through at each return, or many open writes at each step.
 """
 
 from collections import Counter, defaultdict
@@ -28,6 +29,10 @@ from typing import NamedTuple
 from replicated_namesrv.verify.models import Token
 
 _NEVER = -1
+_WRITES_PER_STEP, _SETS_PER_STEP = 16, 16
+"""So many open writes, or sets of indeterminate ones, are looked at in about the time of a step."""
+_BITS = 512
+"""Operations that a configuration remembers in about the 200 bytes that it is taken for; of larger ones fewer are held."""
 
 
 class Step(NamedTuple):
@@ -55,7 +60,7 @@ class Found(NamedTuple):
     step: int
     """Index of the operation at whose return no configuration was left; -1 unless violated."""
     steps: int
-    """Steps taken, the unit in which a search is bounded."""
+    """Steps taken, or work that takes as long: the unit in which a search is bounded."""
 
 
 class Bounds(NamedTuple):
@@ -204,6 +209,9 @@ class _Search:
     def _return(self, index: int) -> bool:
         """Make every configuration have ``index`` behind it; False when a bound is exceeded."""
         bit = self._bit.pop(index)
+        self._used += len(self._configurations) - 1
+        burdened = len(self._open_writes) // _WRITES_PER_STEP
+        room = self._bounds.configurations * _BITS // max(_BITS, self._bits + len(self._endless))
         behind: set[_Configuration] = set()
         stack: list[_Configuration] = []
         for configuration in self._configurations:
@@ -215,7 +223,9 @@ class _Search:
         while stack:
             configuration = stack.pop()
             for candidate in self._candidates(configuration, index):
-                self._used += 1
+                self._used += 1 + burdened
+                if self._is_spent():
+                    return False
                 reached = self._take_effect(configuration, candidate)
                 if reached is None or reached in seen:
                     continue
@@ -224,11 +234,14 @@ class _Search:
                 else:
                     seen.add(reached)
                     stack.append(reached)
-            if self._used > self._bounds.steps or len(seen) + len(behind) > self._bounds.configurations:
+            if len(seen) + len(behind) > room:
                 return False
         self._close(index, bit)
-        self._configurations = _least({(state, done & ~bit, endless) for state, done, endless in behind})
-        return True
+        self._configurations = self._least({(state, done & ~bit, endless) for state, done, endless in behind})
+        return not self._is_spent()
+
+    def _is_spent(self) -> bool:
+        return self._used > self._bounds.steps
 
     def _close(self, index: int, bit: int) -> None:
         self._free_bits.append(bit)
@@ -286,19 +299,19 @@ class _Search:
             or bool(self._producing_endless[token] & ~endless)
         )
 
-
-def _least(configurations: set[_Configuration]) -> set[_Configuration]:
-    """Without those that another one covers: equal but for having used more indeterminate writes."""
-    if len(configurations) < 2:
-        return configurations
-    used: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for state, done, endless in configurations:
-        used[state, done].append(endless)
-    least = set()
-    for (state, done), sets in used.items():
-        kept: list[int] = []
-        for endless in sorted(sets, key=int.bit_count):
-            if not any(smaller & endless == smaller for smaller in kept):
-                kept.append(endless)
-                least.add((state, done, endless))
-    return least
+    def _least(self, configurations: set[_Configuration]) -> set[_Configuration]:
+        """Without those that another one covers: equal but for having used more indeterminate writes."""
+        if len(configurations) < 2:
+            return configurations
+        used: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for state, done, endless in configurations:
+            used[state, done].append(endless)
+        least = set()
+        for (state, done), sets in used.items():
+            kept: list[int] = []
+            for endless in sorted(sets, key=int.bit_count):
+                self._used += len(kept) // _SETS_PER_STEP
+                if self._is_spent() or not any(smaller & endless == smaller for smaller in kept):
+                    kept.append(endless)
+                    least.add((state, done, endless))
+        return least

@@ -2,6 +2,7 @@
 
 import random
 import time
+import tracemalloc
 
 import pytest
 
@@ -131,6 +132,33 @@ def test_unknown_rather_than_hang() -> None:
     verdict = check_history(operations, Limits(steps=20_000, configurations=5_000))
     assert verdict.verdict is Verdict.UNKNOWN
     assert "unknown" in verdict.describe()
+
+
+def many_pairs(count: int, outcome: Outcome) -> list[Operation]:
+    """So many puts that are all open at once, each value read throughout."""
+    puts = [Operation(f"w{i}", "put", "k", i, i, 10**6, outcome) for i in range(count)]
+    return puts + [Operation(f"r{i}", "get", "k", i, count + i, 10**6 + i, Outcome.OK) for i in range(count)]
+
+
+def long_pairs_beside_many_reads() -> list[Operation]:
+    """Any of ten puts may have taken effect or not while another value is read over and over."""
+    other = [Operation("x", "put", "k", "x", 300, 400, Outcome.OK)]
+    reads = [Operation("y", "get", "k", "x", 500 + 10 * at, 505 + 10 * at, Outcome.OK) for at in range(200)]
+    return many_pairs(10, Outcome.OK) + other + reads
+
+
+@pytest.mark.parametrize(
+    "operations",
+    [many_pairs(1_000, Outcome.OK), many_pairs(3_000, Outcome.INDETERMINATE), long_pairs_beside_many_reads()],
+    ids=["a thousand open at once", "thousands of unknown outcome", "many configurations at every return"],
+)
+def test_the_bound_is_one_of_time_and_memory_whatever_takes_them(operations: list[Operation]) -> None:
+    tracemalloc.start()
+    verdict = check_history(operations, Limits(steps=20_000, configurations=5_000))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert verdict.verdict is Verdict.UNKNOWN
+    assert peak_bytes < 40 << 20
 
 
 def test_twenty_thousand_operations_of_eight_clients_on_one_key() -> None:
