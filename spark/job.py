@@ -50,10 +50,10 @@ def analyse(
                     write_report(storage, results, out)
                     return results
     except SparkSaidError as cause:
-        raise ClusterError(_remedy(str(cause))) from cause
+        raise ClusterError(remedy(str(cause), out)) from cause
     except OSError as cause:
-        full = cause.errno == errno.ENOSPC or "No space left" in str(cause)
-        raise ClusterError(DISK_FULL if full else f"{cause}; choose another --out") from cause
+        known = known_remedy(str(cause), out)
+        raise ClusterError(known or f"{cause}; choose another --out") from cause
 
 
 def _checked(paths: Sequence[str], out: str, master: str | None, memory: str) -> list[Source] | None:
@@ -154,31 +154,40 @@ class ClusterError(NamesrvError):
     """Spark could not do its work for want of something that the user can give; the text says what."""
 
 
-DISK_FULL = "the disk is full; make room in the folder of --out and in the temporary folder (TMPDIR)"
-
 _REMEDIES = (
     (r"OutOfMemoryError|GC overhead",
      "the JVM ran out of memory; give more with --memory, for example --memory 3g, or use a cluster with --master"),
-    (r"No space left on device", DISK_FULL),
+    (r"No space left on device|Disk quota exceeded",
+     "the disk is full; make room in the folder of --out ({out}) and in the temporary folder ({temporary}, from TMPDIR)"),
+    (r"File too large",
+     "a file may not grow as it has to, in --out ({out}) or in the temporary folder ({temporary}); raise the limit (ulimit -f)"),
     (r"Could not reserve enough|Invalid maximum heap size|insufficient memory",
      "Java could not be started with this heap; give less with --memory"),
     (r"HADOOP_CONF_DIR or YARN_CONF_DIR", "--master yarn needs the cluster's configuration; set HADOOP_CONF_DIR to its folder"),
     (r"Could not parse Master URL|All masters are unresponsive|Cannot call methods on a stopped SparkContext",
      "the Spark master of --master cannot be used; check its URL and that it runs"),
     (r"JAVA_GATEWAY_EXITED", "Java could not be started; check 'java -version' and JAVA_HOME"),
-    (r"Answer from Java side is empty|while sending or receiving|Connection refused|Error while obtaining a new communication",
+    (r"Answer from Java side is empty|while sending or receiving|Connection refused|Connection reset|Broken pipe"
+     r"|Error while obtaining a new communication",
      "the JVM ended in the middle, most likely for want of memory; give more with --memory, or less than the machine has"),
 )  # fmt: skip
-"""What Spark or the JVM says of a failure, and what a user can do about it; the first that fits."""
+"""What Spark, the JVM or the system says of a failure, and what a user can do about it; the first that fits."""
 
 
-def _remedy(text: str) -> str:
-    for pattern, remedy in _REMEDIES:
+def known_remedy(text: str, out: str) -> str | None:
+    """What a user can do about a failure of which ``text`` was said; None: it is none that is known."""
+    for pattern, found in _REMEDIES:
         if re.search(pattern, text):
-            return remedy
+            return found.format(out=out, temporary=tempfile.gettempdir())
+    return None
+
+
+def remedy(text: str, out: str) -> str:
+    """The same, and of an unknown failure what was said last."""
     causes = re.findall(r"^Caused by: (.+)", text, re.MULTILINE)
     said = causes[-1] if causes else text.strip().partition("\n")[0] or "it does not say why"
-    return f"Spark gave up: {said[:500]}; if the machine and the cluster are well, report it with the runs that bring it about"
+    unknown = f"Spark gave up: {said[:500]}; if the machine and the cluster are well, report it with the runs that bring it about"
+    return known_remedy(text, out) or unknown
 
 
 def main() -> int:

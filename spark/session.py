@@ -19,6 +19,7 @@ from threading import Thread, current_thread, main_thread
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -59,7 +60,9 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
         try:
             with _told(folder / "jvm.log"):
                 if master is not None:
-                    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what failed is raised, and told once
+                    # What failed is raised, and told once.
+                    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+                    AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]
                     _set_environment(master, folder)
                     conf.setMaster(master).setAll(list(_embedded(folder, memory).items()))
                     with (folder / "jvm.log").open("wb") as said:
@@ -74,6 +77,10 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _restore(before)
+
+
+def _nothing_more(*_: object) -> None:
+    """Of a connection that ended with its JVM."""
 
 
 @contextmanager
@@ -111,7 +118,7 @@ def _told(log: Path) -> Iterator[None]:
     """A failure is raised with what the JVM had said in ``log``."""
     try:
         yield
-    except (PySparkException, Py4JError) as cause:
+    except (PySparkException, Py4JError, ConnectionError) as cause:  # the last: the JVM has ended
         said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
         raise SparkSaidError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
 

@@ -124,7 +124,7 @@ def _named(path: str) -> Iterator[None]:
         reason = next((line[2:] for line in said.splitlines() if line.startswith(": ")), "cannot be used")
         raise OSError(f"{path}: {reason.split(': ', 1)[-1]}") from None
     except OSError as cause:
-        if cause.strerror is None:
+        if cause.strerror is None or isinstance(cause, ConnectionError):  # the latter is of the JVM, not of the path
             raise
         raise OSError(f"{path}: {cause.strerror}") from None
 
