@@ -151,7 +151,8 @@ async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[
         due = loop.time() + rng.uniform(0.5, 1.5) / per_s
         await action()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), max(0.001, due - loop.time()))
+            async with asyncio.timeout(max(0.001, due - loop.time())):
+                await ended.wait()
 
 
 class KvLoop:

@@ -62,11 +62,11 @@ class Nemesis:
     async def _flap(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         assert spec.flap_s is not None
         end = asyncio.get_running_loop().time() + for_s
-        while asyncio.get_running_loop().time() < end:
+        while (left_s := end - asyncio.get_running_loop().time()) > 0:
             await self._cut(number, spec, made)
-            await asyncio.sleep(spec.flap_s)
+            await asyncio.sleep(min(spec.flap_s, left_s))
             await self._heal(number, spec, made)
-            await asyncio.sleep(spec.flap_s)
+            await asyncio.sleep(max(0.0, min(spec.flap_s, end - asyncio.get_running_loop().time())))
 
     async def _cut(self, number: int, spec: FaultSpec, made: FaultPlan) -> None:
         assert made.effect is not None

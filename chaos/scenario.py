@@ -317,8 +317,10 @@ def _check(scenario: Scenario) -> None:
                 raise ValueError(f"{table}.{name} = {value}: {least} to {most} is expected")
     if scenario.nodes is not None and not 1 <= scenario.nodes <= 5:
         raise ValueError(f"nodes = {scenario.nodes}: 1 to 5 is expected")
-    if not re.fullmatch(r"\w[\w.+-]*", scenario.name):
-        raise ValueError(f"name = {scenario.name!r}: letters, digits, '.', '_', '+' and '-' are expected; it names a folder")
+    if not re.fullmatch(r"\w[\w.+-]{0,79}", scenario.name):
+        raise ValueError(
+            f"name = {scenario.name!r}: up to 80 letters, digits, '.', '_', '+' and '-' are expected; it names a folder"
+        )
     if scenario.workload.register_period_ms >= scenario.workload.broker_timeout_ms:
         raise ValueError(
             f"workload.register_period_ms = {scenario.workload.register_period_ms}: less than workload.broker_timeout_ms = "
@@ -356,8 +358,8 @@ def _check_fault(fault: FaultSpec, longest_s: float) -> None:
     if not 0 <= fault.at_s < longest_s or (fault.for_s is not None and fault.for_s <= 0) or end_s > longest_s:
         lasting = "" if fault.for_s is None else f", for_s = {fault.for_s:g}"
         raise ValueError(f"at_s = {fault.at_s:g}{lasting}: both must lie within the {longest_s:g} s of timing.fault_s")
-    if fault.flap_s is not None and fault.flap_s < 0.1:
-        raise ValueError(f"flap_s = {fault.flap_s:g}: at least 0.1 is expected")
+    if fault.flap_s is not None and not 0.1 <= fault.flap_s <= longest_s:
+        raise ValueError(f"flap_s = {fault.flap_s:g}: 0.1 to the {longest_s:g} s of timing.fault_s is expected")
 
 
 def _check_direction(fault: FaultSpec) -> None:

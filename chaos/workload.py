@@ -262,7 +262,8 @@ class Workload:
     async def _churn(self, broker: ChaosBroker) -> None:
         while not self._ended.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), CHURN_PERIOD_S * self._rng.uniform(0.5, 1.5))
+                async with asyncio.timeout(CHURN_PERIOD_S * self._rng.uniform(0.5, 1.5)):
+                    await self._ended.wait()
             if broker.alive and (not self._changing or self._ended.is_set()):
                 continue
             await (broker.stop() if broker.alive else broker.start())

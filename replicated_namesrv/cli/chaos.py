@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HELP = "break a real cluster on purpose, in either mode, and judge what its clients saw"
 
 EXIT_UNKNOWN = 2
-HOURS_MAX = 10_000
+SOAK_HOURS, HOURS_MAX = 8, 10_000
 EXIT_OF = {"valid": 0, "violated": 1, "unknown": EXIT_UNKNOWN}
 _EXAMPLES = """\
 examples:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one = commands.add_parser("run", help="run one scenario in one mode")
     one.add_argument("scenario", help="a name of the list, or a .toml file")
     one.add_argument("--mode", choices=("ap", "cp"), default="cp", help="default cp")
-    one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), default="linearizable", help="of CP nodes")
+    one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), help="of CP nodes (default linearizable)")
     one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
     compare = commands.add_parser("compare", help="run scenarios in both modes and set the figures side by side")
     compare.add_argument("scenario", nargs="+", help="names of the list, or .toml files")
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
     suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
-    suite.add_argument("--hours", type=float, default=8.0, help="soak: how long (default 8)")
+    suite.add_argument("--hours", type=float, help=f"soak: how long (default {SOAK_HOURS})")
     for command in (one, compare, suite):
         command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
         command.add_argument("--node-command", metavar="COMMAND", help="what runs a node, in place of 'namesrv serve'")
@@ -143,7 +143,7 @@ def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "R
         nodes=arguments.nodes or scenario.nodes or 3,
         seed=arguments.seed,
         suite=suite,
-        read_consistency=getattr(arguments, "read_consistency", "linearizable"),
+        read_consistency=getattr(arguments, "read_consistency", None) or "linearizable",
         variant=arguments.variant,
         duration_s=arguments.duration_s,
         judged_as=getattr(arguments, "judge_as", None),
@@ -158,14 +158,27 @@ def _execute(plan: "RunPlan", arguments: argparse.Namespace, say: Callable[[str]
         from replicated_namesrv.chaos.suite import execute
     except ImportError as missing:
         raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
-    if arguments.node_command:
-        plan = dataclasses.replace(plan, node_command=shlex.split(arguments.node_command))
+    if arguments.node_command is not None:
+        plan = dataclasses.replace(plan, node_command=_words(arguments.node_command))
     return execute(plan, arguments.out, say)
+
+
+def _words(command: str) -> list[str]:
+    """Of a command, as a shell would take it apart. Raises SettingError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as cause:
+        raise SettingError(f"--node-command {command!r}: {cause}; quote it as for a shell") from cause
+    if not words:
+        raise SettingError(f"--node-command {command!r}: the command that runs a node is expected")
+    return words
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.report import told
 
+    if arguments.mode == "ap" and arguments.read_consistency is not None:
+        raise SettingError(f"--read-consistency {arguments.read_consistency}: AP nodes have none; leave it out, or --mode cp")
     done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, _Progress())
     if arguments.json:
         _print(json.dumps({**done.verdict, "folder": str(done.folder)}))
@@ -203,11 +216,10 @@ def _suite(arguments: argparse.Namespace) -> int:
         raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
     from replicated_namesrv.chaos.report import read_verdict, told
 
-    if not 0 < arguments.hours <= HOURS_MAX:
-        raise SettingError(f"--hours {arguments.hours:g}: give more than 0 and at most {HOURS_MAX}")
+    _check_suite(arguments)
     say = _Progress()
     done: dict[str, Path] = suite.finished(arguments.out, "full") if arguments.suite == "full" else {}
-    until = time.monotonic() + arguments.hours * 3600
+    until = time.monotonic() + (arguments.hours or SOAK_HOURS) * 3600
     verdicts: list[dict[str, Any]] = []
     for number, plan in enumerate(_plans(arguments), 1):
         if arguments.suite == "soak" and time.monotonic() > until:
@@ -236,6 +248,19 @@ def _suite(arguments: argparse.Namespace) -> int:
     else:
         _print(f"{len(verdicts)} runs: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
     return _worst(one["verdict"] for one in verdicts)
+
+
+_OPTIONS_OF_SUITE = {"smoke": (), "full": ("nodes", "seed"), "soak": ("seed", "hours")}
+
+
+def _check_suite(arguments: argparse.Namespace) -> None:
+    """Raises SettingError: an option that the suite would pass over, or a value out of range."""
+    for name in ("nodes", "seed", "hours"):
+        if getattr(arguments, name) is not None and name not in _OPTIONS_OF_SUITE[arguments.suite]:
+            knows = [suite for suite, options in _OPTIONS_OF_SUITE.items() if name in options]
+            raise SettingError(f"--{name}: {arguments.suite} has its own; leave it out, or run {' or '.join(knows)}")
+    if arguments.hours is not None and not 0 < arguments.hours <= HOURS_MAX:
+        raise SettingError(f"--hours {arguments.hours:g}: give more than 0 and at most {HOURS_MAX}")
 
 
 def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":

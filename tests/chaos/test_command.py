@@ -57,6 +57,42 @@ def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
     assert not provision.find_toxiproxy()
 
 
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("run nosuch", "no scenario 'nosuch'"),
+        ("run no-fault --duration-s nan", "--duration-s nan: give 0.5 to 3600"),
+        ("run no-fault --duration-s 3601", "--duration-s 3601: give 0.5 to 3600"),
+        ("run isolate-leader --nodes 1", "isolate of leader touches nothing in a cluster of 1"),
+        ("run no-fault --mode ap --read-consistency stale", "--read-consistency stale: AP nodes have none"),
+        ("run no-fault --node-command '", '--node-command "\'": No closing quotation'),
+        ("run no-fault --node-command=", "--node-command '': the command that runs a node is expected"),
+        ("suite smoke --nodes 3", "--nodes: smoke has its own; leave it out, or run full"),
+        ("suite full --hours 1", "--hours: full has its own; leave it out, or run soak"),
+        ("suite soak --hours 0", "--hours 0: give more than 0"),
+        ("suite full --seed 99", "--seed 99: full has no run with this seed"),
+        ("check no-folder", "no-folder/manifest.json: cannot be read"),
+        ("results no-folder", "no verdict.json in any folder of no-folder"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_starts(
+    command: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert chaos(*command.split()) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith(f"namesrv chaos {command.split()[0]}: ")
+    assert expected in told.err
+    assert "Traceback" not in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_runs_cannot_be_kept_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert chaos("run", "no-fault", "--out", str(tmp_path / "file")) == 2
+    assert "name another folder" in capsys.readouterr().err
+
+
 def runs_of(folder: Path) -> list[Path]:
     """Folders of runs, and ``latest``."""
     return [path for path in folder.rglob("*") if path.is_symlink() or path.parent != folder]
