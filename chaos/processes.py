@@ -175,11 +175,9 @@ class Ports:
     """Descriptor, open as long as this process lives: closing it would end all its locks."""
 
     def __init__(self, count: int, rng: random.Random) -> None:
-        """Raises ProcessError: there are not so many."""
+        """Raises ProcessError: there are not so many; ProvisionError: the cache folder, where the lock is, cannot be written."""
         if Ports._file is None:
-            folder = provision.cache_dir()
-            folder.mkdir(parents=True, exist_ok=True)
-            Ports._file = os.open(folder / "chaos-ports.lock", os.O_RDWR | os.O_CREAT, 0o644)
+            Ports._file = provision.open_in_cache("chaos-ports.lock")
         self.numbers: list[int] = []
         for port in rng.sample(range(PORT_FIRST, PORT_END), PORT_END - PORT_FIRST):
             if len(self.numbers) == count:

@@ -39,20 +39,29 @@ def cache_dir() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "replicated-namesrv"
 
 
+def open_in_cache(name: str) -> int:
+    """A descriptor of the file ``name`` of the cache folder, made if need be. Raises ProvisionError."""
+    root = cache_dir()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        return os.open(root / name, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as cause:
+        raise ProvisionError(f"{root} cannot be written ({cause.strerror}); name a cache folder with XDG_CACHE_HOME") from cause
+
+
 @contextmanager
 def cached(name: str, say: Callable[[str], None]) -> Iterator[tuple[Path, Path | None]]:
     """Yield (final path in the cache, None) where it is there already, else (final path, new folder to build it in).
 
     Whoever gets a folder moves the finished thing from it to the final path in one rename. The folder is gone afterwards,
-    however the build ended; a second process waits until then.
+    however the build ended; a second process waits until then. Raises ProvisionError: the cache cannot be written.
     """
     root = cache_dir()
-    root.mkdir(parents=True, exist_ok=True)
     final = root / name
     if final.exists():
         yield final, None
         return
-    with (root / f".{name}.lock").open("w") as lock:
+    with open(open_in_cache(f".{name}.lock"), "w", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

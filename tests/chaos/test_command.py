@@ -93,6 +93,18 @@ def test_where_runs_cannot_be_kept_is_told(tmp_path: Path, capsys: pytest.Captur
     assert "name another folder" in capsys.readouterr().err
 
 
+def test_a_cache_that_cannot_be_written_is_told(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (nowhere.parent / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(nowhere.parent / "file"))
+    assert chaos("run", "no-fault", "--out", str(nowhere)) == 2
+    assert (
+        "replicated-namesrv cannot be written (Not a directory); name a cache folder with XDG_CACHE_HOME"
+        in capsys.readouterr().err
+    )
+
+
 def runs_of(folder: Path) -> list[Path]:
     """Folders of runs, and ``latest``."""
     return [path for path in folder.rglob("*") if path.is_symlink() or path.parent != folder]
