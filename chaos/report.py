@@ -10,7 +10,7 @@ from replicated_namesrv.chaos.checks import Judgement, judge
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.registrations import registrations
 from replicated_namesrv.chaos.checks.story import MAY_BE_IDLE, Story
-from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, TraceError, read_trace
+from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, Trace, TraceError, read_trace
 from replicated_namesrv.chaos.timeline import render
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.verify import Operation, write_history
@@ -77,11 +77,20 @@ def conclude(folder: Path, judged_as: str | None = None) -> tuple[Judgement, dic
     with _sense(folder):
         judgement = judge(story, judged_as or story.manifest["judged_as"])
         picture = render(story, judgement).encode()
-        verdict = {**_naming(story.manifest), "complete": judgement.complete, **judgement.as_json()}
+        verdict = {
+            **_naming(story.manifest),
+            "complete": judgement.complete,
+            "trace": _counts(story.trace),
+            **judgement.as_json(),
+        }
     write_history(folder / HISTORY_FILE, history(story))
     write_atomically(folder / TIMELINE_FILE, picture)
     write_atomically(folder / VERDICT_FILE, json.dumps(verdict, indent=1).encode())
     return judgement, verdict
+
+
+def _counts(trace: Trace) -> dict[str, int]:
+    return {"records": len(trace.records), "torn": trace.torn, "corrupt": len(trace.corrupt)}
 
 
 def history(story: Story) -> list[Operation]:

@@ -14,11 +14,14 @@ from replicated_namesrv.chaos.checks.final import (
     check_live_kept,
     check_resurrection,
 )
-from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
+from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registration
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
 from replicated_namesrv.verify import Verdict
+
+HOLD_OF_A_PART = (KV, "session guarantees", "revisions never go back", "one state for one revision")
+"""Checks of what was answered alone: what is wrong with the beginning of a run is wrong with the run."""
 
 CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_enough,
@@ -79,13 +82,14 @@ class Judgement:
 def judge(story: Story, judged_as: str) -> Judgement:
     """Run all checkers; ``judged_as``: ap or cp, whose promises count.
 
-    Nothing but a crash is held against a run that was broken off: its clients and brokers were ended with it, not by what is
-    judged.
+    Against a run that was broken off nothing is held but a crash and HOLD_OF_A_PART: its clients and brokers were ended with it,
+    not by what is judged. Where lines in its middle are corrupt it is a crash alone, as anything may have been in them.
     """
     checks = tuple(check(story) for check in CHECKS if check is not check_write_perm or story.has_mqadmin)
     if not story.trace.complete:
         why = "the run was broken off, or its trace has corrupt lines"
-        checks = tuple(found if found.name == CRASHES else unjudged(found, why) for found in checks)
+        held = (CRASHES,) if story.trace.corrupt else (CRASHES, *HOLD_OF_A_PART)
+        checks = tuple(found if found.name in held else unjudged(found, why) for found in checks)
     counted = [check for check in checks if (check.promise is Promise.BOTH or judged_as == "cp") and not check.idle]
     verdicts = {check.verdict for check in counted}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)

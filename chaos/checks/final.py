@@ -5,13 +5,26 @@ search, point at single operations, and stand beside the linearizability checker
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from replicated_namesrv.chaos.checks.administration import misjudged_topics
-from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
+from replicated_namesrv.chaos.checks.real_time import overtaken, read_writes, written_once
 from replicated_namesrv.chaos.checks.registrations import is_of_pair, late_copies, topics_of
-from replicated_namesrv.chaos.checks.story import ALIVE, KEPT, CheckResult, Op, Promise, Story, result, unless_stalled
+from replicated_namesrv.chaos.checks.story import (
+    ALIVE,
+    FINDINGS_MAX,
+    KEPT,
+    CheckResult,
+    Op,
+    Promise,
+    Story,
+    result,
+    unless_stalled,
+)
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.records import Election, Expiry, Fault
+from replicated_namesrv.verify import Verdict
 
 SCAN_NS = 1_000_000_000
 """Nodes look for silent brokers, and tell the leader, well within this."""
@@ -30,13 +43,25 @@ def final_reads(story: Story, kind: str) -> list[Op]:
 
 def check_final_kv(story: Story) -> CheckResult:
     """At the quiescent end every node has of each key a value that no acknowledged later write has replaced."""
-    writes, reads = kv_writes(story), final_reads(story, "get")
+    writes, reads = read_writes(story), final_reads(story, "get")
     wrong = [
         f"at the end {read.node} answers {read.key} = {read.value}, though a later write was acknowledged"
         for read in reads
         if overtaken(read, writes.get(read.key, ()))
     ]
-    return result("acknowledged KV writes at the end", Promise.CP, len(reads), wrong)
+    found = result("acknowledged KV writes at the end", Promise.CP, len(reads), wrong)
+    return _unless_unread(story, found, story.manifest["kv_keys"], reads)
+
+
+def _unless_unread(story: Story, found: CheckResult, keys: Iterable[str], reads: Sequence[Op]) -> CheckResult:
+    """``found``, but unknown instead of valid where some node never answered for some key at the end."""
+    answered = {(read.key, read.node) for read in reads}
+    unread = [
+        f"{node} did not answer for {key} at the end" for key in keys for node in story.nodes if (key, node) not in answered
+    ]
+    if found.verdict is not Verdict.VALID or not unread:
+        return found
+    return replace(found, verdict=Verdict.UNKNOWN, findings=tuple(unread[:FINDINGS_MAX]))
 
 
 def check_final_registrations(story: Story) -> CheckResult:
@@ -47,7 +72,8 @@ def check_final_registrations(story: Story) -> CheckResult:
             acknowledged[op.key].append(op)
     wrong: list[str] = []
     looked_at = left_out = 0
-    for read in final_reads(story, "route"):
+    reads = final_reads(story, "route")
+    for read in reads:
         listed = {member.name: int(member.version) for member in read.members}
         for broker, registrations in acknowledged.items():
             life = story.life_at(broker, read.start_ns)
@@ -66,17 +92,18 @@ def check_final_registrations(story: Story) -> CheckResult:
                 seen = f"only as of registration {listed[broker]}" if broker in listed else "not at all"
                 wrong.append(f"at the end {read.node} lists {broker} in {read.key} {seen}; {newest or 'it'} was acknowledged")
     exempt = {"answers about a broker while it was exposed": left_out}
-    return result("acknowledged registrations at the end", Promise.CP, looked_at, wrong, exempt)
+    found = result("acknowledged registrations at the end", Promise.CP, looked_at, wrong, exempt)
+    return _unless_unread(story, found, story.manifest["topics"], reads)
 
 
 def check_resurrection(story: Story) -> CheckResult:
     """No deleted KV value comes back, nor a broker that left cleanly, nor a deleted topic that its broker had dropped."""
     wrong, looked_at = [], 0
-    writes = kv_writes(story)
-    source = {op.value: op for found in writes.values() for op in found if op.kind == "put"}
+    writes = read_writes(story)
+    source = {key: written_once(found) for key, found in writes.items()}
     for read in story.of_kind("get"):
-        put = source.get(read.value) if read.ok and read.value is not None else None
-        if put is None or not put.ok:
+        put = source.get(read.key, {}).get(read.value) if read.ok else None
+        if put is None:
             continue
         looked_at += 1
         for write in writes[read.key]:

@@ -6,7 +6,7 @@ How registrations become a history is told in ``registrations``.
 from collections.abc import Mapping
 
 from replicated_namesrv.chaos.checks.registrations import operation, registrations
-from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
+from replicated_namesrv.chaos.checks.story import NOTHING, CheckResult, Promise, Story
 from replicated_namesrv.verify import HistoryVerdict, Limits, Operation, Verdict, check_history
 
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
@@ -27,7 +27,8 @@ def check_registration(story: Story) -> CheckResult:
 def _judge(name: str, verdict: HistoryVerdict, left_out: Mapping[str, int]) -> CheckResult:
     bad = [key.describe() for key in verdict.keys if key.verdict is not Verdict.VALID]
     found = verdict.verdict if verdict.operations else Verdict.UNKNOWN
-    return CheckResult(name, Promise.CP, found, verdict.operations, tuple(bad), len(bad), left_out)
+    told = tuple(bad) if verdict.operations else (NOTHING,)
+    return CheckResult(name, Promise.CP, found, verdict.operations, told, len(bad), left_out)
 
 
 def kv_history(story: Story) -> list[Operation]:

@@ -1,21 +1,23 @@
 """What clients see never goes back: session guarantees, revisions, and one state for one revision."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
+from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken, read_writes, written_once
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result
 
 
 def check_sessions(story: Story) -> CheckResult:
-    """Each client reads its own writes, and never older than what it read before (Terry et al., 1994).
+    """Each client reads its own writes, and never older than what it read before; and whoever saw a write never reads what was
+    older to its writer: what that one wrote before (monotonic writes), or had read (writes follow reads; Terry et al., 1994).
 
-    A KV value is older than another if its write had ended before the other's began; versions of a broker are numbered.
+    A KV value is older than another if its write had ended, or somebody had read it, before the other's began; versions of a
+    broker are numbered.
     """
     wrong: list[str] = []
     looked_at = 0
-    writes = kv_writes(story)
-    source = {op.value: op for found in writes.values() for op in found if op.kind == "put" and op.ok}
+    writes = read_writes(story)
+    source = {key: written_once(found) for key, found in writes.items()}
     by_client: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("put", "delete", "get", "route"):
         if op.ok and op.client != "probe":
@@ -28,7 +30,7 @@ def check_sessions(story: Story) -> CheckResult:
 
 
 def _broken_kv(
-    story: Story, client: str, ops: Sequence[Op], source: dict[str | None, Op], writes: dict[str, list[Op]]
+    story: Story, client: str, ops: Sequence[Op], source: Mapping[str, Mapping[str | None, Op]], writes: Mapping[str, list[Op]]
 ) -> Iterable[str]:
     seen: dict[str, Op] = {}
     for op in ops:
@@ -38,7 +40,7 @@ def _broken_kv(
             if all(write.ok and write.end_ns < known.start_ns for write in deletes):
                 yield f"{story.ms(op.start_ns)}: {client} finds {op.key} absent after it knew {known.value}"
             continue
-        write = op if op.kind != "get" else source.get(op.value)
+        write = op if op.kind != "get" else source.get(op.key, {}).get(op.value)
         if write is None:
             continue
         if op.kind == "get" and known is not None and write.end_ns < known.start_ns:

@@ -1,6 +1,7 @@
-"""What follows from real time alone: a write that ended before another began is older than it."""
+"""What follows from real time alone: a write that ended before another began is older than it. One whose value was read had
+taken effect by then, whatever its own client learned of it and when."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
@@ -13,6 +14,29 @@ def kv_writes(story: Story) -> dict[str, list[Op]]:
         if op.outcome != "fail":
             found[op.key].append(op)
     return found
+
+
+def read_writes(story: Story) -> dict[str, list[Op]]:
+    """As ``kv_writes``, but each put ends no later than the first get that saw its value; if it was written once, that is."""
+    seen_ns: dict[tuple[str, str | None], int] = {}
+    for read in story.of_kind("get"):
+        if read.ok:
+            seen_ns[read.key, read.value] = min(read.end_ns, seen_ns.get((read.key, read.value), NEVER_NS))
+    found = kv_writes(story)
+    for key, writes in found.items():
+        times = Counter(write.value for write in writes)
+        for place, write in enumerate(writes):
+            first_ns = seen_ns.get((key, write.value), NEVER_NS)
+            if write.kind == "put" and times[write.value] == 1 and write.start_ns < first_ns < write.end_ns:
+                writes[place] = write._replace(end_ns=first_ns, outcome="ok")
+    return found
+
+
+def written_once(writes: Iterable[Op]) -> dict[str | None, Op]:
+    """The puts of one key that surely happened, by their values; not those whose value was written twice."""
+    puts = [write for write in writes if write.kind == "put"]
+    times = Counter(put.value for put in puts)
+    return {put.value: put for put in puts if put.ok and times[put.value] == 1}
 
 
 def overtaken(read: Op, writes: Iterable[Op]) -> bool:

@@ -66,6 +66,7 @@ MAY_BE_IDLE = ("no ghosts", "write permissions")
 
 
 FINDINGS_MAX = 5
+NOTHING = "the run has nothing for it to judge"
 STALL_NS = 500_000_000
 """A hundred records and more come every second: a longer gap means that nothing here ran."""
 
@@ -79,7 +80,8 @@ def result(
     """VIOLATED if anything is wrong, UNKNOWN if nothing was looked at."""
     verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
     known = {what: count for what, count in (left_out or {}).items() if count}
-    return CheckResult(name, promise, verdict, looked_at, tuple(wrong[:FINDINGS_MAX]), len(wrong), known)
+    told = wrong[:FINDINGS_MAX] or (() if looked_at else (NOTHING,))
+    return CheckResult(name, promise, verdict, looked_at, tuple(told), len(wrong), known)
 
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:

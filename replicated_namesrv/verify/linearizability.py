@@ -56,6 +56,8 @@ class KeyVerdict:
     """VIOLATED: so many operations had begun when the shortest failing prefix ended; else 0."""
     witness: tuple[Operation, ...]
     """VIOLATED: few operations that already have no legal order, by time of start."""
+    unwritten: tuple[Token, ...] = ()
+    """VIOLATED: what reads among them returned though no operation of the key can have written it."""
 
     def describe(self) -> str:
         """The judgement for people."""
@@ -68,6 +70,7 @@ class KeyVerdict:
             f"{self.key}: not linearizable as a {self.model}; it fails {self.prefix} operations into {self.operations}.",
             f"These {len(self.witness)} have no legal order (times after the first):",
             *(f"  {operation.describe(origin)}" for operation in self.witness),
+            *(f"  Nobody wrote {' = '.join(filter(None, token))}." for token in self.unwritten),
         ]
         return "\n".join(lines)
 
@@ -118,7 +121,10 @@ def _check_key(key: str, operations: Sequence[Operation], limits: Limits) -> Key
         return KeyVerdict(key, model.name, verdict, len(judged), 0, ())
     prefix = _shortest_failing_prefix(judged, found.step, bounds)
     witness = _Witness(prefix, bounds).reduce()
-    return KeyVerdict(key, model.name, Verdict.VIOLATED, len(judged), len(prefix), tuple(item.operation for item in witness))
+    written = {item.action.writes for item in judged}
+    unwritten = dict.fromkeys(token for item in witness for token in item.action.reads or () if token not in written)
+    operations_told = tuple(item.operation for item in witness)
+    return KeyVerdict(key, model.name, Verdict.VIOLATED, len(judged), len(prefix), operations_told, tuple(unwritten))
 
 
 def _search(judged: Sequence[_Judged], bounds: Bounds) -> Found:

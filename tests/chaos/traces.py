@@ -61,6 +61,18 @@ class Script:
             self.records.append(Complete(_ns(end), self._op, outcome or "ok", node, value if read else None, answer, None))
         return self
 
+    def at_the_end(self, kind: str, key: str, value: str | None = None, *, members: Sequence[tuple[str, int]] = ()) -> "Script":
+        """Every node is asked once more in ``final``, and answers the same."""
+        for node in NODES:
+            self.op(12_100, 12_110, "probe", kind, key, value, node=node, members=members if kind == "route" else None)
+        return self
+
+    def saw_kv(self, at: float, node: str, members: Sequence[tuple[str, str]], revision: int) -> "Script":
+        """An observation of KV entries."""
+        listed = [Member(*member) for member in members]
+        self.records.append(Observe(_ns(at), _ns(at) - MS, node, "kv", True, listed, revision, "change"))
+        return self
+
     def truth(self, at: float, broker: str, state: str, *, life: int = 1, version: int = 1, timeout_ms: int = 1_000) -> "Script":
         self.records.append(Truth(_ns(at), broker, life, state, True, str(version), BROKERS[broker], timeout_ms))
         return self
@@ -112,7 +124,8 @@ class Script:
     def story(self) -> Story:
         records = sorted(self.records, key=lambda record: record.time_ns)
         whole = [Header(0, 1, "by hand", 0), *records, End(20_000 * MS, len(records) + 1)]
-        return Story(Trace(whole, 0, []), manifest(self.mode))
+        written = {one.key for one in records if isinstance(one, Invoke) and one.kind in ("put", "delete")}
+        return Story(Trace(whole, 0, []), manifest(self.mode) | {"kv_keys": sorted(written)})
 
 
 def _ns(at_ms: float) -> int:
@@ -126,6 +139,8 @@ def manifest(mode: str) -> dict[str, Any]:
         "mode": mode,
         "judged_as": mode,
         "observe_interval_ms": 250,
+        "kv_keys": [],
+        "topics": ["t"],
         "nodes": [{"node": node} for node in NODES],
         "clients": [{"client": client, "kind": kind, "node": None} for client, kind in kinds.items()],
         "brokers": [{"broker": broker, "topics": topics, "timeout_ms": 1_000} for broker, topics in BROKERS.items()],

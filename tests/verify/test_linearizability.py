@@ -113,6 +113,15 @@ def test_stale_read_in_a_long_history_is_found_and_explained(seed: int) -> None:
     assert key.prefix <= read + 20, "the prefix ends when the read has returned"
 
 
+def test_what_nobody_wrote_is_named() -> None:
+    """Else a read of it alone explains nothing."""
+    route = Operation("c", "route", "t", [["a", 1], ["b", 7]], 10, 11, Outcome.OK)
+    writes = [Operation("b", "register", "t", ["b", version], version, version, Outcome.OK) for version in (1, 2)]
+    text = check_history([Operation("a", "register", "t", ["a", 1], 0, 1, Outcome.OK), *writes, route]).describe()
+    assert text.endswith("Nobody wrote b = 7.")
+    assert "Nobody" not in check_history(history(*BAD["stale read"])).describe()
+
+
 def test_operations_on_many_keys_are_judged_apart() -> None:
     good, bad = history(*GOOD["read after write"]), history(*BAD["stale read"])
     operations = [operation._replace(key=f"good{number}") for number in range(3) for operation in good]
