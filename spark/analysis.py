@@ -1,4 +1,4 @@
-"""The whole analysis: traces in, tables and figures out. Stages are functions from tables to tables; this is their order.
+"""The whole analysis: traces in, tables and figures out. Stages are functions from tables to tables; this says which of which.
 
 Tables that others may start from are kept as Parquet under ``tables/``; each is written aside and takes its place when the whole
 analysis has succeeded, so a failed one leaves what was there before.
@@ -7,10 +7,13 @@ analysis has succeeded, so a failed one leaves what was there before.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from replicated_namesrv.spark import (
     consistability,
@@ -24,8 +27,11 @@ from replicated_namesrv.spark import (
     truth,
 )
 from replicated_namesrv.spark.ingest import Ingested, Traces, ingest
-from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, SUMMARY, T_VISIBILITY
+from replicated_namesrv.spark.schemas import CONSISTABILITY, HELD, PAIRED, PER_RUN, SUMMARY, T_VISIBILITY, arrow
+from replicated_namesrv.spark.session import on_own_connection
 from replicated_namesrv.spark.sources import Source, find_runs, runs_table
+from replicated_namesrv.spark.stages import Stage
+from replicated_namesrv.spark.stages import run as run_stages
 from replicated_namesrv.spark.storage import Storage
 from replicated_namesrv.spark.summary import paired, summary, t_visibility
 from replicated_namesrv.spark.timeline import phases, sides, with_phase
@@ -35,11 +41,11 @@ KEPT = (
     "probes", "gaps", "look_ups", "detections", "mistakes", "leader_spans", "per_run", "held", "summary", "paired",
     "t_visibility", "consistability",
 )  # fmt: skip
-"""Tables under ``tables/`` besides ``observations`` and ``events``, in the order in which they are made."""
+"""Tables under ``tables/`` besides ``observations`` and ``events``."""
 
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Names a table that others may start from, and gives it back made."""
+"""Names a table that others may start from, and gives it back made. Called by several threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +86,19 @@ class Analysis:
         self._say = say
         self._began = time.monotonic()
 
-    def run(self, paths: Sequence[str]) -> Results:
-        """Analyse the runs below ``paths``. Raises InputError for what cannot be."""
-        return self.analyse(find_runs(self._storage, paths))
+    def run(self, paths: Sequence[str], last: Callable[[Results], None] | None = None) -> Results:
+        """Analyse the runs below ``paths``, as ``analyse`` does. Raises InputError for what cannot be."""
+        return self.analyse(find_runs(self._storage, paths), last)
 
-    def analyse(self, sources: Sequence[Source]) -> Results:
-        """Analyse runs that were found. Raises InputError for what cannot be."""
+    def analyse(self, sources: Sequence[Source], last: Callable[[Results], None] | None = None) -> Results:
+        """Analyse runs that were found. Raises InputError for what cannot be. ``last`` is called when all tables are made and
+        before they take their place: what it raises leaves the tables that were there."""
         traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:
             results = self._analyse(traces, runs_table(self._spark, sources), sources, ingested)
+            if last is not None:
+                last(results)
             for name in KEPT:
                 self._storage.delete(f"{self._out}/tables/{name}")
                 self._storage.rename(f"{self._staging}/{name}", f"{self._out}/tables/{name}")
@@ -98,78 +107,137 @@ class Analysis:
             self._storage.discard(self._staging)
 
     def _keep(self, name: str, table: DataFrame) -> DataFrame:
-        self._say(f"{time.monotonic() - self._began:5.1f} s  {name}")
         table.write.parquet(f"{self._staging}/{name}")
         return self._spark.read.schema(table.schema).parquet(f"{self._staging}/{name}")
 
+    def _done(self, name: str) -> None:
+        self._say(f"{time.monotonic() - self._began:5.1f} s  {name}")
+
     def _analyse(self, traces: Traces, runs: DataFrame, sources: Sequence[Source], ingested: list[Ingested]) -> Results:
-        made = figures_of_runs(traces, runs, self._keep)
-        figures = _rows(made["per_run"])
-        ages = _rows(curves.visibility(made["judged"], made["judged_registrations"], made["runs"]))
-        about = _rows(made["runs"])
-        pairs = paired(figures, {run["mode"]: run["read_consistency"] for run in about})
-        summed, seen = summary(figures), t_visibility(ages, {run["run"]: run["clock_uncertainty_ns"] for run in about})
-        classes = consistability.consistability(_rows(made["held"]), about)
-        self._keep("summary", self._spark.createDataFrame(summed, SUMMARY).coalesce(1))
-        self._keep("paired", self._spark.createDataFrame(pairs, PAIRED).coalesce(1))
-        self._keep("t_visibility", self._spark.createDataFrame(seen, T_VISIBILITY).coalesce(1))
-        self._keep("consistability", self._spark.createDataFrame(classes, CONSISTABILITY).coalesce(1))
-        self._say(f"{time.monotonic() - self._began:5.1f} s  curves")
+        rows = figures_of_runs(traces, runs, self._keep, self._done).rows
+        about, figures, ages = rows["runs"], rows["per_run"], rows["visibility"]
+        found: dict[str, tuple[list[dict[str, Any]], StructType]] = {
+            "summary": (summary(figures), SUMMARY),
+            "paired": (paired(figures, {run["mode"]: run["read_consistency"] for run in about}), PAIRED),
+            "t_visibility": (t_visibility(ages, {run["run"]: run["clock_uncertainty_ns"] for run in about}), T_VISIBILITY),
+            "consistability": (consistability.consistability(rows["held"], about), CONSISTABILITY),
+        }
+        kept = {name: Stage(partial(table_of, self._spark, *table), ()) for name, table in found.items()}
+        run_stages(kept, {}, self._keep, self._done, partial(cancel_jobs, self._spark))
         return Results(
-            about, ingested, figures, summed, pairs, seen, classes,
-            _rows(curves.divergence(made["segments"], made["phases"])), _rows(curves.faults(made["phases"])),
-            _rows(curves.windows(made["judged"], made["judged_registrations"], made["runs"])), ages,
-            _rows(curves.latencies(made["operations"])), {source.run: source.folder for source in sources},
+            about, ingested, figures, **{name: table for name, (table, _) in found.items()},
+            **{name: rows[name] for name in CURVES}, folders={source.run: source.folder for source in sources},
         )  # fmt: skip
 
 
-def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep) -> dict[str, DataFrame]:
-    """All stages in their order, from ingested traces to ``per_run``; the tables that were kept, by name."""
-    made: dict[str, DataFrame] = {}
-    records = traces.events
+def _judged(records: DataFrame, done: DataFrame) -> DataFrame:
+    return judgements.judged(judgements.kv_operations(records, done))
 
-    def kept(name: str, table: DataFrame) -> DataFrame:
-        made[name] = keep(name, table)
-        return made[name]
 
-    runs = kept("runs", runs)
-    spans = kept("phases", phases(records))
-    side_spans = kept("sides", sides(records, runs))
-    done = kept("operations", operations.operations(records, runs, spans, side_spans))
-    facts = truth.truth_spans(records)
-    judged = kept("judged", judgements.judged(judgements.kv_operations(records, done)))
-    history = registrations.registration_operations(records, done, facts)
-    routes = kept("judged_registrations", registrations.judged_registrations(history))
-    states = kept("states", observations.states(traces.looks))
-    segments = kept("segments", observations.segments(states, runs))
-    episodes = kept("episodes", observations.episodes(segments))
-    converged = kept("convergence", observations.convergence(episodes, segments, spans))
-    probes = kept("probes", operations.probes(done))
-    gaps = kept("gaps", operations.gaps(done, spans, side_spans))
-    look_ups = kept("look_ups", truth.look_ups(done, facts))
-    detections = kept("detections", truth.detections(records, facts))
-    mistakes = kept("mistakes", truth.mistakes(records, facts, states))
-    leader_spans = kept("leader_spans", leaders.leader_spans(records))
+def _judged_registrations(records: DataFrame, done: DataFrame, facts: DataFrame) -> DataFrame:
+    return registrations.judged_registrations(registrations.registration_operations(records, done, facts))
+
+
+def _of_sends(records: DataFrame, spans: DataFrame) -> DataFrame:
     sends = records.where((F.col("record") == "send") & F.col("corrupt_line").isNull()).drop("phase")
-    tables = [
-        metrics.of_probes(probes),
-        metrics.of_look_ups(look_ups),
-        metrics.of_operations(done, runs),
-        metrics.of_gaps(gaps, runs),
-        metrics.of_divergence(segments, episodes, converged),
-        metrics.of_detections(detections, mistakes, runs),
-        metrics.of_leaders(leader_spans, records),
-        metrics.of_sends(with_phase(sends, spans, F.col("time_ns"))),
-    ]
-    for rows, prefix in ((judged, ""), (routes, metrics.ROUTES)):
-        tables += [
-            metrics.of_reads(judgements.reads(rows), done, prefix),
-            metrics.of_keys(judgements.keys(rows), prefix),
-            metrics.of_writes(judgements.writes(rows), done, prefix),
-        ]
-    kept("per_run", metrics.per_run(tables, runs).coalesce(1))
-    kept("held", consistability.held(judged, routes, done).coalesce(1))
-    return made
+    return metrics.of_sends(with_phase(sends, spans, F.col("time_ns")))
+
+
+TABLES = {
+    "phases": Stage(phases, ("records",)),
+    "states": Stage(observations.states, ("looks",)),
+    "sides": Stage(sides, ("records", "runs")),
+    "operations": Stage(operations.operations, ("records", "runs", "phases", "sides")),
+    "judged": Stage(_judged, ("records", "operations")),
+    "judged_registrations": Stage(_judged_registrations, ("records", "operations", "facts")),
+    "segments": Stage(observations.segments, ("states", "runs")),
+    "episodes": Stage(observations.episodes, ("segments",)),
+    "convergence": Stage(observations.convergence, ("episodes", "segments", "phases")),
+    "look_ups": Stage(truth.look_ups, ("operations", "facts")),
+    "gaps": Stage(operations.gaps, ("operations", "phases", "sides")),
+    "probes": Stage(operations.probes, ("operations",)),
+    "detections": Stage(truth.detections, ("records", "facts")),
+    "mistakes": Stage(truth.mistakes, ("records", "facts", "states")),
+    "leader_spans": Stage(leaders.leader_spans, ("records",)),
+}
+"""Tables made of what was ingested and of each other, by name; of those that are ready the first one goes first."""
+
+
+def _of_histories(judged: str, prefix: str) -> dict[str, Stage]:
+    return {
+        f"reads {judged}": Stage(
+            lambda rows, done: metrics.of_reads(judgements.reads(rows), done, prefix), (judged, "operations")
+        ),
+        f"writes {judged}": Stage(
+            lambda rows, done: metrics.of_writes(judgements.writes(rows), done, prefix), (judged, "operations")
+        ),
+        f"keys {judged}": Stage(lambda rows: metrics.of_keys(judgements.keys(rows), prefix), (judged,)),
+    }
+
+
+FIGURES = {
+    **_of_histories("judged", ""),
+    **_of_histories("judged_registrations", metrics.ROUTES),
+    "calls": Stage(metrics.of_operations, ("operations", "runs")),
+    "unavailability": Stage(metrics.of_gaps, ("gaps", "runs")),
+    "agreement": Stage(metrics.of_divergence, ("segments", "episodes", "convergence")),
+    "answers": Stage(metrics.of_look_ups, ("look_ups",)),
+    "equal probes": Stage(metrics.of_probes, ("probes",)),
+    "failure detector": Stage(metrics.of_detections, ("detections", "mistakes", "runs")),
+    "leaders": Stage(metrics.of_leaders, ("leader_spans", "records")),
+    "messages": Stage(_of_sends, ("records", "phases")),
+}
+"""Rows of ``per_run``, in parts."""
+
+CURVES = {
+    "divergence": Stage(curves.divergence, ("segments", "phases")),
+    "faults": Stage(curves.faults, ("phases",)),
+    "windows": Stage(curves.windows, ("judged", "judged_registrations", "runs")),
+    "visibility": Stage(curves.visibility, ("judged", "judged_registrations", "runs")),
+    "latencies": Stage(curves.latencies, ("operations",)),
+}
+"""Fields of Results."""
+
+
+class Made(NamedTuple):
+    """Of some runs: tables as ``keep`` gave them back, and figures as rows: ``runs``, ``per_run``, ``held`` and CURVES."""
+
+    tables: dict[str, DataFrame]
+    rows: dict[str, list[dict[str, Any]]]
+
+
+def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[[str], None]) -> Made:
+    """All stages, from ingested traces to ``per_run`` and the curves. ``done`` is told each that is done."""
+    spark = runs.sparkSession
+    cancel = partial(cancel_jobs, spark)
+    records = traces.events
+    runs = keep("runs", runs)
+    rows: dict[str, list[dict[str, Any]]] = {"runs": _rows(runs)}
+    given = {"runs": runs, "records": records, "looks": traces.looks, "facts": truth.truth_spans(records)}
+    held = Stage(consistability.held, ("judged", "judged_registrations", "operations"))
+
+    def finish(name: str, table: DataFrame) -> DataFrame | list[dict[str, Any]]:
+        return keep(name, table) if name in TABLES else _rows(table)
+
+    made = run_stages({**TABLES, **FIGURES, "held": held, **CURVES}, given, finish, done, cancel)
+    rows |= {name: made[name] for name in ("held", *CURVES)}
+    rows["per_run"] = metrics.per_run((row for name in FIGURES for row in made[name]), rows["runs"])
+    last = {
+        "per_run": Stage(partial(table_of, spark, rows["per_run"], PER_RUN), ()),
+        "held": Stage(partial(table_of, spark, rows["held"], HELD), ()),
+    }
+    tables = {"runs": runs, **{name: made[name] for name in TABLES}, **run_stages(last, {}, keep, done, cancel)}
+    return Made(tables, rows)
+
+
+def table_of(spark: SparkSession, rows: list[dict[str, Any]], schema: StructType) -> DataFrame:
+    """A small table, of rows that the driver has."""
+    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow(schema))).coalesce(1)
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """End all jobs that run."""
+    on_own_connection(spark.sparkContext.cancelAllJobs)
 
 
 def _rows(table: DataFrame) -> list[dict[str, Any]]:

@@ -45,10 +45,12 @@ def analyse(
                 there = local_path(storage.qualified(out)) if here is None else None
                 with _nothing_half_written(there, out):
                     analysis = Analysis(spark, out, say)
-                    results = analysis.run(paths) if sources is None else analysis.analyse(sources)
-                    say("report")
-                    write_report(storage, results, out)
-                    return results
+
+                    def report(results: Results) -> None:
+                        say("report")
+                        write_report(storage, results, out)
+
+                    return analysis.run(paths, report) if sources is None else analysis.analyse(sources, report)
     except SparkSaidError as cause:
         raise ClusterError(remedy(str(cause), out)) from cause
     except OSError as cause:

@@ -4,12 +4,11 @@ A figure is given for each phase and side and for all of them together (``all``)
 ``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-
-from replicated_namesrv.spark.schemas import PER_RUN
 
 ALL = "all"
 
@@ -308,14 +307,14 @@ def of_sends(sends: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def per_run(tables: list[DataFrame], runs: DataFrame) -> DataFrame:
-    """PER_RUN of all figures."""
-    together = tables[0]
-    for table in tables[1:]:
-        together = together.unionByName(table)
-    about = runs.select("run", "mode", "scenario", "seed", "nodes", "fault_s", "clock_uncertainty_ns")
-    named = together.join(F.broadcast(about), "run")
-    sensitive = [name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE]
+def per_run(rows: Iterable[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of PER_RUN from those of all figures."""
+    same = ("mode", "scenario", "seed", "nodes", "fault_s")
+    about = {run["run"]: {name: run[name] for name in same} for run in runs}
     # Each of the two clocks may be wrong by so much.
-    uncertainty_ms = F.when(F.col("metric").isin(sensitive), 2 * F.col("clock_uncertainty_ns") / NS_PER_MS)
-    return named.withColumn("clock_uncertainty_ms", uncertainty_ms).select(*PER_RUN.names)
+    uncertain_ms = {run["run"]: 2 * run["clock_uncertainty_ns"] / NS_PER_MS for run in runs}
+    sensitive = {name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE}
+    return [
+        {**row, **about[row["run"]], "clock_uncertainty_ms": uncertain_ms[row["run"]] if row["metric"] in sensitive else None}
+        for row in rows
+    ]

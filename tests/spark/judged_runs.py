@@ -53,7 +53,8 @@ def judge(spark: SparkSession, drawn: dict[str, Run]) -> Tables:
     each = at_ns.alias("from_ns"), at_ns.alias("last_ns"), F.when(F.col("answered"), F.col("members")).alias("members")
     looks = records.where("record = 'observe'").select("run", "mode", "key", "node", *each)
     runs = spark.createDataFrame(about, RUNS)
-    return figures_of_runs(Traces(records, records, looks), runs, lambda name, table: table.localCheckpoint())
+    traces = Traces(records, records, looks)
+    return figures_of_runs(traces, runs, lambda name, table: table.localCheckpoint(), lambda name: None).tables
 
 
 def figures(tables: Tables) -> Values:
