@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from replicated_namesrv.spark import judgements
 from replicated_namesrv.spark.curves import KV, ROUTES
-from replicated_namesrv.spark.metrics import ALL
+from replicated_namesrv.spark.metrics import ALL, over_all
 from replicated_namesrv.spark.schemas import HELD
 from replicated_namesrv.spark.summary import interval
 
@@ -50,11 +50,10 @@ def held(judged: DataFrame, routes: DataFrame, operations: DataFrame) -> DataFra
         "one second": known & (F.col("fresh") | (F.col("age_ns") <= SECOND_NS)),
         "eventual": known, "answered": answered,
     }  # fmt: skip
-    counted = reads.cube("run", "about", "level", "phase", "side").agg(
+    counted = over_all(reads, ["run", "about", "level"], ["phase", "side"]).agg(
         F.count("*").alias("asked"), F.count(F.when(answered, 1)).alias("_answered"),
         *[F.count(F.when(answered & condition, 1)).alias(name) for name, condition in classes.items()],
     )  # fmt: skip
-    counted = counted.where("run is not null and about is not null and level is not null")
     for name in ("phase", "side"):
         counted = counted.withColumn(name, F.coalesce(F.col(name), F.lit(ALL)))
     pairs = ", ".join(f"'{name}', `{name}`" for name in CLASSES)

@@ -5,9 +5,10 @@ A figure is given for each phase and side and for all of them together (``all``)
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, GroupedData
 from pyspark.sql import functions as F
 
 ALL = "all"
@@ -119,9 +120,8 @@ def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> 
 
     Columns of PER_RUN without the run's own; figures without a value are left out.
     """
-    cubed = rows.groupBy("run", *by) if not by else rows.cube("run", *by)
-    table = cubed.agg(count.cast("long").alias("_count"), *[value.cast("double").alias(name) for name, value in values.items()])
-    table = table.where(F.col("run").isNotNull())
+    grouped = over_all(rows, ["run"], by)
+    table = grouped.agg(count.cast("long").alias("_count"), *[value.cast("double").alias(name) for name, value in values.items()])
     for name in ("level", "phase", "side"):
         table = table.withColumn(name, F.coalesce(F.col(name), F.lit(ALL)) if name in by else F.lit(ALL))
     pairs = ", ".join(f"'{name}', `{name}`" for name in values)
@@ -129,6 +129,13 @@ def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> 
         "run", "level", "phase", "side", f"stack({len(values)}, {pairs}) as (metric, value)", "_count as count"
     )
     return stacked.where(F.col("value").isNotNull())
+
+
+def over_all(rows: DataFrame, always: Sequence[str], by: Sequence[str]) -> GroupedData:
+    """``rows`` grouped by ``always`` and each subset of ``by``: a cube without the groups that nobody asks for, each of which
+    would cost a copy of every row."""
+    sets = [[*always, *some] for size in range(len(by) + 1) for some in combinations(by, size)]
+    return rows.groupingSets(sets, *always, *by)
 
 
 def of_reads(reads: DataFrame, operations: DataFrame, prefix: str = "") -> DataFrame:
@@ -225,10 +232,8 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     known = gaps.where(F.col("kind").isin(*ASKED)).join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     over = F.when(F.col("gap_ns") > F.col("deadline_ms") * 1_000_000, F.col("gap_ns")).otherwise(0)
     # Sums are of one kind, node and level; the worst of them counts.
-    summed = known.cube("run", "level", "kind", "entity", "phase", "side").agg(
-        F.grouping_id().alias("_grouped"), F.max("gap_ns").alias("longest"), F.sum(over).alias("total"), F.count("*").alias("n")
-    )
-    summed = summed.where("_grouped < 4")  # by run, level, kind, entity, and phase, side or both or neither
+    grouped = over_all(known, ["run", "level", "kind", "entity"], ["phase", "side"])
+    summed = grouped.agg(F.max("gap_ns").alias("longest"), F.sum(over).alias("total"), F.count("*").alias("n"))
     for name in ("phase", "side"):
         summed = summed.withColumn(name, F.coalesce(name, F.lit(ALL)))
     every = summed.unionByName(summed.withColumn("level", F.lit(ALL)))
