@@ -2,18 +2,25 @@
 
 Rows from above: who led; how each node stood; what was true of each broker; each client's operations; and these, with the
 requests of brokers, once more by the node that they went to. Faults shade all rows. Every mark says what it is when pointed at.
+What lasts longer than a screen is wide for is scrolled beside the names of the rows, and what falls on one spot is one mark that
+names the first few: so the page of an hour can be opened, too.
 """
 
 import html
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from replicated_namesrv.chaos.checks import Judgement
 from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
 from replicated_namesrv.chaos.records import Fault
 
-WIDTH, LABEL, ROW, PAD = 1400, 130, 18, 3
+LABEL, ROW, PAD = 130, 18, 3
+WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
+"""Of the picture without names: as wide as a screen, or, up to what browsers draw, so wide that a second can be seen."""
+TICKS_S = (1, 2, 6, 12, 60, 120, 600)
+"""Five ticks are a label."""
+LABEL_PX_MIN, TOLD_MAX = 50, 5
 KEY = {
     "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},
     "leader": {"n1": "#3b6fb6", "n2": "#7b4fa3", "n3": "#1f9c9c", "n4": "#a3704f", "n5": "#4d4d8f"},
@@ -41,29 +48,43 @@ class Bar(NamedTuple):
 
 def render(story: Story, judgement: Judgement) -> str:
     """The whole page."""
-    begin, end = story.origin_ns, story.trace.records[-1].time_ns
+    begin, end = story.origin_ns, max(record.time_ns for record in story.trace.records)
     rows = list(_rows(story, end))
     height = ROW * (len(rows) + 3)
-    scale = (WIDTH - LABEL) / max(1, end - begin)
+    width = min(WIDTH_MAX, max(WIDTH, SECOND_PX * (end - begin) // SECOND_NS))
+    scale = width / max(1, end - begin)
 
     def x(time_ns: int) -> float:
-        return LABEL + (min(time_ns, end) - begin) * scale
+        return (min(time_ns, end) - begin) * scale
 
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" font-size="11">']
-    parts += _fault_shades(story, x, height, end)
-    for number, (label, bars) in enumerate(rows, 1):
-        top = (number + 1) * ROW
-        parts.append(f'<text x="4" y="{top + ROW - 5}">{html.escape(label)}</text>')
-        for bar in bars:
-            width = max(_OP_MIN_PX, x(bar.end_ns) - x(bar.start_ns))
-            parts.append(
-                f'<rect x="{x(bar.start_ns):.1f}" y="{top + PAD}" width="{width:.1f}" height="{ROW - 2 * PAD}" '
-                f'fill="{COLOURS[bar.colour]}"><title>{html.escape(bar.text)}</title></rect>'
-            )
+    names = [f'<text x="4" y="{(number + 2) * ROW - 5}">{html.escape(label)}</text>' for number, (label, _) in enumerate(rows, 1)]
+    parts = [*_fault_shades(story, x, height, end)]
+    for number, (_, bars) in enumerate(rows, 1):
+        parts += _marks(bars, x, (number + 1) * ROW + PAD)
     parts += _phase_marks(story, x, height)
     parts += _seconds(story, x, end)
-    parts.append("</svg>")
-    return _page(story, judgement, "\n".join(parts))
+    return _page(story, judgement, _svg(LABEL, height, names), _svg(width, height, parts))
+
+
+def _svg(width: int, height: int, parts: Iterable[str]) -> str:
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    return "\n".join([f'<svg {size} font-size="11">', *parts, "</svg>"])
+
+
+def _marks(bars: Iterable[Bar], x: Callable[[int], float], top: int) -> Iterator[str]:
+    """Neighbours of one colour that would cover one another are one."""
+
+    def spot(bar: Bar) -> tuple[str, object]:
+        return bar.colour, int(x(bar.start_ns)) if x(bar.end_ns) - x(bar.start_ns) < _OP_MIN_PX else bar
+
+    for _, found in groupby(bars, spot):
+        same = list(found)
+        texts = [bar.text for bar in same[:TOLD_MAX]] + [f"and {len(same) - TOLD_MAX} more"] * (len(same) > TOLD_MAX)
+        left, right = x(same[0].start_ns), max(x(bar.end_ns) for bar in same)
+        yield (
+            f'<rect x="{left:.1f}" y="{top}" width="{max(_OP_MIN_PX, right - left):.1f}" height="{ROW - 2 * PAD}" '
+            f'fill="{COLOURS[same[0].colour]}"><title>{html.escape(chr(10).join(texts))}</title></rect>'
+        )
 
 
 def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
@@ -85,7 +106,7 @@ def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
 
 def _op_bars(story: Story, ops: Iterable[Op], end_ns: int) -> list[Bar]:
     bars = [Bar(op.start_ns, min(op.end_ns, end_ns), op.outcome, _op_text(story, op)) for op in ops]
-    return sorted(bars, key=lambda bar: _ABOVE.index(bar.colour))
+    return sorted(bars, key=lambda bar: (_ABOVE.index(bar.colour), bar.start_ns))
 
 
 def _op_text(story: Story, op: Op) -> str:
@@ -123,7 +144,7 @@ def _broker_bars(story: Story, broker: str, end_ns: int) -> Iterator[Bar]:
         yield Bar(life.start_ns, until, _STATES.get(life.state, "left"), f"{story.ms(life.start_ns)} {broker}: {life.state}")
 
 
-def _fault_shades(story: Story, x: Any, height: int, end_ns: int) -> Iterable[str]:
+def _fault_shades(story: Story, x: Callable[[int], float], height: int, end_ns: int) -> Iterable[str]:
     started: dict[int, Fault] = {}
     for record in story.trace.records:
         if not isinstance(record, Fault):
@@ -147,15 +168,18 @@ def _shade(fault: Fault, left: float, right: float, height: int) -> str:
     )
 
 
-def _seconds(story: Story, x: Any, end_ns: int) -> Iterable[str]:
-    for second in range((end_ns - story.origin_ns) // SECOND_NS + 1):
+def _seconds(story: Story, x: Callable[[int], float], end_ns: int) -> Iterable[str]:
+    second_px = x(story.origin_ns + SECOND_NS) - x(story.origin_ns)
+    tick_s = next((tick_s for tick_s in TICKS_S if 5 * tick_s * second_px >= LABEL_PX_MIN), TICKS_S[-1])
+    for second in range(0, (end_ns - story.origin_ns) // SECOND_NS + 1, tick_s):
         at = x(story.origin_ns + second * SECOND_NS)
         yield f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{ROW - 5}" y2="{ROW}" stroke="#999"/>'
-        if second % 5 == 0:
-            yield f'<text x="{at:.1f}" y="11" text-anchor="middle" fill="#666">{second} s</text>'
+        if second % (5 * tick_s) == 0:
+            anchor = "middle" if second else "start"
+            yield f'<text x="{at:.1f}" y="11" text-anchor="{anchor}" fill="#666">{second} s</text>'
 
 
-def _phase_marks(story: Story, x: Any, height: int) -> Iterable[str]:
+def _phase_marks(story: Story, x: Callable[[int], float], height: int) -> Iterable[str]:
     for name, span in story.phases.items():
         left = x(span.start_ns)
         yield f'<line x1="{left:.1f}" x2="{left:.1f}" y1="0" y2="{height}" stroke="#999" stroke-dasharray="3 3"/>'
@@ -163,7 +187,7 @@ def _phase_marks(story: Story, x: Any, height: int) -> Iterable[str]:
             yield f'<text x="{left + 3:.1f}" y="{height - 4}" fill="#666">{name}</text>'
 
 
-def _page(story: Story, judgement: Judgement, picture: str) -> str:
+def _page(story: Story, judgement: Judgement, names: str, picture: str) -> str:
     manifest = story.manifest
     scenario = manifest["scenario"]
     title = f"{scenario['name']}, {manifest['mode']}, {len(story.nodes)} nodes, seed {manifest['seed']}: {judgement.verdict}"
@@ -186,9 +210,11 @@ def _page(story: Story, judgement: Judgement, picture: str) -> str:
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>
 <style>body{{font:14px sans-serif;margin:1.5em}} td,th{{padding:2px 10px;text-align:left;vertical-align:top}} pre{{margin:0}}
 tr.violated td:nth-child(3){{color:#c8322d;font-weight:bold}} tr.unknown td:nth-child(3){{color:#b07800;font-weight:bold}}
-svg{{background:#fff;border:1px solid #ccc}}</style>
+.picture{{display:flex;width:max-content;max-width:100%;border:1px solid #ccc;background:#fff}}
+.picture svg{{flex:none;display:block}}
+.picture div{{overflow-x:auto}} td:nth-child(-n+5){{white-space:nowrap}}</style>
 <h1>{html.escape(title)}</h1><p>{html.escape(scenario["title"])}. Judged as {judgement.judged_as}.</p>
-{picture}<p>{key}</p>
+<div class="picture">{names}<div>{picture}</div></div><p>{key}</p>
 <h2>Checks</h2><table><tr><th>check</th><th></th><th>verdict</th><th>looked at</th><th>wrong</th><th>findings</th></tr>
 {checks}</table><h2>Figures</h2><table>{figures}</table></html>
 """

@@ -13,6 +13,7 @@ from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, TraceWri
 from replicated_namesrv.chaos.report import comparison, conclude, results_page
 from replicated_namesrv.chaos.scenario import load
 from replicated_namesrv.chaos.suite import finished
+from replicated_namesrv.chaos.timeline import COLOURS
 from replicated_namesrv.cli.main import main
 from tests.chaos.traces import NODES, Script
 
@@ -53,6 +54,29 @@ def test_conclude_writes_verdict_history_and_a_picture_that_needs_nothing_else(t
     assert "isolate (silent) of n1" in page
     assert "&lt;b&gt;" in page, "values are shown as they are and never taken for HTML"
     assert "<b>" not in page
+
+
+def test_a_picture_stays_small_however_much_happened(tmp_path: Path) -> None:
+    """What falls on one spot is one mark, but of each colour; the rows keep their names beside what is scrolled."""
+    script = good().busy("c2", 4000, 5000, every=0.2).op(4500, 4501, "c2", "get", "k", outcome="fail")
+    folder = run_folder(tmp_path / "run", script)
+    conclude(folder)
+    page = (folder / "timeline.html").read_text()
+    assert page.count("<rect") < 1_000
+    assert re.search(r"c2 route idle .*\nand \d+ more</title>", page)
+    assert re.search(f'fill="{COLOURS["fail"]}"><title>4.500 s c2 get k at n1: fail', page)
+
+
+def test_a_torn_line_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run_folder(tmp_path / "run", good())
+    trace = (folder / TRACE_FILE).read_bytes()
+    (folder / TRACE_FILE).write_bytes(trace[:-9])
+    assert main(["chaos", "check", str(folder)]) == 2
+    assert "the last line is torn" in capsys.readouterr().out
+    verdict = json.loads((folder / "verdict.json").read_text())
+    assert verdict["trace"] == {"records": trace.count(b"\n") - 1, "torn": 1, "corrupt": 0}
+    (folder / TRACE_FILE).write_bytes(trace.replace(b"\n", b"\nnot a record\n", 1))
+    assert conclude(folder)[1]["trace"]["corrupt"] == 1
 
 
 @pytest.mark.parametrize(("script", "status"), [(bad(), 1), (Script(), 2)])
