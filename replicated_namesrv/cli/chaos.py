@@ -42,32 +42,52 @@ A run starts real nodes and a real Toxiproxy server, uses and breaks them, and l
 Exit 0: everything promised held. 1: something promised did not. 2: unknown (too little happened, or it could not be run).
 """
 
+_ABOUT_RUN = (
+    "Start a cluster, let brokers and clients use it, break it as the scenario says, mend it, and judge what they saw. "
+    "Exit 0: what the mode promises held; 1: it did not; 2: unknown."
+)
+_ABOUT_FILES = (
+    "A scenario of your own is a TOML file with what the shipped ones have (chaos/scenarios; copy one): faults, timing, "
+    "workload, promises. docs/chaos.md makes one step by step. What is wrong in it is told before anything starts."
+)
+_ABOUT_SUITES = (
+    "smoke: six scenarios in both modes. full: all scenarios in both modes, three seeds with 3 nodes and one with 5; runs that "
+    "have a verdict are not repeated. soak: random faults with new seeds until the time is over. Exit as for run, of all."
+)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.epilog = _EXAMPLES
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     listing = commands.add_parser("list", help="the scenarios, a line each")
-    one = commands.add_parser("run", help="run one scenario in one mode")
+    one = commands.add_parser("run", help="run one scenario in one mode", description=_ABOUT_RUN, epilog=_ABOUT_FILES)
     one.add_argument("scenario", help="a name of the list, or a .toml file")
     one.add_argument("--mode", choices=("ap", "cp"), default="cp", help="default cp")
     one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), help="of CP nodes (default linearizable)")
     one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
-    compare = commands.add_parser("compare", help="run scenarios in both modes and set the figures side by side")
+    compare = commands.add_parser(
+        "compare",
+        help="run scenarios in both modes and set the figures side by side",
+        description="Run each scenario on AP and on CP with one schedule, and print what either showed. Exit as for run, of all.",
+        epilog=_ABOUT_FILES,
+    )
     compare.add_argument("scenario", nargs="+", help="names of the list, or .toml files")
     for command in (one, compare):
         command.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster (default: the scenario's, else 3)")
         command.add_argument("--seed", type=int, default=1, help="of every random choice (default 1)")
         command.add_argument("--duration-s", type=float, metavar="S", help="how long the faults last (default: the scenario's)")
         command.add_argument("--variant", choices=("silent", "held"), help="what a cut link does (default: even seeds silent)")
-    suite = commands.add_parser("suite", help="run many: smoke, full or soak")
+    suite = commands.add_parser("suite", help="run many: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
     suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
     suite.add_argument("--hours", type=float, help=f"soak: how long (default {SOAK_HOURS})")
     for command in (one, compare, suite):
         command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
-        command.add_argument("--node-command", metavar="COMMAND", help="what runs a node, in place of 'namesrv serve'")
+        command.add_argument(
+            "--node-command", metavar="COMMAND", help="what runs a node, in place of 'namesrv serve', with the same options"
+        )
     check = commands.add_parser("check", help="judge a recorded run again; writes its verdict and timeline anew")
     check.add_argument("run", type=Path, help="folder of the run")
     check.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: as it was run)")
