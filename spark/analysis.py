@@ -23,6 +23,7 @@ from replicated_namesrv.spark import (
     metrics,
     observations,
     operations,
+    pair,
     registrations,
     truth,
 )
@@ -71,6 +72,10 @@ class Results:
     """Reads by time since a write: run, mode, about, level, age_ms (upper bound of the bin), compared, seen."""
     latencies: list[dict[str, Any]]
     """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
+    pair_standings: list[dict[str, Any]]
+    """What each node of two runs answered over time, as ``pair.standings`` says."""
+    pair_latencies: list[dict[str, Any]]
+    """Their operations over time, as ``pair.latencies`` says."""
     folders: dict[str, str]
     """Where each run lies."""
 
@@ -126,7 +131,7 @@ class Analysis:
         run_stages(kept, {}, self._keep, self._done, partial(cancel_jobs, self._spark))
         return Results(
             about, ingested, figures, **{name: table for name, (table, _) in found.items()},
-            **{name: rows[name] for name in CURVES}, folders={source.run: source.folder for source in sources},
+            **{name: rows[name] for name in (*CURVES, *CLOSE)}, folders={source.run: source.folder for source in sources},
         )  # fmt: skip
 
 
@@ -198,9 +203,12 @@ CURVES = {
 }
 """Fields of Results."""
 
+CLOSE = {"pair_standings": (pair.standings, "states"), "pair_latencies": (pair.latencies, "operations")}
+"""Fields of Results, about the two runs that ``pair.choose`` chooses by their figures."""
+
 
 class Made(NamedTuple):
-    """Of some runs: tables as ``keep`` gave them back, and figures as rows: ``runs``, ``per_run``, ``held`` and CURVES."""
+    """Of some runs: tables as ``keep`` gave them back, and figures as rows: ``runs``, ``per_run``, ``held``, CURVES and CLOSE."""
 
     tables: dict[str, DataFrame]
     rows: dict[str, list[dict[str, Any]]]
@@ -222,12 +230,15 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
     made = run_stages({**TABLES, **FIGURES, "held": held, **CURVES}, given, finish, done, cancel)
     rows |= {name: made[name] for name in ("held", *CURVES)}
     rows["per_run"] = metrics.per_run((row for name in FIGURES for row in made[name]), rows["runs"])
+    close = pair.spans(made["phases"], runs, pair.choose(rows["per_run"], rows["runs"]))
     last = {
         "per_run": Stage(partial(table_of, spark, rows["per_run"], PER_RUN), ()),
         "held": Stage(partial(table_of, spark, rows["held"], HELD), ()),
+        **{name: Stage(partial(make, made[of], close), ()) for name, (make, of) in CLOSE.items()},
     }
-    tables = {"runs": runs, **{name: made[name] for name in TABLES}, **run_stages(last, {}, keep, done, cancel)}
-    return Made(tables, rows)
+    ended = run_stages(last, {}, lambda name, table: (_rows if name in CLOSE else partial(keep, name))(table), done, cancel)
+    rows |= {name: ended.pop(name) for name in CLOSE}
+    return Made({"runs": runs, **{name: made[name] for name in TABLES}, **ended}, rows)
 
 
 def table_of(spark: SparkSession, rows: list[dict[str, Any]], schema: StructType) -> DataFrame:

@@ -3,7 +3,7 @@
 import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
@@ -12,8 +12,9 @@ import numpy
 
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from replicated_namesrv.spark.analysis import Results
@@ -52,6 +53,8 @@ class _Drawing(NamedTuple):
     painter: Callable[[Sequence[Axes], Results], Iterable[str]]
     """Paints, and gives the runs that it painted; none: there are no data."""
     panels: int = 1
+    compares_clocks: bool = False
+    """Whether it stands on times that different processes took."""
 
 
 def draw(results: Results) -> list[Figure]:
@@ -66,18 +69,30 @@ def draw(results: Results) -> list[Figure]:
             if runs:
                 counted = ", ".join(f"{n} {mode.upper()}" for mode in ("ap", "cp") if (n := sum(modes[r] == mode for r in runs)))
                 stands = f"{len(runs)} run{'s' * (len(runs) > 1)} ({counted})"
-                caption = f"{drawing.caption} Stands on {stands}."
+                caption = f"{drawing.caption}{_clocks(results, runs) * drawing.compares_clocks} Stands on {stands}."
                 canvas.supxlabel(stands, x=1, ha="right", fontsize=8, color="#666")  # a picture may be shown without its page
                 found.append(_render(canvas, drawing.name, drawing.title, caption))
     return found
 
 
-_SHARED = ("scenarios", "windows", "visibility")
+def _clocks(results: Results, runs: Collection[str]) -> str:
+    """By how much two processes' times may be wrong against one another: twice what one may be off."""
+    uncertain_ms = 2e-6 * max((run["clock_uncertainty_ns"] for run in results.runs if run["run"] in runs), default=0)
+    return (
+        f" Times of two processes are known to \N{PLUS-MINUS SIGN} {uncertain_ms:g} ms."
+        if uncertain_ms
+        else " All times are of one clock."
+    )
+
+
+_SHARED = ("scenarios", "windows", "visibility", "pair-latency")
 
 
 def _size(drawing: _Drawing, results: Results) -> tuple[float, float]:
     if drawing.name == "scenarios":
         return 10.5, 1.6 + 0.24 * len({run["scenario"] for run in results.runs})
+    if drawing.name == "pair":
+        return 10.0, 1.7 + 0.3 * max((run["nodes"] for run in _pair(results)), default=3)
     return (10.0, 4.0) if drawing.panels > 1 else (7.5, 4.2)
 
 
@@ -390,6 +405,85 @@ def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     return shown
 
 
+_STANDINGS = {"no answer": "#e5e7eb", "answers as most nodes do": "#86efac", "answers otherwise": "#b91c1c"}
+
+
+def _pair(results: Results) -> list[dict[str, Any]]:
+    """The two runs that are looked at closely, AP's first."""
+    shown = {row["run"] for row in (*results.pair_standings, *results.pair_latencies)}
+    return sorted((run for run in results.runs if run["run"] in shown), key=lambda run: str(run["mode"]))
+
+
+def _faults_shaded(axis: Axes, results: Results, run: dict[str, Any]) -> None:
+    for row in results.faults:
+        if row["run"] == run["run"]:
+            axis.axvspan(0, row["end_s"], color="#00000014", linewidth=0, zorder=0)
+            axis.axvline(0, color="#444", linewidth=0.8)
+            axis.axvline(row["end_s"], color="#444", linewidth=0.8)
+            axis.set_xlim(row["steady_s"], row["until_s"])
+    axis.set_title(f"{run['mode'].upper()}: {run['scenario']}, {run['nodes']} nodes, seed {run['seed']}")
+    axis.set_xlabel("time since the fault began (s)")
+
+
+def _standings(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    """Node by time. As most: the answer that more than half of the nodes that answer give."""
+    shown = []
+    for axis, run in zip(axes, _pair(results), strict=False):
+        rows = [row for row in results.pair_standings if row["run"] == run["run"]]
+        if not rows:
+            continue
+        nodes, width = sorted({row["node"] for row in rows}), rows[0]["width_s"]
+        start = min(row["at_s"] for row in rows)
+        answers = {(row["node"], round((row["at_s"] - start) / width)): row["answer"] for row in rows}
+        last = max(cell for _, cell in answers)
+        grid = numpy.zeros((len(nodes), last + 1))
+        for cell in range(last + 1):
+            given = [answers[node, cell] for node in nodes if (node, cell) in answers]
+            for y, node in enumerate(nodes):
+                if (node, cell) in answers:
+                    grid[y, cell] = 1 if given.count(answers[node, cell]) * 2 > len(given) else 2
+        extent = (start, start + (last + 1) * width, len(nodes) - 0.5, -0.5)
+        colours = ListedColormap(list(_STANDINGS.values()))
+        axis.imshow(grid, cmap=colours, vmin=0, vmax=2, aspect="auto", extent=extent, interpolation="nearest")
+        axis.hlines([y + 0.5 for y in range(len(nodes) - 1)], extent[0], extent[1], color="white", linewidth=2)
+        _faults_shaded(axis, results, run)
+        axis.set_yticks(range(len(nodes)), nodes)
+        axis.tick_params(axis="y", length=0)
+        shown.append(run["run"])
+    handles = [Patch(color=colour, label=name) for name, colour in _STANDINGS.items()]
+    axes[0].figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    return shown
+
+
+_OUTCOMES = {
+    "ok": ("answered", "#0f766e", "."),
+    "fail": ("refused", "#ea580c", "x"),
+    "indeterminate": ("unknown", "#b91c1c", "^"),
+}
+
+
+def _pair_latencies(axes: Sequence[Axes], results: Results) -> Iterable[str]:
+    shown = []
+    for axis, run in zip(axes, _pair(results), strict=False):
+        rows = [row for row in results.pair_latencies if row["run"] == run["run"] and row["latency_ms"] is not None]
+        for outcome, (name, colour, marker) in _OUTCOMES.items():
+            own = [row for row in rows if row["outcome"] == outcome]
+            if own:
+                counted = f"{name} ({sum(row['operations'] for row in own):,})"
+                times, latencies = [row["at_s"] for row in own], [row["latency_ms"] for row in own]
+                axis.scatter(
+                    times, latencies, s=14, c=colour, marker=marker, alpha=0.6, linewidth=0.9, rasterized=True, label=counted
+                )
+        if rows:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+            _faults_shaded(axis, results, run)
+            axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+            shown.append(run["run"])
+    axes[0].set_ylabel("latency, or time until given up (ms)")
+    return shown
+
+
 _DRAWINGS = (
     _Drawing("scenarios", "What each fault does to each mode",
              "Mean over the runs of a scenario, AP left and CP right; a dash: nothing was measured. The first pair of columns "
@@ -399,17 +493,26 @@ _DRAWINGS = (
              "over the runs and, shaded, its 95 % interval. "
              "What lasted less than two looks at a node counts as none, since nodes are not looked at at one "
              "instant.", _divergence),
+    _Drawing("pair", "One fault, node by node",
+             "The two runs with one schedule that show the most of both: how far AP's nodes differed, and how much CP did not "
+             "answer. A cell is what a node answered for most of that time (two looks at it, or more in a long run): as more "
+             "than half of the nodes that answer do, otherwise, or nothing. Lines mark the begin and the end of the fault.",
+             _standings, 2),
+    _Drawing("pair-latency", "One fault, operation by operation",
+             "The same two runs. Each point is an operation, or several with the same time, latency and outcome (in the legend "
+             "all are counted): gets, puts, deletes and look-ups of all clients and levels. Shaded: the fault.",
+             _pair_latencies, 2),
     _Drawing("windows", "How long the old version could still be read",
              "For each acknowledged write the time until the last read of something older (inconsistency window), at "
-             "the level at which "
-             "the mode answers by default. A curve further up and left is better.", _windows, 2),
+             "the level at which the mode answers by default. A curve further up and left is better. Writes of all runs "
+             "together; means over runs with their 95 % intervals stand in the table above.", _windows, 2, True),
     _Drawing("visibility", "When a write is seen (t-visibility)",
-             "Pairs of an acknowledged write and a later read of the same key, by the time between them. Points of "
-             "fewer than 20 pairs "
-             "are left out.", _visibility, 2),
+             "Pairs of an acknowledged write and a later read of the same key, by the time between them, of all runs "
+             "together; the table above has 95 % intervals over runs. Points of fewer than 20 pairs are left out.",
+             _visibility, 2, True),
     _Drawing("lengths", "Convergence and staleness against the length of the fault",
              "One pale point a run, at the time for which its fault really lasted. Where a scenario was run with several "
-             "lengths, lines are its means by the length that was meant, with 95 % intervals.", _lengths, 2),
+             "lengths, lines are its means by the length that was meant, with 95 % intervals.", _lengths, 2, True),
     _Drawing("harvest-yield", "Completeness and availability",
              "Means over the runs before, during and after the fault, joined in this order; thin lines are 95 % intervals. "
              "The best place is the upper right corner: everybody is answered, with all living brokers.", _harvest_yield),
@@ -417,7 +520,8 @@ _DRAWINGS = (
              "Operations by the side that the asked node stood on; bars are means over runs, whiskers their 95 % "
              "intervals.", _sides),
     _Drawing("latency", "What each read level costs while nothing is broken",
-             "Distribution of the latencies of answered operations before any fault. All nodes, clients and brokers "
+             "Distribution of the latencies of answered operations of all runs before any fault; the table of read levels has "
+             "95 % intervals over runs. All nodes, clients and brokers "
              "shared one machine, "
              "so the differences between curves count, not the values.", _latency, 3),
     _Drawing("detection", "How well failures are detected",

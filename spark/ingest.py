@@ -70,6 +70,8 @@ def ingest(
         known.update(_ingest_new(spark, storage, new, out, say))
     if len(new) < len(sources):
         say(f"{len(sources) - len(new)} runs were ingested before")
+    for name in Traces._fields:
+        storage.make_folder(f"{out}/tables/{name}")  # of which there may be no row, for example without an observer
     ours = F.col("run").isin([source.run for source in sources])
     tables = (_stored(spark, f"{out}/tables", name).where(ours) for name in Traces._fields)
     return Traces(*tables), [entry for entry in known.values() if entry is not None]
@@ -201,8 +203,6 @@ def _ingest_new(
         done: dict[str, Ingested | None] = {}
         for source in new:
             done[source.run] = _judge(source, counted.get(source.run))
-        for name in Traces._fields:
-            storage.make_folder(f"{out}/tables/{name}")
         for source in new:
             for name in Traces._fields:
                 target = f"{out}/tables/{name}/run={source.run}"

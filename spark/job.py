@@ -96,7 +96,7 @@ def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(alone_in(folder, out))
-                stack.callback(_remove_empty, folder / "tables")
+                stack.push(lambda failure, *_: _remove_empty(folder / "tables") if failure else None)
                 (folder / "tables").mkdir(exist_ok=True)
                 with tempfile.TemporaryFile(dir=folder / "tables"):
                     pass

@@ -219,7 +219,8 @@ def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
     asked = operations.where(F.col("kind").isin(*ASKED) & (F.col("phase") != "final"))
     asked = asked.join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     ok, took_ns = F.col("outcome") == "ok", F.col("end_ns") - F.col("start_ns")
-    values = {"yield": share(ok), "yield_in_time": share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000))}
+    in_time = share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000))
+    values = {"yield": share(ok), "yield_in_time": F.when(F.max("deadline_ms") > 0, in_time)}  # imported runs know no deadline
     for kind in ("put", "get", "route"):
         latency = F.when(ok & (F.col("kind") == kind), took_ns)
         values[f"{kind}_latency_median"] = F.percentile(latency, 0.5) / NS_PER_MS
@@ -231,6 +232,7 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     """M17, of the worst kind and node."""
     known = gaps.where(F.col("kind").isin(*ASKED)).join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     over = F.when(F.col("gap_ns") > F.col("deadline_ms") * 1_000_000, F.col("gap_ns")).otherwise(0)
+    over = F.when(F.col("deadline_ms") > 0, over)
     # Sums are of one kind, node and level; the worst of them counts.
     grouped = over_all(known, ["run", "level", "kind", "entity"], ["phase", "side"])
     summed = grouped.agg(F.max("gap_ns").alias("longest"), F.sum(over).alias("total"), F.count("*").alias("n"))
@@ -243,7 +245,7 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     return worst.selectExpr(
         "run", "level", "phase", "side",
         "stack(2, 'unavailable_longest', longest / 1e9, 'unavailable_total', total / 1e9) as (metric, value)", "count",
-    )  # fmt: skip
+    ).where(F.col("value").isNotNull())  # fmt: skip
 
 
 REGISTRATIONS = "brokers"

@@ -66,7 +66,7 @@ def _tables(results: Results) -> list[tuple[str, list[dict[str, Any]], pa.Schema
         ("consistability", results.consistability, CONSISTABILITY),
     ]  # fmt: skip
     found = [(name, rows, arrow(schema)) for name, rows, schema in declared]
-    for name in ("divergence", "windows", "visibility", "latencies"):
+    for name in ("divergence", "windows", "visibility", "latencies", "pair_standings", "pair_latencies"):
         rows = getattr(results, name)
         if rows:
             found.append((f"curve_{name}", rows, pa.Table.from_pylist(rows).schema))

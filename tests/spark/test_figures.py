@@ -1,10 +1,20 @@
 """Figures from small results: what is drawn has to be what is known."""
 
+from dataclasses import fields
+from typing import Any
+
 import numpy
 from matplotlib.figure import Figure
 
 from replicated_namesrv.spark import figures
 from replicated_namesrv.spark.analysis import Results
+from replicated_namesrv.spark.curves import KV
+
+
+def results_of(runs: list[dict[str, Any]], **rows: list[dict[str, Any]]) -> Results:
+    """Results with nothing but these rows."""
+    nothing: dict[str, Any] = {field.name: [] for field in fields(Results)}
+    return Results(**{**nothing, "folders": {}, "runs": runs, **rows})
 
 
 def test_mean_divergence_never_exceeds_one() -> None:
@@ -12,7 +22,7 @@ def test_mean_divergence_never_exceeds_one() -> None:
     runs = [{"run": run, "mode": "ap"} for run in ("a", "b")]
     curve = [{"run": run, "at_s": number / 20, "divergence": 1.0} for run in ("a", "b") for number in range(40)]
     faults = [{"run": run, "steady_s": -1.0, "end_s": 1.0, "until_s": 4.0} for run in ("a", "b")]
-    results = Results(runs, [], [], [], [], [], [], curve, faults, [], [], [], {})
+    results = results_of(runs, divergence=curve, faults=faults)
     canvas = Figure()
     axes = canvas.add_subplot()
     assert set(figures._divergence([axes], results)) == {"a", "b"}
@@ -20,3 +30,37 @@ def test_mean_divergence_never_exceeds_one() -> None:
     heights = numpy.asarray(line.get_ydata()).tolist()
     assert heights[:6] == [0.0] * 2 + [1.0] * 4
     assert heights[-1] == 0.0
+
+
+def test_a_node_stands_with_most_of_those_that_answer() -> None:
+    """Half is not most; who does not answer stands with nobody."""
+    said = {"n1": (7, 7, 7, None), "n2": (7, 7, 8, None), "n3": (7, 8, None, 9)}
+    rows = [{"run": "a", "node": node, "at_s": at / 2 - 1, "width_s": 0.5, "answer": answer}
+            for node, answers in said.items() for at, answer in enumerate(answers) if answer is not None]  # fmt: skip
+    runs = [{"run": "a", "mode": "ap", "scenario": "cut", "seed": 1, "nodes": 3}]
+    faults = [{"run": "a", "steady_s": -1.0, "end_s": 0.5, "until_s": 1.0}]
+    axes = Figure().subplots(1, 2)
+    assert list(figures._standings(axes, results_of(runs, pair_standings=rows, faults=faults))) == ["a"]
+    none, as_most, otherwise = range(3)
+    assert numpy.asarray(axes[0].get_images()[0].get_array()).tolist() == [
+        [as_most, as_most, otherwise, none], [as_most, as_most, otherwise, none], [as_most, otherwise, none, as_most],
+    ]  # fmt: skip
+
+
+def test_a_caption_says_how_well_clocks_agree_where_it_matters() -> None:
+    runs = [
+        {
+            "run": "a",
+            "mode": "cp",
+            "read_consistency": "linearizable",
+            "scenario": "cut",
+            "fault_s": 7.0,
+            "clock_uncertainty_ns": 0,
+        }
+    ]
+    windows = [{"mode": "cp", "about": KV, "quantile": share, "window_ms": 5.0, "writes": 3} for share in (0.0, 1.0)]
+    assert figures._clocks(results_of(runs), ["a"]) == " All times are of one clock."
+    runs[0]["clock_uncertainty_ns"] = 2_500_000
+    (figure,) = figures.draw(results_of(runs, windows=windows))
+    assert figure.caption.endswith(" Times of two processes are known to ± 5 ms. Stands on 1 run (1 CP).")
+    assert {drawing.name for drawing in figures._DRAWINGS if drawing.compares_clocks} == {"windows", "visibility", "lengths"}
