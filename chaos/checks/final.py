@@ -45,7 +45,7 @@ def check_final_kv(story: Story) -> CheckResult:
     """At the quiescent end every node has of each key a value that no acknowledged later write has replaced."""
     writes, reads = read_writes(story), final_reads(story, "get")
     wrong = [
-        f"at the end {read.node} answers {read.key} = {read.value}, though a later write was acknowledged"
+        f"at the end {read.node} answers {read.key} = {read.value or 'absent'}, though a later write was acknowledged"
         for read in reads
         if overtaken(read, writes.get(read.key, ()))
     ]

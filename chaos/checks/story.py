@@ -1,7 +1,7 @@
 """A trace as the checkers read it: operations, phases, the truth about each broker, links and sides at any time. Pure."""
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.records import (
+    Complete,
     Expiry,
     Fault,
     Invoke,
@@ -158,13 +159,14 @@ class Story:
     """All of a trace, by subject."""
 
     def __init__(self, trace: Trace, manifest: Mapping[str, Any]) -> None:
+        """Raises ValueError and the like where the two make no sense."""
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
         self.mode: str = manifest["mode"]
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
         """Whether anybody changes write permissions and deletes topics."""
         self.origin_ns = trace.records[0].time_ns
-        self.ops = [_op(invoke, end) for invoke, end in _ended(trace.records)]
+        self.ops = [_op(invoke, end) for invoke, end in _ended(trace)]
         self.phases = self._phases()
         self.lives: dict[str, list[Life]] = defaultdict(list)
         self.standings = [Standing(0, frozenset(), (tuple(sorted(self.nodes)),))]
@@ -253,8 +255,19 @@ class Story:
         return {broker for broker, lives in self.lives.items() if any(life.state == state for life in lives)}
 
 
-def _ended(records: list[Record]) -> Iterator[tuple[Invoke, Any]]:
-    return invocations(records)
+def _ended(trace: Trace) -> Iterator[tuple[Invoke, Complete | None]]:
+    """Each operation with its end. Raises ValueError for one that no recorder can have written: nothing follows from it."""
+    ends = Counter(record.op for record in trace.records if isinstance(record, Complete))
+    begun: set[int] = set()
+    for invoke, end in invocations(trace.records):
+        if invoke.op in begun or ends[invoke.op] > 1:
+            raise ValueError(f"operation {invoke.op} begins or ends twice")
+        if end is not None and end.time_ns < invoke.time_ns:
+            raise ValueError(f"operation {invoke.op} ends before it begins")
+        begun.add(invoke.op)
+        yield invoke, end
+    if (never := ends.keys() - begun) and not trace.corrupt:
+        raise ValueError(f"operation {min(never)} ends and never began")
 
 
 def _op(invoke: Invoke, end: Any) -> Op:

@@ -380,7 +380,8 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
 
 
 def with_signs_of_life(script: Script) -> Story:
-    """Records four times a second, so that the harness does not look stalled."""
+    """Records four times a second, so that the harness does not look stalled; once, however often it is asked for."""
+    script.records = [record for record in script.records if not (isinstance(record, Invoke) and record.client == "other")]
     for at in range(0, 13_000, 250):
         script.records.append(Invoke(at * MS, 1_000_000 + at, "other", "get", "other", None, None, None, None, None))
     return script.story

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, TraceWriter
+from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Complete, Invoke, Record, TraceWriter, encode
 from replicated_namesrv.chaos.report import comparison, conclude, results_page
 from replicated_namesrv.chaos.scenario import load
 from replicated_namesrv.chaos.suite import finished
@@ -77,6 +77,34 @@ def test_a_torn_line_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert verdict["trace"] == {"records": trace.count(b"\n") - 1, "torn": 1, "corrupt": 0}
     (folder / TRACE_FILE).write_bytes(trace.replace(b"\n", b"\nnot a record\n", 1))
     assert conclude(folder)[1]["trace"]["corrupt"] == 1
+
+
+def test_an_operation_that_ends_before_it_begins_is_refused() -> None:
+    with pytest.raises(ValueError, match="operation 1 ends before it begins"):
+        assert Script().op(1010, 1000, "w", "put", "k", "a").story
+
+
+def _end(op: int, at_ns: int) -> Complete:
+    return Complete(at_ns, op, "ok", "n1", None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [
+        (_end(77_777, 10**9), "operation 77777 ends and never began"),
+        (_end(1, 2 * 10**9), "operation 1 begins or ends twice"),
+        (Invoke(10**9, 1, "c1", "get", "k", None, None, None, None, None), "operation 1 begins or ends twice"),
+    ],
+)
+def test_operations_that_nobody_can_have_recorded_are_refused(
+    tmp_path: Path, record: Record, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing follows from them: a value of a put that is not there would look as if it came from nowhere."""
+    folder = run_folder(tmp_path / "run", good())
+    trace = (folder / TRACE_FILE).read_bytes().splitlines(keepends=True)
+    (folder / TRACE_FILE).write_bytes(b"".join([*trace[:-1], encode(record), trace[-1]]))
+    assert main(["chaos", "check", str(folder)]) == 2
+    assert what in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("script", "status"), [(bad(), 1), (Script(), 2)])
