@@ -294,7 +294,7 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 _with_intervals(axis, mode, sorted(groups.items()), f"{mode.upper()}, mean of {scenarios}")
         shown += [row["run"] for row in rows]
         axis.set(xlabel="length of the fault (s)", ylabel=label)
-        axis.set_ylim(bottom=-0.1)
+        axis.set_ylim(bottom=-0.03 * max((row["value"] / divisor for row in rows), default=1) - 1e-3)
         _legend(axis, fontsize=8)
     return shown
 
@@ -487,7 +487,8 @@ def _pair_latencies(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 _DRAWINGS = (
     _Drawing("scenarios", "What each fault does to each mode",
              "Mean over the runs of a scenario, AP left and CP right; a dash: nothing was measured. The first pair of columns "
-             "is of the whole run, the others of the time of the fault; darker is worse, 0 is white.", _scenarios, 4),
+             "is of the whole run, the others of the time of the fault; darker is worse, 0 is white. Their 95 % intervals are in "
+             "summary.csv.", _scenarios, 4),
     _Drawing("divergence", "How far the nodes' answers differ over time",
              "Greatest difference between any two nodes that answer: 0 all the same, 1 nothing in common; the mean "
              "over the runs and, shaded, its 95 % interval. "

@@ -62,6 +62,7 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
                 if master is not None:
                     # What failed is raised, and told once.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
+                    logging.getLogger().addFilter(_is_ours)
                     AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]
                     _set_environment(master, folder)
                     conf.setMaster(master).setAll(list(_embedded(folder, memory).items()))
@@ -81,6 +82,11 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
 
 def _nothing_more(*_: object) -> None:
     """Of a connection that ended with its JVM."""
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is of this product: the library that talks to the JVM writes there when it ends."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager

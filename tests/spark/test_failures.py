@@ -1,8 +1,10 @@
 """What a user is told when the machine gives out: the folder or setting that it is about, and what to do."""
 
+import logging
 from pathlib import Path
 
 import pytest
+from py4j import java_gateway
 
 from replicated_namesrv.spark import java, session
 from replicated_namesrv.spark.job import known_remedy, remedy
@@ -59,3 +61,9 @@ def test_an_older_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setattr(f"{module}.find_spec", lambda _: None)
     with pytest.raises(java.NoJavaError, match=f"needs Java 17 or later, JAVA_HOME={tmp_path}, .* is older or does not run"):
         java.java_home(tmp_path)
+
+
+def test_the_library_that_talks_to_the_jvm_writes_nothing_of_its_own() -> None:
+    """What it logs when a JVM ends goes to the root logger; what others log there stays."""
+    said = [logging.LogRecord("root", logging.ERROR, place, 1, "", (), None) for place in (java_gateway.__file__, __file__)]
+    assert [session._is_ours(record) for record in said] == [False, True]
