@@ -68,8 +68,9 @@ MAY_BE_IDLE = ("no ghosts", "write permissions")
 
 FINDINGS_MAX = 5
 NOTHING = "the run has nothing for it to judge"
-STALL_NS = 500_000_000
-"""A hundred records and more come every second: a longer gap means that nothing here ran."""
+STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
+"""The sender waits for nobody, so that a gap of some of its intervals, and of half a second, means that nothing here ran. Where
+it hardly sends, what tells is that every node is recorded each second, or the second of its time-out later."""
 
 PACE_LEAST, PACED_LEAST = 0.75, 20
 """A machine with nothing else to do reaches 0.9 and more; of few operations nothing follows."""
@@ -86,10 +87,10 @@ def result(
 
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
-    """``found``, but unknown instead of violated where the harness stood still for STALL_NS: then its clients did not ask, its
+    """``found``, but unknown instead of violated where the harness stood still: then its clients did not ask, its
     brokers did not renew, and the nodes hardly ran either, so nothing that takes time can be judged. No more can it where clients
     got through far less than they were to before anything was broken."""
-    if story.stalled_s * 1e9 > STALL_NS:
+    if story.stalled_s > story.stall_s:
         return unjudged(found, f"the harness itself stood still for {story.stalled_s:.1f} s, so no time can be judged")
     if story.pace < PACE_LEAST:
         why = f"before any fault clients began {story.pace:.0%} of the operations that the scenario asks for"
@@ -219,6 +220,12 @@ class Story:
         """The longest time for which the harness recorded nothing."""
         times = sorted(record.time_ns for record in self.trace.records if record.time_ns <= self.judged.end_ns)
         return max((after - before for before, after in pairwise(times)), default=0) / 1e9
+
+    @property
+    def stall_s(self) -> float:
+        """So long a time without a record cannot be but for the harness."""
+        sends_per_s = float(self.manifest["scenario"]["workload"]["sends_per_s"])
+        return max(STALL_S, min(COVERED_S, SENDS / sends_per_s))
 
     @cached_property
     def pace(self) -> float:

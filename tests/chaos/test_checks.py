@@ -480,6 +480,18 @@ def test_times_are_not_judged_where_the_harness_stood_still() -> None:
     assert check_availability(bad.story).verdict is Verdict.UNKNOWN
 
 
+def test_a_run_in_which_little_is_asked_is_no_harness_that_stood_still() -> None:
+    """While nobody is served all but the sender wait, and where it sends once in two seconds that is how often something is
+    recorded."""
+    script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
+    for at in range(0, 13_000, 2_000):
+        script.elected(at, "n1")
+    assert check_availability(script.story).verdict is Verdict.UNKNOWN
+    story = script.story
+    story.manifest["scenario"]["workload"]["sends_per_s"] = 0.5
+    assert check_availability(story).verdict is Verdict.VIOLATED
+
+
 def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
     """6.5 s is too long with three nodes, where 6 s are promised."""
     story = with_signs_of_life(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
