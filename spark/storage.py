@@ -69,15 +69,23 @@ class LocalFiles:
         return Entry(place, os.path.isdir(place), status.st_size, status.st_mtime_ns // 1_000_000)
 
     def list(self, path: str) -> list[Entry]:
-        """As in Files; a link that is called ``latest``, which suites set beside their runs, is left out."""
+        """As in Files; a link that is called ``latest``, which suites set beside their runs, is left out, and so is what vanishes
+        meanwhile: an analysis may be writing its results beside the runs."""
+        found = []
         with _named(path):
-            names = sorted(os.listdir(path))
-        places = [os.path.join(path, name) for name in names]
-        return [
-            self.entry(place)._replace(path=place) if name.endswith(".jsonl") else self.entry(place)
-            for name, place in zip(names, places, strict=True)
-            if os.path.exists(place) and not (name == "latest" and os.path.islink(place))
-        ]
+            names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+        for name in names:
+            place = os.path.join(path, name)
+            if name == "latest" and os.path.islink(place):
+                continue
+            try:
+                entry = self.entry(place)
+            except OSError:
+                if os.path.exists(place):
+                    raise
+            else:
+                found.append(entry._replace(path=place) if name.endswith(".jsonl") else entry)
+        return found
 
     def read_text(self, path: str) -> str:
         """As in Files."""

@@ -34,6 +34,25 @@ def test_a_run_is_what_its_manifest_says(tmp_path: Path) -> None:
     assert [cut.about[name] for name in ("scenario", "fault_s", "nodes", "read_consistency")] == ["cut", 7.0, 3, "lease"]
 
 
+def test_what_vanishes_while_folders_are_looked_through_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An analysis at work beside the runs removes folders of its own."""
+    made(tmp_path / "runs" / "one")
+    for name in ("tables/new", "tables/old"):
+        (tmp_path / "runs" / "analysis" / name).mkdir(parents=True)
+    stat = os.stat
+
+    def vanish(path: str, *arguments: object, **named: object) -> os.stat_result:
+        if str(path).endswith("tables/new"):
+            for place in (tmp_path / "runs" / "analysis" / "tables").iterdir():
+                place.rmdir()
+        return stat(path, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", vanish)
+    (source,) = find_runs(LocalFiles(), [str(tmp_path / "runs")])
+    assert source.run == "one"
+    assert not list((tmp_path / "runs" / "analysis" / "tables").iterdir()), "they did vanish"
+
+
 Spoil = Callable[[Path], object]
 
 
