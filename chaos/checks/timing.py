@@ -62,9 +62,10 @@ def convergence_s(story: Story, patience_ns: int = 0) -> float | None:
 
 
 def _last_kv(story: Story) -> dict[str, tuple[Member, ...]]:
-    """What every node that was asked in ``final``, when nobody writes any more, answered last."""
-    span = story.phases["final"]
-    seen = [one for one in story.observations if one.key == "kv" and one.answered and one.asked_ns >= span.start_ns]
+    """What every node answered last of those asked in ``final`` and after the end of the last write."""
+    ends = [op.end_ns for op in story.of_kind("put", "delete") if op.end_ns != NEVER_NS]
+    quiet_ns = max(story.phases["final"].start_ns, *ends, 0)
+    seen = [one for one in story.observations if one.key == "kv" and one.answered and one.asked_ns >= quiet_ns]
     return {one.node: tuple(one.members or ()) for one in seen if one.time_ns <= story.judged.end_ns}
 
 

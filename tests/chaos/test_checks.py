@@ -358,7 +358,11 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
     ),
     "and as to KV entries once nobody writes any more": (
         check_convergence,
-        everywhere(Script(), 9000, BOTH).saw_kv(11_900, "n1", [], 4).saw_kv(12_100, "n1", V, 5).saw_kv(12_100, "n2", V, 5),
+        everywhere(Script(), 9000, BOTH)
+        .op(11_900, 12_090, "c1", "put", "k", "a")
+        .saw_kv(12_050, "n3", [], 4)
+        .saw_kv(12_100, "n1", V, 5)
+        .saw_kv(12_100, "n2", V, 5),
         everywhere(Script(), 9000, BOTH).saw_kv(12_100, "n1", [], 4).saw_kv(12_100, "n2", V, 5),
     ),
     "whoever reaches a majority is served": (

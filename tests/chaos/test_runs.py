@@ -32,7 +32,7 @@ SAFETY = {
 def patient(plan: RunPlan) -> RunPlan:
     """The same run with limits of time that no busy machine reaches."""
     promises = dataclasses.replace(plan.scenario.promises, converge_s=120.0, gap_s=120.0, ghost_margin_s=60.0)
-    timing = dataclasses.replace(plan.scenario.timing, heal_s=120.0)
+    timing = dataclasses.replace(plan.scenario.timing, heal_s=120.0, final_s=120.0)
     return dataclasses.replace(plan, scenario=dataclasses.replace(plan.scenario, promises=promises, timing=timing))
 
 
