@@ -13,7 +13,7 @@ time that nobody is told, so that removal is an indeterminate unregistration fro
 - The pair is left out: two brokers write the one version of their group.
 
 Late copies of versions that were overtaken are not in the model: the product promises that they change nothing. Whatever else an
-answer lists, a broker that is none of the run's or a version that nobody registered, is held against it.
+answer lists, a broker that is none of the run's or that is there twice, or a version that nobody registered, is held against it.
 """
 
 from collections import Counter, defaultdict
@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.checks.story import NEVER_NS, Life, Op, Story
+from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Operation, Outcome
 
 
@@ -76,7 +77,7 @@ def registrations(story: Story) -> Registrations:
         pair = any(is_of_pair(broker) for of, broker in apart if of == topic)
         for op in ops:
             listed = [one for one in op.members if (topic, one.name) not in apart and not (pair and is_of_pair(one.name))]
-            history.append(operation(op, "route", topic, [[*one] for one in listed]))
+            history.append(operation(op, "route", topic, _answer(listed)))
     return Registrations(history, +left_out)
 
 
@@ -110,9 +111,17 @@ def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op]
             ops = list(_writes(story, broker, topic, period, late))
             for op in reads:
                 if op.key == topic:
-                    ops.append(operation(op, "route", topic, [[*one] for one in op.members if one.name == broker]))
+                    ops.append(operation(op, "route", topic, _answer(one for one in op.members if one.name == broker)))
             found += [op._replace(key=f"{topic} of {broker}, period {number}") for op in ops]
     return found
+
+
+def _answer(members: Iterable[Member]) -> list[list[str]]:
+    """A broker that is listed twice is there again under a name that nobody registers: so no order explains the answer."""
+    found: dict[str, str] = {}
+    for name, version in members:
+        found[name if name not in found else f"{name} listed again"] = version
+    return [[name, version] for name, version in found.items()]
 
 
 def periods(story: Story, broker: str) -> list[Period]:

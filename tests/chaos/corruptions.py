@@ -163,6 +163,12 @@ def stranger_listed(story: Story, rng: random.Random) -> Changes | None:
     return None if read is None else _answer(story, read, members=[*read.members, Member("stranger/0", "1")])
 
 
+def listed_twice(story: Story, rng: random.Random) -> Changes | None:
+    """A look-up lists one broker twice, as of two registrations."""
+    read = _one(rng, _listed(story, rng.choice(("g1/0", "g2/0"))))
+    return None if read is None else _answer(story, read, members=[*read.members, read.members[0]._replace(version="1")])
+
+
 def ghost(story: Story, rng: random.Random) -> Changes | None:
     """One node goes on listing a dead broker."""
     late_ns = 2_000_000_000 + story.lives["g3/0"][0].timeout_ns + 4_000_000_000
@@ -245,6 +251,7 @@ FOUND_BY: dict[Corruption, Sequence[str]] = {
     broker_missing_at_the_end: (REGISTRATION, FINAL_REGISTRATION),
     older_registration: (REGISTRATION,),
     stranger_listed: (REGISTRATION,),
+    listed_twice: (REGISTRATION,),
     ghost: ("no ghosts", REGISTRATION),
     permission_changed: ("write permissions",),
     topic_changed: (RESURRECTION,),
