@@ -6,7 +6,8 @@ what the proxy is told follows from the whole, and only differences are sent: en
 The two streams of a link have toxics of their own and know nothing of each other; what follows is true of each. While bytes are
 held or trickle, what else delays them stays as it is. A toxic that is taken out hands on what it has, which lasts for ever if
 one behind it lets nothing through; and one that comes makes those before it let go of a chunk, unless it lets nothing through
-either. Hardly anything is seen of delays meanwhile.
+either. Hardly anything is seen of delays meanwhile. One that resets connections takes nothing any more once it has: while it is
+there, nothing before it is touched, and it goes first.
 """
 
 import asyncio
@@ -27,8 +28,10 @@ class Strength(NamedTuple):
 
 
 DEFAULT_STRENGTH = Strength()
-DELAY = "latency"
-ENDINGS = ("reset_peer", "timeout")
+RESET, HOLD, DELAY, SILENCE = "reset_peer", "bandwidth", "latency", "timeout"
+REMOVED_FIRST = (RESET, HOLD, DELAY, SILENCE)
+"""In this order toxics are taken out: none is left behind another that could not hand on what it has."""
+ENDINGS = (RESET, SILENCE)
 """Toxics that let nothing through, nor later."""
 
 
@@ -50,15 +53,15 @@ def toxics_of(impairment: Impairment, *, one_way: bool) -> list[Toxic]:
         case Effect.REFUSED:
             return []
         case Effect.SILENT:
-            kind, attributes = "timeout", {"timeout": 0}
+            kind, attributes = SILENCE, {"timeout": 0}
         case Effect.HELD:
-            kind, attributes = "bandwidth", {"rate": 0}
+            kind, attributes = HOLD, {"rate": 0}
         case Effect.RESET:
-            kind, attributes = "reset_peer", {"timeout": 0}
+            kind, attributes = RESET, {"timeout": 0}
         case Effect.SLOW:
-            kind, attributes = "latency", {"latency": strength.latency_ms, "jitter": strength.jitter_ms}
+            kind, attributes = DELAY, {"latency": strength.latency_ms, "jitter": strength.jitter_ms}
         case Effect.TRICKLE:
-            kind, attributes = "bandwidth", {"rate": strength.rate_kb_s}
+            kind, attributes = HOLD, {"rate": strength.rate_kb_s}
     both = impairment.stream is Stream.BOTH or impairment.effect.ends_connections
     streams = (Stream.UPSTREAM, Stream.DOWNSTREAM) if both else (impairment.stream,)
     return [Toxic(kind, stream.value, attributes) for stream in streams if not (one_way and stream is Stream.DOWNSTREAM)]
@@ -77,14 +80,18 @@ def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[st
 
 def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[str, Toxic]:
     """How near to ``toxics`` a proxy with those ``applied`` can come now."""
-    stay = _held_back(applied) & _held_back(toxics)
-    passing = {name: toxic for name, toxic in applied.items() if toxic.type == DELAY and toxic.stream in stay}
-    return passing | {name: toxic for name, toxic in toxics.items() if toxic.type != DELAY or toxic.stream not in stay}
+    frozen = _streams_with(RESET, applied) & _streams_with(RESET, toxics)
+    held = _streams_with(HOLD, applied) & _streams_with(HOLD, toxics)
+
+    def stays(toxic: Toxic) -> bool:
+        return toxic.stream in frozen or (toxic.stream in held and toxic.type == DELAY)
+
+    kept = {name: toxic for name, toxic in applied.items() if stays(toxic)}
+    return kept | {name: toxic for name, toxic in toxics.items() if not stays(toxic)}
 
 
-def _held_back(toxics: Mapping[str, Toxic]) -> set[str]:
-    """Streams whose bytes are held or trickle."""
-    return {toxic.stream for toxic in toxics.values() if toxic.type == "bandwidth"}
+def _streams_with(kind: str, toxics: Mapping[str, Toxic]) -> set[str]:
+    return {toxic.stream for toxic in toxics.values() if toxic.type == kind}
 
 
 class Links:
@@ -155,8 +162,9 @@ class Links:
             for toxic in new:  # before anything held is let go
                 if toxic.type in ENDINGS:
                     self._client.add_toxic(link.proxy, toxic)
-            for name in sorted(applied.keys() - toxics.keys()):  # bandwidth, which may be 0, before latency
-                self._client.remove_toxic(link.proxy, name)
+            gone = [toxic for name, toxic in applied.items() if name not in toxics]
+            for toxic in sorted(gone, key=lambda toxic: REMOVED_FIRST.index(toxic.type)):
+                self._client.remove_toxic(link.proxy, toxic.name)
             for toxic in new:
                 if toxic.type not in ENDINGS:
                     self._client.add_toxic(link.proxy, toxic)

@@ -1,6 +1,7 @@
 """The Toxiproxy server under our client: each gap of its Python library is shown to be mended."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -199,5 +200,36 @@ async def test_faults_on_the_two_streams_of_a_link_do_not_disturb_each_other(tmp
         await links.reset()
         assert await reader.readline() == b"said\n"
         assert client.toxics() == {}
+        writer.close()
+    upstream.close()
+
+
+@pytest.mark.parametrize("stream", list(Stream))
+@pytest.mark.parametrize("other", [Effect.HELD, Effect.TRICKLE, Effect.SLOW, Effect.SILENT])
+async def test_resets_and_other_faults_of_a_link_begin_and_end_in_any_order(
+    tmp_path: Path, other: Effect, stream: Stream
+) -> None:
+    """A toxic that has reset a connection takes nothing any more: whatever stands before it and has something could never go."""
+    control, listen = Ports(2, random.SystemRandom()).numbers
+    upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
+    target = upstream.sockets[0].getsockname()[1]
+    async with server(tmp_path, control) as client, asyncio.timeout(DEADLINE_S):
+        links = Links(client, ["n1"])
+        link = Link("c1", "n1")
+        await links.create({link: (f"127.0.0.1:{listen}", f"127.0.0.1:{target}")})
+        for (first, second), ends in itertools.product(((1, 2), (2, 1)), (1, 2, None)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listen)
+            for fault in (first, second):
+                await links.impair(fault, {link: stream}, other if fault == 1 else Effect.RESET)
+                writer.writelines([b"many packets, so that a toxic has to hand on what it has\n"] * 40)
+                await asyncio.sleep(0)
+            if ends is not None:
+                await links.relieve(ends)
+            await links.reset()
+            assert client.toxics() == {}
+            writer.transport.abort()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listen)
+        writer.write(b"after it all\n")
+        assert await reader.readline() == b"after it all\n"
         writer.close()
     upstream.close()
