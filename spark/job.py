@@ -194,9 +194,13 @@ def remedy(text: str, out: str) -> str:
 
 def main() -> int:
     """What spark-submit runs."""
-    parser = argparse.ArgumentParser(description="analyse recorded runs on this cluster")
-    parser.add_argument("runs", nargs="+", help="folders of runs, or folders that hold them")
-    parser.add_argument("--out", required=True, help="folder for tables and report")
+    parser = argparse.ArgumentParser(
+        description="what recorded runs say about AP and CP, computed on this cluster; see namesrv analyze --help",
+        epilog="RUN and --out have to be where every machine can read and write them; each analysis needs an --out of its own. "
+        "Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.",
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that holds such folders")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder for tables and report, for example hdfs:///results")
     arguments = parser.parse_args()
     try:
         analyse(arguments.runs, arguments.out, lambda line: print(line, file=sys.stderr, flush=True), None)
