@@ -57,9 +57,10 @@ def run(
                 done(name)
                 sorter.done(name)
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False)
+        begun = [future for future in running if not future.cancel()]
         until = time.monotonic() + CANCEL_S
-        while wait(running, _CANCEL_AGAIN_S).not_done and time.monotonic() < until:
+        while wait(begun, _CANCEL_AGAIN_S).not_done and time.monotonic() < until:
             cancel()
         raise
     pool.shutdown()
