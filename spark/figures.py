@@ -414,6 +414,14 @@ def _pair(results: Results) -> list[dict[str, Any]]:
     return sorted((run for run in results.runs if run["run"] in shown), key=lambda run: str(run["mode"]))
 
 
+def _shared_out(axes: Sequence[Axes], results: Results) -> list[tuple[Axes, dict[str, Any]]]:
+    """A panel for each of these runs; one that is left over, since one mode alone was run, does not show."""
+    pair = _pair(results)
+    for axis in axes[len(pair) :]:
+        axis.set_visible(False)
+    return list(zip(axes, pair, strict=False))
+
+
 def _faults_shaded(axis: Axes, results: Results, run: dict[str, Any]) -> None:
     for row in results.faults:
         if row["run"] == run["run"]:
@@ -428,7 +436,7 @@ def _faults_shaded(axis: Axes, results: Results, run: dict[str, Any]) -> None:
 def _standings(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     """Node by time. As most: the answer that more than half of the nodes that answer give."""
     shown = []
-    for axis, run in zip(axes, _pair(results), strict=False):
+    for axis, run in _shared_out(axes, results):
         rows = [row for row in results.pair_standings if row["run"] == run["run"]]
         if not rows:
             continue
@@ -464,7 +472,7 @@ _OUTCOMES = {
 
 def _pair_latencies(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     shown = []
-    for axis, run in zip(axes, _pair(results), strict=False):
+    for axis, run in _shared_out(axes, results):
         rows = [row for row in results.pair_latencies if row["run"] == run["run"] and row["latency_ms"] is not None]
         for outcome, (name, colour, marker) in _OUTCOMES.items():
             own = [row for row in rows if row["outcome"] == outcome]
@@ -495,12 +503,12 @@ _DRAWINGS = (
              "What lasted less than two looks at a node counts as none, since nodes are not looked at at one "
              "instant.", _divergence),
     _Drawing("pair", "One fault, node by node",
-             "The two runs with one schedule that show the most of both: how far AP's nodes differed, and how much CP did not "
-             "answer. A cell is what a node answered for most of that time (two looks at it, or more in a long run): as more "
-             "than half of the nodes that answer do, otherwise, or nothing. Lines mark the begin and the end of the fault.",
+             "One run of each mode with the same schedule, that which shows the most of both: how far AP's nodes differed, and how "
+             "much CP did not answer. A cell is what a node answered for most of that time (two looks at it, or more in a long "
+             "run): as more than half of the nodes that answer do, otherwise, or nothing. Lines mark begin and end of the fault.",
              _standings, 2),
     _Drawing("pair-latency", "One fault, operation by operation",
-             "The same two runs. Each point is an operation, or several with the same time, latency and outcome (in the legend "
+             "The same runs. Each point is an operation, or several with the same time, latency and outcome (in the legend "
              "all are counted): gets, puts, deletes and look-ups of all clients and levels. Shaded: the fault.",
              _pair_latencies, 2),
     _Drawing("windows", "How long the old version could still be read",

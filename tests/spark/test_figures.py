@@ -41,6 +41,7 @@ def test_a_node_stands_with_most_of_those_that_answer() -> None:
     faults = [{"run": "a", "steady_s": -1.0, "end_s": 0.5, "until_s": 1.0}]
     axes = Figure().subplots(1, 2)
     assert list(figures._standings(axes, results_of(runs, pair_standings=rows, faults=faults))) == ["a"]
+    assert [axis.get_visible() for axis in axes] == [True, False], "CP was not run"
     none, as_most, otherwise = range(3)
     assert numpy.asarray(axes[0].get_images()[0].get_array()).tolist() == [
         [as_most, as_most, otherwise, none], [as_most, as_most, otherwise, none], [as_most, otherwise, none, as_most],
