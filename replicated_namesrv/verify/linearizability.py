@@ -8,8 +8,9 @@ Limits: the search is exponential only in the number of operations on one key th
 equal values, or that are indeterminate and later read. A key with eight clients and unique values costs a few steps an operation.
 
 The witness is found in two moves: the shortest prefix of the history that is not linearizable, by bisection (a prefix of a
-linearizable history is linearizable); then operations are taken out as long as the rest still fails. Only reads, or all
-writes of one value together with all reads that saw it, may be taken out: that never breaks a history that was legal.
+linearizable history is linearizable); then operations are taken out as long as the rest still fails. Only what never breaks a
+history that was legal may be taken out: reads; all writes of one value together with all reads that saw it; and writes of a
+component that ended before another of it began, together with all reads that began before that one ended.
 """
 
 from collections import defaultdict
@@ -163,6 +164,7 @@ class _Witness:
 
     _MAX_TRIALS = 600
     _MAX_STEPS = 2_000_000
+    _MAX_LAST = 8
 
     def __init__(self, failing: list[_Judged], bounds: Bounds) -> None:
         self._failing, self._bounds = failing, bounds
@@ -172,7 +174,27 @@ class _Witness:
         self._take_out(self._tokens(), _without_tokens)
         self._take_out([item for item in self._failing if item.action.reads is not None], _without_items)
         self._take_out(self._tokens(), _without_tokens)
+        self._begin_late()
         return self._failing
+
+    def _begin_late(self) -> None:
+        """Leave out what came before one of the last writes of each component."""
+        writes: defaultdict[str, list[_Judged]] = defaultdict(list)
+        for item in self._failing:
+            if item.action.writes is not None and item.end_ns is not None:
+                writes[item.action.writes.component].append(item)
+        for component in sorted(writes):
+            for first in writes[component][: -self._MAX_LAST - 1 : -1]:
+                rest = _from(self._failing, first)
+                if self._fails(rest):
+                    self._failing = rest
+                    break
+
+    def _fails(self, rest: list[_Judged]) -> bool:
+        self._trials -= 1
+        found = _search(rest, self._bounds)
+        self._steps -= found.steps + len(rest)
+        return found.answer is Answer.VIOLATED
 
     def _tokens(self) -> list[Token]:
         return sorted({item.action.writes for item in self._failing if item.action.writes is not None}, key=str)
@@ -184,15 +206,32 @@ class _Witness:
             while at < len(parts) and self._trials > 0 and self._steps > 0:
                 chunk = parts[at : at + size]
                 rest = without(self._failing, chunk)
-                self._trials -= 1
-                found = _search(rest, self._bounds)
-                self._steps -= found.steps + len(rest)
-                if found.answer is Answer.VIOLATED:
+                if self._fails(rest):
                     self._failing = rest
                     parts = parts[:at] + parts[at + size :]
                 else:
                     at += size
             size //= 2
+
+
+def _from(judged: list[_Judged], first: _Judged) -> list[_Judged]:
+    """Without writes of the component of ``first`` that ended before it began, but for the last of each value that is still read,
+    and without reads that began before it ended: in no order do those writes come after it, or the reads that are left before."""
+    component = None if first.action.writes is None else first.action.writes.component
+    first_end_ns = first.end_ns or 0
+    demanded = {token for item in judged if item.operation.start_ns > first_end_ns for token in item.action.reads or ()}
+    kept: list[_Judged] = []
+    for item in reversed(judged):
+        token = item.action.writes
+        if token is None:
+            keep = item.operation.start_ns > first_end_ns
+        else:
+            ended = item.end_ns is not None and item.end_ns < first.operation.start_ns
+            keep = token.component != component or not ended or token in demanded
+            demanded.discard(token)
+        if keep:
+            kept.append(item)
+    return kept[::-1]
 
 
 def _without_items(judged: list[_Judged], items: list[_Judged]) -> list[_Judged]:

@@ -113,6 +113,16 @@ def test_stale_read_in_a_long_history_is_found_and_explained(seed: int) -> None:
     assert key.prefix <= read + 20, "the prefix ends when the read has returned"
 
 
+def test_what_came_before_the_last_write_explains_nothing() -> None:
+    """But for the write of an older value that was read."""
+    deletes = [Operation("c", "delete", "k", None, at, at + 1, Outcome.OK) for at in range(0, 80, 10)]
+    puts = [Operation("c", "put", "k", value, at, at + 1, Outcome.OK) for value, at in (("a", 100), ("b", 110))]
+    for answer, witness in ((None, ["b", None]), ("a", ["a", "b", "a"])):
+        (key,) = check_history([*deletes, *puts, Operation("c", "get", "k", answer, 120, 121, Outcome.OK)]).keys
+        assert key.verdict is Verdict.VIOLATED
+        assert [operation.value for operation in key.witness] == witness
+
+
 def test_what_nobody_wrote_is_named() -> None:
     """Else a read of it alone explains nothing."""
     route = Operation("c", "route", "t", [["a", 1], ["b", 7]], 10, 11, Outcome.OK)
