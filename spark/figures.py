@@ -503,7 +503,7 @@ _DRAWINGS = (
              "What lasted less than two looks at a node counts as none, since nodes are not looked at at one "
              "instant.", _divergence),
     _Drawing("pair", "One fault, node by node",
-             "One run of each mode with the same schedule, that which shows the most of both: how far AP's nodes differed, and how "
+             "One run of each mode with the same schedule, which shows the most of both: how far AP's nodes differed, and how "
              "much CP did not answer. A cell is what a node answered for most of that time (two looks at it, or more in a long "
              "run): as more than half of the nodes that answer do, otherwise, or nothing. Lines mark begin and end of the fault.",
              _standings, 2),
