@@ -18,8 +18,9 @@ far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rule
   broker of which none knows anything gets a full time-out from then on, once: the ages are told to all nodes, so the next
   leader goes on from there and changes of leader do not keep a dead broker alive.
 - While nobody led for longer than an election takes, nobody could be heard, and the nodes closed their connections. That time is
-  no silence, and a connection that was lost in it says nothing. So a cluster that was without a majority for long comes back with
-  its living brokers; a dead one is silent once leaders have not heard it for its time-out.
+  no silence, and a connection that was lost in it, or soon after by who had asked in it and waited in vain, says nothing. So a
+  cluster that was without a majority for long comes back with its living brokers; a dead one is silent once leaders have not
+  heard it for its time-out.
 - Ages grow stale: what an earlier leader accepted after it had told them is known to the nodes that it heard, as long as their
   processes live. Two majorities share a node, so the ages that the last leader told to any of a majority hold if none of it
   began its process after that. If there is no such majority nothing is known: every broker and every silent node counts as heard
@@ -42,6 +43,8 @@ ROUND_MS = 1_000.0
 """A broker that starts has registered with every node that it reaches within this time."""
 OUTAGE_MIN_MS = 1_500.0
 """Longer than an election. Until then requests wait for the next leader."""
+PATIENCE_MS = 3_000.0
+"""How long RocketMQ's brokers wait for an answer before they close the connection."""
 MEMORY_WAIT_MS = 250.0
 """How long a new leader looks for a majority that knows how old the ages are, once a majority has told everything."""
 
@@ -492,7 +495,7 @@ class LeaseTable:
                 continue
             if record.state == HELD:
                 return False
-            if record.state == RELEASED or self._led_until_ms <= record.lost_ms <= self._granted_ms:
+            if record.state == RELEASED or self._led_until_ms <= record.lost_ms <= self._granted_ms + PATIENCE_MS:
                 if now_ms <= max(record.heard_ms, self._credited_ms(lease)) + lease.timeout_ms:
                     return False
                 continue

@@ -311,6 +311,21 @@ def test_a_connection_lost_while_nobody_led_says_nothing() -> None:
     assert leader.due() == [Expiry(KEY, 7, False)]
 
 
+@pytest.mark.parametrize(("after_ms", "counts"), [(250, False), (2_750, False), (3_250, True)])
+def test_who_asked_while_nobody_led_may_give_up_a_moment_later(after_ms: int, counts: bool) -> None:
+    """It waited three seconds at every node, and says so again in its next round; who gives up later has not asked then."""
+    leader = Leader()
+    leader.confirmed_ms = dict.fromkeys(MEMBERS, 2_600)
+    leader.lists(n1=(entry(HELD, 2_000),), n2=(entry(HELD, 2_000),), n3=())
+    leader.run(after_ms)
+    leader.report("n1", entry(LOST))
+    leader.report("n2", entry(LOST))
+    leader.run(600)
+    assert leader.due() == ([Expiry(KEY, 7, True)] if counts else [])
+    leader.run(10_000)
+    assert leader.due() != [], "it did not come back"
+
+
 def test_a_connection_lost_before_nobody_led_counts() -> None:
     leader = Leader()
     leader.confirmed_ms = dict.fromkeys(MEMBERS, 20_000)
