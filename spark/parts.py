@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from replicated_namesrv.spark.lines import EVENTS, OBSERVATIONS, Lines, read, split
+from replicated_namesrv.spark.lines import Lines, read, split
 from replicated_namesrv.spark.looks import Looks
-from replicated_namesrv.spark.schemas import CORRUPT, LOOKS, arrow
+from replicated_namesrv.spark.schemas import CORRUPT
 
 BLOCK_BYTES = 16 << 20
 """So much of a trace is parsed at once, and becomes one row group."""
@@ -33,9 +33,6 @@ class Part(NamedTuple):
     start: int
     stop: int
 
-
-TABLES = {"observations": OBSERVATIONS, "events": EVENTS, "looks": arrow(LOOKS)}
-"""Columns of what ingest writes, without ``run`` and ``mode``."""
 
 COUNTS = pa.schema(
     [("run", pa.string()), *((name, pa.int64()) for name in
