@@ -23,6 +23,8 @@ class Defences:
     """A follower that lacks what the leader knows it acknowledged stops: its disk has lost synced data."""
     distinct_votes: bool = True
     """A voter counts once per election."""
+    current_votes: bool = True
+    """A vote of another term than the candidate's is dropped before anything is counted."""
     read_index: bool = True
     """A linearizable read asks a majority first; off: the leader answers from what it knows."""
     read_term_commit: bool = True
@@ -31,6 +33,19 @@ class Defences:
     """A command that was applied is not applied again, however often it was proposed."""
     incarnations: bool = True
     """Votes and acknowledgements of a node that lost its disk are not counted before it is promoted."""
+    changes_in_log: bool = True
+    """Vacancies and joins decide votes and acknowledgements from the moment they are in a node's log, and a join follows a
+    committed vacancy; off: both take effect when applied, and a join replaces the lost incarnation at once."""
+    regressions: bool = True
+    """A process whose disk lacks what its incarnation is remembered to have had on it gets no vote and rejoins as a new one."""
+    single_process: bool = True
+    """While two processes speak for one incarnation neither of them is listened to."""
+    own_numbers: bool = True
+    """Proposal numbers start at a random place, and a node that applies a number of its own that it did not issue stops."""
+    fatal_errors: bool = True
+    """An error of the machine (no memory, no disk, no stack) in ``apply`` stops the node instead of becoming the result."""
+    dissent_fences_reads: bool = True
+    """While states differ and no majority agrees, reads are refused as writes are."""
     blank_formation: bool = True
     """Blank nodes form a cluster only if every configured peer is blank."""
     boot_silence: bool = True
@@ -69,6 +84,9 @@ class RaftConfig:
     command_version: int = 1
     """The newest version of commands that this node's state machine applies. Told to all members; a command is proposed with the
     version that it needs, and refused until every member is known to apply it, so that nodes can be upgraded one by one."""
+    digest_version: int = 1
+    """Version of the state machine's digests. Nodes compare digests only with nodes of the same version, so that a new form of
+    the digest stops nobody in a rolling upgrade."""
     forgiven_bytes_per_second: int = 2_500_000
     """What is larger than ``append_bytes_max`` is received, written and applied in one piece, which silences a node. So nobody
     campaigns, and no leader gives up, before it could be done at this pace, that of a very busy machine. After such a command
@@ -131,6 +149,8 @@ class RaftConfig:
             least = 0 if setting.name == "compact_margin_entries" else 1
             if type(value) is int and value < least:
                 raise ValueError(f"{setting.name} is {value}: it must be at least {least}")
+        if self.command_version >= 1 << 16:
+            raise ValueError(f"command_version is {self.command_version}: it must be less than {1 << 16}")
         if not 0 <= self.clock_drift_max < 0.5:
             raise ValueError(f"clock_drift_max is {self.clock_drift_max}: it must be at least 0 and less than 0.5")
         if self.election_min_ms < 5 * self.heartbeat_ms:

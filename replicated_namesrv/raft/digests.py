@@ -3,7 +3,8 @@ digests.
 
 The indexes are the multiples of ``digest_interval_entries`` and, when idle, the last applied one. If a majority of the members
 agrees on a digest and ours is another, this node stops: its state is wrong. If ours differs from a peer's and no majority
-agrees on any, nobody knows who is right, and no node takes proposals until a majority has agreed again.
+agrees on any, it is unknown which is right, and no node takes proposals or confirms reads until a majority has agreed again.
+Digests are compared only between nodes of one ``RaftConfig.digest_version``.
 """
 
 from typing import TYPE_CHECKING
@@ -58,6 +59,8 @@ class Digests:
     def on_report(self, peer: str, message: DigestReport) -> None:
         node = self._node
         if not node.membership.counts(peer, message.source):
+            return
+        if node.membership.digest_version(peer) != node.config.digest_version:
             return
         self._note(peer, message.log_index, message.digest)
         if message.log_index == node.core.applied_index and node.node_id not in self._by_index.get(message.log_index, {}):

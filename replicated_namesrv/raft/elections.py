@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.raft.messages import HigherTerm, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
+from replicated_namesrv.raft.standing import Memory
 
 if TYPE_CHECKING:
     from replicated_namesrv.raft.node import RaftNode
@@ -127,11 +128,17 @@ class Elections:
 
     # Voting
 
+    @property
+    def _grants_votes(self) -> bool:
+        """Learners grant votes, too: a join may be in the candidate's log and not in ours (dissertation, 4.1). The candidate
+        decides from its own log whom it counts."""
+        return self._node.membership.is_voter or self._node.defences.changes_in_log
+
     def on_pre_vote(self, peer: str, message: PreVote) -> None:
         node = self._node
         ours = node.log.last_term, node.log.last_index
         granted = (
-            node.membership.is_voter
+            self._grants_votes
             and message.term > node.core.term
             and not self.sticks_to_leader
             and (message.last_term, message.last_index) >= ours
@@ -154,7 +161,7 @@ class Elections:
 
     def on_vote(self, peer: str, message: Vote) -> None:
         node = self._node
-        if not node.membership.is_voter:
+        if not self._grants_votes:
             return
         if message.term < node.core.term:
             node.send(peer, HigherTerm, node.core.term)
@@ -174,8 +181,11 @@ class Elections:
 
     def on_vote_reply(self, peer: str, message: VoteReply) -> None:
         node = self._node
+        if node.defences.current_votes and message.term != node.core.term:
+            return
         if not node.membership.counts(peer, message.source):
             return
+        node.membership.remember(peer, message.source, Memory(0, message.term, 0))
         if node.defences.distinct_votes:
             if self._votes[0] != message.term:
                 self._votes = message.term, set()
@@ -200,7 +210,7 @@ class Elections:
             return
         if peer is None:
             peer = node.replication.furthest_voter()
-        if peer is None or peer not in node.peers or node.membership.voters.get(peer) != node.membership.known.get(peer):
+        if peer is None or peer not in node.peers or not node.membership.counts_now(peer):
             done(False)
             return
         self.transfer_peer, self._transfer_done, self._transfer_sent = peer, done, False

@@ -86,7 +86,11 @@ class StateMachine(Protocol):
 
     def apply(self, command: bytes) -> object:
         """Change the state. Must not raise (but UnknownCommandError) and must depend on nothing but state and command. The result
-        goes to the proposer on this node and is never sent anywhere."""
+        goes to the proposer on this node and is never sent anywhere.
+
+        An exception counts as the result on every node (``ApplyFailed``). Those that come from the machine and not from the
+        command (MemoryError, RecursionError, OSError, ImportError, SystemError) stop the node, since others would not raise them.
+        """
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as of this call in chunks of at most ``RaftConfig.snapshot_slice_bytes``, though ``apply`` goes on while
@@ -149,6 +153,10 @@ class InvariantError(RaftError):
 
 class CorruptionError(RaftError):
     """A file is damaged where it had been durable; the text names file, offset and what to do."""
+
+
+class RolledBackError(RaftError):
+    """The data directory went back to an older image; started again, the node rejoins as a new incarnation."""
 
 
 class IdentityError(RaftError):

@@ -122,6 +122,8 @@ class Log:
         self.read_max = ENTRIES_READ_MAX
         self.read_bytes_max = ENTRIES_READ_MAX
         """Bounds on a slice with an end, so that a long backlog is applied in steps."""
+        self.on_add: Callable[[int, bytes], None] = lambda index, payload: None
+        """Told index and payload of each entry that is appended."""
         self.on_cut: Callable[[int], None] = lambda index: None
         """Told the first index that goes when the log is cut."""
         self.cut_records = 0
@@ -475,6 +477,7 @@ class Log:
             raise InvariantError(f"entry {idx} of term {term} after entry {self.last_index} of term {self.last_term}")
         self._entries.append((command, idx, term))
         self._write(ENTRY, INDEX_TERM.pack(idx, term), command)
+        self.on_add(idx, command)
 
     def clear(self) -> None:
         self._reset_entries = []

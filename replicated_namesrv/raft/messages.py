@@ -2,6 +2,9 @@
 
 A message carries the incarnation of its sender and of the node it is meant for. Messages of or for another life of a node
 are dropped on receipt, so neither a vote nor an acknowledgement survives the disk it was written on.
+
+The Greeting has had the same layout since the first version, so that any two versions understand it. It tells the newest
+protocol of its sender. Kinds in ``SINCE`` are sent only to peers of that protocol or a newer one.
 """
 
 import struct
@@ -21,8 +24,55 @@ class Greeting(NamedTuple):
     """(node, incarnation) of every founder, sorted; empty while blank."""
     echo: int
     """Incarnation the sender knows of the receiver, 0 for none: greet again until it is right."""
-    command_version: int
-    """``RaftConfig.command_version`` of the sender."""
+    versions: int
+    """Lower 16 bits: ``RaftConfig.command_version`` of the sender. Upper 16 bits: its ``PROTOCOL``. Versions of protocol 0 read
+    the whole as a command version; their rule, that every member applies at least a given version, holds for it, too."""
+
+    @property
+    def command_version(self) -> int:
+        return self.versions & 0xFFFF
+
+    @property
+    def protocol(self) -> int:
+        return self.versions >> 16
+
+
+class Introduction(NamedTuple):
+    """Which process speaks for an incarnation, what its disk must hold, and what it remembers of the receiver (see standing.py).
+
+    Sent after the Greeting and repeated while both nodes run.
+    """
+
+    source: int
+    destination: int
+    process: int
+    """Nonce of the sender's process, drawn when it started."""
+    boot: int
+    """How often a process has started on this data directory; see ``Identity``."""
+    sequence: int
+    """Ascending per process."""
+    echo_process: int
+    """The receiver's process that the sender heard last, 0 for none."""
+    echo_sequence: int
+    """Newest sequence number received from that process."""
+    opened_number: int
+    """Records in the sender's log when this process opened it, all of them durable."""
+    opened_term: int
+    """Its term then, and its last entry."""
+    opened_index: int
+    durable_number: int
+    """Durable records in its log now."""
+    snapshot_version: int
+    """Newest format of snapshot files that it reads."""
+    digest_version: int
+    """``RaftConfig.digest_version``: digests of different versions are not compared."""
+    standing: int
+    """What the sender thinks of the receiver's process: a ``Standing``."""
+    remembered_number: int
+    """What the sender remembers of the receiver's incarnation: records, term and last acknowledged entry of that term, all of
+    which must be on the receiver's disk."""
+    remembered_term: int
+    remembered_index: int
 
 
 class Append(NamedTuple):
@@ -206,6 +256,7 @@ class ApplicationData(NamedTuple):
 
 Message = (
     Greeting
+    | Introduction
     | Append
     | AppendReply
     | PreVote
@@ -244,7 +295,13 @@ class _Layout:
 _KINDS: tuple[type, ...] = (
     Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
     ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
+    Introduction,
 )  # fmt: skip
+"""In the order of their codes; new kinds go to the end."""
+PROTOCOL = 1
+"""The newest protocol that this version speaks. It speaks all older ones, too."""
+SINCE: dict[type, int] = {Introduction: 1}
+"""The protocol that brought a kind; kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
 _BY_KIND = {layout.kind: layout for layout in _BY_CODE.values()}
@@ -257,7 +314,7 @@ DIGEST_BYTES_MAX = 128
 def encode(message: Message) -> bytes:
     """The bytes of one message; the frame around them gives the length."""
     if isinstance(message, Greeting):
-        head = message.source, message.state, message.echo, message.command_version, len(message.founders)
+        head = message.source, message.state, message.echo, message.versions, len(message.founders)
         parts = [_GREETING.pack(GREETING_CODE, *head)]
         for node, incarnation in message.founders:
             name = node.encode()
@@ -296,7 +353,7 @@ def decode(data: bytes) -> Message:
 
 def _decode_greeting(data: bytes) -> Greeting:
     try:
-        _, source, state, echo, command_version, count = _GREETING.unpack_from(data)
+        _, source, state, echo, versions, count = _GREETING.unpack_from(data)
         offset, founders = _GREETING.size, []
         for _ in range(count):
             incarnation, length = _FOUNDER.unpack_from(data, offset)
@@ -306,4 +363,4 @@ def _decode_greeting(data: bytes) -> Greeting:
         raise MalformedError(f"greeting: {error}") from None
     if offset != len(data) or state > 2 or count > FOUNDERS_MAX or len(dict(founders)) != count:
         raise MalformedError("greeting: wrong length, state or founders")
-    return Greeting(source, state, tuple(founders), echo, command_version)
+    return Greeting(source, state, tuple(founders), echo, versions)

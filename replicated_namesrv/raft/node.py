@@ -26,12 +26,13 @@ from replicated_namesrv.raft.interfaces import (
     Outcome,
     ReadOutcome,
     Rejected,
+    RolledBackError,
     StateMachine,
     Storage,
 )
 from replicated_namesrv.raft.log import Entry, Log
 from replicated_namesrv.raft.membership import MEMBER, Identity, Membership
-from replicated_namesrv.raft.messages import AppendReply, ApplicationData, Greeting, Message
+from replicated_namesrv.raft.messages import AppendReply, ApplicationData, Greeting, Introduction, Message
 from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
@@ -39,6 +40,7 @@ from replicated_namesrv.raft.reads import Reads
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions
 from replicated_namesrv.raft.snapshots import SnapshotStore
+from replicated_namesrv.raft.standing import Memory
 from replicated_namesrv.raft.status import status_of
 from replicated_namesrv.raft.transfer import SnapshotReceiving, SnapshotTaking
 
@@ -93,7 +95,7 @@ class RaftNode:
 
     def _open(self) -> None:
         storage, config = self.storage, self.config
-        identity = Identity(storage, self.node_id, self.cluster_id, self.members, self.environment.rng.getrandbits(63) | 1)
+        identity = Identity(storage, self.node_id, self.cluster_id, self.members, self._new_incarnation())
         self.incarnation, self.boot = identity.incarnation, identity.boot
         if identity.state == MEMBER and not any(n.startswith("log-") for n in storage.list_names()):
             raise CorruptionError(
@@ -103,7 +105,8 @@ class RaftNode:
         self.membership = Membership(self, identity)
         self.log = Log(storage, config.segment_bytes, self.defences.tail_rewrite)
         self.log.read_max, self.log.read_bytes_max = config.apply_entries_max, config.apply_bytes_max
-        self.log.on_cut = lambda index: self.observer.truncated(index, self.core.commit_index)
+        self.log.on_add = self.membership.configuration.added
+        self.log.on_cut = self._log_cut
         self.sessions = Sessions()
         self.snapshots = SnapshotStore(storage, self.cluster_id)
         opened = self.snapshots.open_newest()
@@ -141,6 +144,8 @@ class RaftNode:
             self.sessions.load(metadata.sessions)
             self.membership.restored(metadata.voters)
             self.core.load_snapshot(metadata.previous, metadata.last)
+        unapplied = self.log.entries(self.core.applied_index + 1, len(self.log)) if len(self.log) else []
+        self.membership.opened_log(Memory(self.log.durable_number, self.core.term, self.log.last_index), unapplied)
         self.membership.start()
 
     # Events
@@ -171,6 +176,8 @@ class RaftNode:
         membership = self.membership
         if isinstance(message, Greeting):
             membership.on_greeting(peer, message)
+        elif isinstance(message, Introduction) and message.destination == self.incarnation:
+            membership.on_introduction(peer, message)
         elif message.destination != self.incarnation or not membership.formed:
             self.counters["other_incarnation"] += 1
             membership.correct(peer)
@@ -286,6 +293,9 @@ class RaftNode:
         except MalformedError as error:
             self.counters["malformed"] += 1
             self.note(f"message dropped: {error}")
+        except RolledBackError as error:
+            self._give_up_incarnation()
+            self._fail(error)
         except Exception as error:
             self._fail(error)
 
@@ -338,6 +348,7 @@ class RaftNode:
         return (
             not self.stopped
             and self.config.lease_reads
+            and not self.reads_refused
             and self.core.applied_index >= self.core.commit_index
             and self.reads.lease_valid()
         )
@@ -358,9 +369,9 @@ class RaftNode:
     # What the parts use
 
     def send(self, peer: str, kind: type, *fields: Any) -> None:
-        """Send a message to the incarnation of ``peer`` that greeted; none did: it is lost."""
+        """Send a message to the process of ``peer`` that we have accepted and that has accepted us; without one it is lost."""
         destination = self.membership.known.get(peer)
-        if destination is not None:
+        if destination is not None and self.membership.may_send(peer, kind):
             self.environment.send(peer, kind(self.incarnation, destination, *fields))
 
     def send_when_durable(self, number: int, peer: str, kind: type, *fields: Any) -> None:
@@ -422,6 +433,36 @@ class RaftNode:
     def on_new_incarnation(self, peer: str) -> None:
         self.replication.new_incarnation(peer, self.membership.known[peer])
 
+    def rejoin(self, reason: str) -> None:
+        """Go on as a new incarnation, as after the loss of the disk: without a vote, until the leader promotes it.
+
+        The log stays: what is committed in it is right, and the leader replaces the rest.
+        """
+        self.counters["rejoined"] += 1
+        self.note(f"this disk went back: {reason}. This node goes on without a vote until it has caught up")
+        if self.peers and self._role != "follower":
+            self.core.observe_term(self.peers[0], self.core.term + 1)
+        self._give_up_incarnation()
+        if self.stopped:
+            return
+        self.incarnation = self.membership.identity.incarnation
+        self._held.clear()
+        self.proposals.renumber(Origin(self.node_id, self.incarnation, self.boot))
+        self.membership.rejoined()
+
+    def _give_up_incarnation(self) -> None:
+        try:
+            self.membership.identity.renew(self._new_incarnation())
+        except OSError as error:
+            self._fail(error)
+
+    def _new_incarnation(self) -> int:
+        return self.environment.rng.getrandbits(63) | 1
+
+    def _log_cut(self, index: int) -> None:
+        self.membership.configuration.cut(index)
+        self.observer.truncated(index, self.core.commit_index)
+
     def on_membership(self) -> None:
         self.elections.restart_timer(self.environment.now())
 
@@ -476,7 +517,7 @@ class RaftNode:
             if kind == PROPOSALS:
                 self.proposals.apply(log_index, payload)
             elif kind == JOIN:
-                self.membership.joined(*unpack_join(payload))
+                self.membership.configuration.apply(log_index, *unpack_join(payload))
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if len(payload) > self.config.append_bytes_max:
@@ -505,7 +546,8 @@ class RaftNode:
     @property
     def role(self) -> str:
         """leader, candidate, follower or learner."""
-        return self._role if self.membership.is_voter else "learner"
+        promoted = self.membership.voters.get(self.node_id) == self.incarnation or not self.defences.incarnations
+        return "learner" if self._role == "follower" and not promoted else self._role
 
     @property
     def term(self) -> int:
@@ -549,6 +591,11 @@ class RaftNode:
         """Why this node takes no proposals though it runs: no majority of digests."""
         index = self.digests.mismatch_index
         return f"the nodes' states differ at entry {index} and no majority agrees" if index else None
+
+    @property
+    def reads_refused(self) -> str | None:
+        """Why this node confirms no reads: the same."""
+        return self.writes_refused if self.defences.dissent_fences_reads else None
 
     def term_at(self, index: int) -> int | None:
         """Term of the entry at ``index``, None if it is not in memory."""

@@ -1,6 +1,7 @@
 """Proposals: from a caller's command to exactly one ending.
 
-Every proposal gets a number from this node's origin. A leader packs what waits into entries; another node forwards it to the
+Every proposal gets a number from this node's origin. The first number of a process is random (``NUMBERS_APART`` apart from
+others), so that a process on a data directory that went back does not issue the numbers of the one before it. A leader packs what waits into entries; another node forwards it to the
 leader. A copy of a proposal is where it was appended or sent. After a change of leader whatever is undecided is proposed again:
 the sessions see to it that only one copy is applied. A proposal ends
 
@@ -23,6 +24,7 @@ from replicated_namesrv.raft.interfaces import (
     MalformedError,
     Outcome,
     Rejected,
+    RolledBackError,
     UnknownCommandError,
 )
 from replicated_namesrv.raft.messages import Forward, ForwardReply
@@ -34,6 +36,10 @@ if TYPE_CHECKING:
 
 Done = Callable[[Outcome], None]
 EXPIRY_STEP_SECONDS = 0.05
+NUMBERS_APART = 1 << 32
+"""The first number of a process is a multiple of this; no process issues as many."""
+MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError)
+"""What ``apply`` raises when the machine, and not the command, is the cause: another node would not raise it."""
 
 
 class Pending:
@@ -55,8 +61,9 @@ class Proposals:
         self._pending: dict[int, Pending] = {}
         self._pending_bytes = 0
         self._queue: deque[int] = deque()
-        self._next = 0
-        self._floor = 0
+        self._first = node.environment.rng.getrandbits(31) * NUMBERS_APART if node.defences.own_numbers else 0
+        """The first number of this process."""
+        self._next = self._floor = self._first
         self.placed: dict[int, list[tuple[int, list[int]]]] = {}
         """Index -> (term, numbers) of entries that hold proposals of ours."""
         self._forwards: dict[int, tuple[list[int], float, int]] = {}
@@ -309,14 +316,21 @@ class Proposals:
     # Application
 
     def apply(self, log_index: int, payload: bytes) -> None:
-        """Apply a proposals entry, in log order on every node."""
+        """Apply a proposals entry, in log order on every node.
+
+        Raises RolledBackError for a number of our own that this process has not issued; what MACHINE_ERRORS names stops the node.
+        """
         node = self._node
         machine_apply, at_most_once = node.state_machine.apply, node.defences.at_most_once
         for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
+            ours = origin == self.origin
+            if ours:
+                self._check_issued(log_index, origin, max((number for number, _ in proposals), default=floor))
+            elif origin.incarnation == self.origin.incarnation:
+                self._check_issued(log_index, origin, 0)
             session = node.sessions.session(origin, floor, node.membership.voters.get(origin.node))
             if session is None:
                 continue
-            ours = origin == self.origin
             for number, command in proposals:
                 if not session.take(number) and at_most_once:
                     continue
@@ -325,11 +339,35 @@ class Proposals:
                 except UnknownCommandError:
                     raise
                 except Exception as error:
+                    if isinstance(error, MACHINE_ERRORS) and node.defences.fatal_errors:
+                        raise
                     node.counters["apply_failures"] += 1
                     node.note(f"apply raised at index {log_index}: {error!r}")
                     result = ApplyFailed(type(error).__name__)
                 if ours and number in self._pending:
                     self._end(number, Committed(result, log_index, node.log.term_at(log_index) or 0))
+
+    def _check_issued(self, log_index: int, origin: Origin, newest: int) -> None:
+        """``origin`` is this directory's: it must be an earlier boot, or this process must have issued number ``newest``."""
+        if not self._node.defences.own_numbers or origin.boot < self.origin.boot:
+            return
+        if origin.boot > self.origin.boot or not self._first <= newest < self._next:
+            raise RolledBackError(
+                f"disk rolled back: up to entry {log_index} there are proposals that boot {origin.boot} of this data directory made, "
+                f"and this process, boot {self.origin.boot}, did not. The directory was restored from an older image. Start the node "
+                "again: it returns without a vote, catches up and is then promoted"
+            )
+
+    def renumber(self, origin: Origin) -> None:
+        """Go on as ``origin``. What may have been proposed as the former one ends as indeterminate."""
+        self.origin = origin
+        for number, pending in list(self._pending.items()):
+            if pending.copies:
+                self._end(number, Indeterminate("this node gave up its incarnation; it may still be applied"))
+        self._forwards.clear()
+        self._uncommitted.clear()
+        self._unsettled_bytes = 0
+        self.placed.clear()
 
     def applied(self, log_index: int) -> None:
         """Whatever we had put at ``log_index`` in another term will never be committed."""
@@ -340,8 +378,10 @@ class Proposals:
 
     def restored(self, log_index: int) -> None:
         """A snapshot took the place of entries that we did not apply one by one."""
-        session = self._node.sessions.find(self.origin)
-        if session is not None:
+        session = self._node.sessions.newest(self.origin.node)
+        if session is not None and session.origin.incarnation == self.origin.incarnation:
+            self._check_issued(log_index, session.origin, max(self._first, session.next - 1))
+        if session is not None and session.origin == self.origin:
             for number in [n for n in self._pending if session.applied(n)]:
                 self._end(number, Indeterminate("applied, but the result is hidden in a snapshot"))
         for index in [i for i in self.placed if i <= log_index]:

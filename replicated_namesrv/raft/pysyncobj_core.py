@@ -33,6 +33,7 @@ TOUCHED = {
     "SyncObj.__doApplyCommand": "overridden: no pickle, never raises",
     "SyncObj.__raftElectionDeadline": "written: starts an election",
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
+    "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
     "SyncObj._poller": "replaced: there are no sockets in it",
@@ -203,6 +204,9 @@ class _Raft(SyncObj):
         self.doTick(0.0)
         self._SyncObj__raftElectionDeadline = float("inf")
 
+    def forget(self, node: Node) -> None:
+        self._SyncObj__raftMatchIndex[node] = 0
+
     def use_serializer(self, bridge: _SnapshotBridge) -> None:
         self._SyncObj__serializer = bridge
 
@@ -351,6 +355,10 @@ class Core:
     def follower_alive(self, peer: str) -> None:
         """``peer`` answered in this term; counts for the quorum."""
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": False, "next_node_idx": 0})
+
+    def forget(self, peer: str) -> None:
+        """What ``peer`` acknowledged counts no longer."""
+        self._raft.forget(self._nodes[peer])
 
     # Snapshots
 

@@ -72,6 +72,10 @@ class Reads:
     # Callers
 
     def ask(self, done: Done) -> None:
+        refused = self._node.reads_refused
+        if refused is not None:
+            done(Rejected(refused, self._node.leader_id))
+            return
         if self.count >= self._node.config.pending_reads_max:
             done(Rejected(f"{self.count} reads are waiting, the most allowed", self._node.leader_id))
             return
@@ -80,7 +84,7 @@ class Reads:
 
     def ask_lease(self, done: Done) -> None:
         node = self._node
-        if node.config.lease_reads and self.lease_valid() and node.core.applied_index >= node.core.commit_index:
+        if node.config.lease_reads and not node.reads_refused and self.lease_valid() and node.core.applied_index >= node.core.commit_index:
             done(ReadReady(node.core.applied_index, node.core.term))
         else:
             self.ask(done)
@@ -110,6 +114,9 @@ class Reads:
     # Progress
 
     def tick(self, now: float) -> None:
+        if self._node.reads_refused is not None:
+            self._refuse_all(self._node.reads_refused)
+            return
         if self._waiting:
             self._batches.append(Batch(self._waiting, now + self._timeout))
             self._waiting = []
@@ -230,6 +237,11 @@ class Reads:
             done(rejected)
 
     def stop(self, reason: str) -> None:
+        self._refuse_all(reason)
+
+    def _refuse_all(self, reason: str) -> None:
+        if not self.count and not self._round and not self._askers:
+            return
         self.tick_waiting()
         self._step_down()
         batches = self._batches + (self._request[1] if self._request else []) + [batch for _, batch in self._ready]
@@ -260,6 +272,7 @@ class Reads:
             or message.term != node.core.term
             or not node.core.is_leader
             or not node.membership.counts(peer, message.source)
+            or node.reads_refused
         ):
             return
         current.confirmed.add(peer)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import Append, AppendReply, HigherTerm, SnapshotAck, SnapshotChunk
-from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, pack_join, unpack_entries
+from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, unpack_entries
 from replicated_namesrv.raft.snapshots import Snapshot
+from replicated_namesrv.raft.standing import NOTHING, Memory
 
 if TYPE_CHECKING:
     from replicated_namesrv.raft.node import RaftNode
@@ -75,8 +76,9 @@ class Replication:
         self._answering: tuple[int, int, int, bool] | None = None
         """(term, sequence, previous index, with entries) of the append that PySyncObj is looking at."""
         self._blobs: dict[tuple[int, int, int], bytes] = {}
-        self._joining = 0
-        """Index of the newest join proposed here."""
+        self._changing = 0
+        """Index of the newest change of the configuration proposed here."""
+        self._term_led = 0
         self._noticed_commit = 0
         """Commit index at the last tick."""
 
@@ -171,8 +173,10 @@ class Replication:
     def lead(self) -> None:
         """A new term of ours begins."""
         for progress in self.progress.values():
+            self._remember(progress)
             progress.reset(self._node.log.last_index + 1, self._sequence)
-        self._joining = 0
+        self._changing = 0
+        self._term_led = self._node.core.term
 
     def connected(self, peer: str) -> None:
         progress = self.progress[peer]
@@ -193,9 +197,23 @@ class Replication:
 
     def new_incarnation(self, peer: str, incarnation: int) -> None:
         """Another data directory speaks under this name: nothing is known of it."""
+        self.forget(peer)
+        self.progress[peer].incarnation = incarnation
+
+    def forget(self, peer: str) -> None:
+        """Nothing that ``peer`` has acknowledged counts any more: its disk is another, or has lost it."""
         progress = self.progress[peer]
-        progress.incarnation = incarnation
+        self._remember(progress)
         progress.reset(self._node.log.last_index + 1, self._sequence)
+        self._node.core.forget(peer)
+
+    def memory_of(self, peer: str, incarnation: int) -> Memory:
+        """What this incarnation of ``peer`` has acknowledged to us in the last term that we led."""
+        progress = self.progress[peer]
+        return Memory(0, self._term_led, progress.match) if progress.match and progress.incarnation == incarnation else NOTHING
+
+    def _remember(self, progress: Progress) -> None:
+        self._node.membership.remember(progress.peer, progress.incarnation, self.memory_of(progress.peer, progress.incarnation))
 
     def heartbeat(self) -> None:
         for progress in self.progress.values():
@@ -221,10 +239,15 @@ class Replication:
         return any(p.commit_sent < commit and p.state == REPLICATE and p.connected for p in self.progress.values())
 
     def _promote(self, progress: Progress) -> None:
+        """One change at a time, and none before an entry of this term is committed (dissertation, 4.1)."""
         node = self._node
-        committed = node.log.term_at(node.core.commit_index) == node.core.term
-        if committed and self._joining <= node.core.commit_index and progress.connected:
-            self._joining = node.core.propose(pack_join(progress.peer, progress.incarnation))
+        commit = node.core.commit_index
+        newest = max(self._changing, node.membership.configuration.last_change)
+        if node.log.term_at(commit) != node.core.term or newest > commit or not progress.connected:
+            return
+        change = node.membership.configuration.next_change(progress.peer, progress.incarnation)
+        if change is not None:
+            self._changing = node.core.propose(change)
 
     def _pump(self, progress: Progress, heartbeat: bool) -> None:
         node = self._node

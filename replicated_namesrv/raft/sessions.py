@@ -75,10 +75,9 @@ class Sessions:
             current.raise_floor(floor)
         return current
 
-    def find(self, origin: Origin) -> Session | None:
-        """The session of exactly this origin."""
-        current = self._sessions.get(origin.node)
-        return current if current is not None and current.origin == origin else None
+    def newest(self, node: str) -> Session | None:
+        """The session of the newest origin of ``node``."""
+        return self._sessions.get(node)
 
     def dump(self) -> list[list[object]]:
         """JSON-able, sorted: equal tables give equal dumps."""

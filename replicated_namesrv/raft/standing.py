@@ -1,0 +1,163 @@
+"""Which process may speak for an incarnation of a peer: restarts may, processes with a lost memory and second processes may not.
+
+An incarnation is one data directory. Raft relies on what it once acknowledged and voted, so a directory that went back to an
+older image (restored volume, virtual machine reset to a snapshot) must not vote on, and of two processes on copies of one
+directory neither may vote. Every process introduces itself with a nonce and with what is on its disk; every node remembers,
+per incarnation of a peer, the greatest of it. Memory of the peers is volatile: a regression that only a lost node could have
+noticed goes unnoticed (DESIGN.md, "Disks that go back").
+
+``Record.judge`` decides by the first row that matches:
+
+| # | process         | its memory        | another process was heard lately | standing  | why                                             |
+|---|-----------------|-------------------|----------------------------------|-----------|-------------------------------------------------|
+| 1 | any, not fresh  | any               | any                              | PENDING   | may be a late copy of a message: it has to echo |
+| 2 | first, current  | any               | no                               | ACCEPTED  | a running process forgets nothing               |
+| 3 | current         | any               | yes                              | CONTESTED | two processes on copies of one directory        |
+| 4 | other           | lacks something,  | yes                              | CONTESTED | a copy of an older directory was started        |
+|   |                 | or boot repeats   |                                  |           |                                                 |
+| 5 | other           | the same          | no                               | REGRESSED | the directory went back: rejoin                 |
+| 6 | other           | whole, later boot | any                              | ACCEPTED  | a restart; if the former process speaks on: 3   |
+
+"Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest
+time.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from replicated_namesrv.raft.messages import Introduction
+
+PROCESSES_MAX = 8
+"""Processes remembered per incarnation; beyond it the one heard longest ago is forgotten and has to echo again."""
+INCARNATIONS_MAX = 8
+"""Incarnations remembered per peer; beyond it the one heard longest ago is forgotten."""
+NEVER = float("-inf")
+
+
+class Standing(IntEnum):
+    """What a node thinks of a process of a peer."""
+
+    PENDING = 0
+    """It has not echoed a number of ours yet, so it may have ended long ago."""
+    ACCEPTED = 1
+    """It speaks for its incarnation."""
+    CONTESTED = 2
+    """Another process speaks for the same node; neither is listened to until one of them is silent."""
+    REGRESSED = 3
+    """Its disk lacks what its incarnation had on it: it has to rejoin as a new one."""
+
+
+class Memory(NamedTuple):
+    """What must be on the disk of an incarnation, however often its process restarts."""
+
+    number: int
+    """Records in its log. The log is one stream (log.py), so this number never falls."""
+    term: int
+    """The term never falls, nor does, within a term, the last entry acknowledged."""
+    acknowledged: int
+
+    def merged(self, other: "Memory") -> "Memory":
+        """The greatest of both: what was acknowledged in an earlier term may have been cut in a later one."""
+        return Memory(
+            max(self.number, other.number), *max((self.term, self.acknowledged), (other.term, other.acknowledged))
+        )
+
+    def missing_in(self, opened: "Memory") -> bool:
+        """Whether a disk lacks something. ``opened``: what was on it; its ``acknowledged`` is the last entry."""
+        return opened.number < self.number or opened[1:] < self[1:]
+
+
+NOTHING = Memory(0, 0, 0)
+
+
+class _Process:
+    """What is known of one process of a peer."""
+
+    __slots__ = ("challenge", "fresh_at", "sequence")
+
+    def __init__(self, challenge: int) -> None:
+        self.challenge = challenge
+        """It is alive if it echoes this number of ours, or a later one."""
+        self.fresh_at = NEVER
+        self.sequence = 0
+
+
+class Record:
+    """What a node remembers of one incarnation of a peer."""
+
+    def __init__(self) -> None:
+        self.memory = NOTHING
+        self.boot = 0
+        self.current = 0
+        """The process accepted last, 0 for none."""
+        self._processes: dict[int, _Process] = {}
+
+    def note(self, memory: Memory) -> None:
+        """The incarnation has given proof that this is on its disk."""
+        self.memory = self.memory.merged(memory)
+
+    def judge(
+        self,
+        said: Introduction,
+        own_process: int,
+        next_sequence: int,
+        now: float,
+        contest_s: float,
+        *,
+        regressions: bool = True,
+        single_process: bool = True,
+    ) -> Standing | None:
+        """The standing of the process that sent ``said``; None if ``said`` is older than one we have seen.
+
+        ``own_process``, ``next_sequence``: our process, and the number of our next introduction. ``contest_s``: seconds in which
+        another process counts as heard lately. ``regressions``, ``single_process``: the defences of these names.
+        """
+        process = self._processes.get(said.process)
+        if process is None:
+            if len(self._processes) >= PROCESSES_MAX:
+                del self._processes[min(self._processes, key=lambda number: self._processes[number].fresh_at)]
+            process = self._processes[said.process] = _Process(next_sequence)
+        if said.sequence <= process.sequence:
+            return None
+        process.sequence = said.sequence
+        if said.echo_process != own_process or said.echo_sequence < process.challenge:
+            return Standing.PENDING
+        process.fresh_at = now
+        contested = single_process and any(
+            now - other.fresh_at < contest_s for number, other in self._processes.items() if number != said.process
+        )
+        if said.process == self.current:
+            if contested:
+                return Standing.CONTESTED
+        else:
+            opened = Memory(said.opened_number, said.opened_term, said.opened_index)
+            repeated = single_process and self.current != 0 and said.boot <= self.boot
+            if repeated or (regressions and self.memory.missing_in(opened)):
+                return Standing.CONTESTED if contested else Standing.REGRESSED
+            # The processes before it have to prove anew that they live: messages of theirs may still be on their way.
+            for number, other in self._processes.items():
+                if number != said.process:
+                    other.challenge, other.fresh_at = next_sequence, NEVER
+        self.current, self.boot = said.process, max(self.boot, said.boot)
+        self.note(Memory(said.durable_number, said.opened_term, 0))
+        return Standing.ACCEPTED
+
+    def heard_within(self, seconds: float, now: float) -> bool:
+        """Whether the current process has introduced itself within ``seconds``."""
+        process = self._processes.get(self.current)
+        return process is not None and now - process.fresh_at < seconds
+
+
+class Records:
+    """What a node remembers of one peer: a record for each incarnation that it has heard."""
+
+    def __init__(self) -> None:
+        self._by_incarnation: dict[int, Record] = {}
+
+    def of(self, incarnation: int) -> Record:
+        """The record of ``incarnation``, made if there is none."""
+        record = self._by_incarnation.pop(incarnation, None) or Record()
+        self._by_incarnation[incarnation] = record  # the one used last comes last
+        if len(self._by_incarnation) > INCARNATIONS_MAX:
+            del self._by_incarnation[next(iter(self._by_incarnation))]
+        return record
