@@ -179,6 +179,9 @@ class Observer:
     def role_changed(self, role: str, term: int) -> None:
         """``role`` is leader, candidate, follower or learner."""
 
+    def voted(self, candidate: str, term: int) -> None:
+        """This node votes for ``candidate`` in ``term``."""
+
     def leader_changed(self, leader: str | None, term: int) -> None:
         """The leader this node believes in, or None."""
 

@@ -370,7 +370,7 @@ class Membership:
                 SNAPSHOT_VERSION,
                 node.config.digest_version,
                 self.standing(peer, greeting.source),
-                *self._records[peer].of(greeting.source).memory,
+                *self.memory(peer, greeting.source),
             ),
         )
 
@@ -390,9 +390,8 @@ class Membership:
             return
         self._heard[peer] = said.process, said.sequence
         other = self.known.get(peer)
-        if standing is Standing.ACCEPTED and other not in (None, said.source) and defences.single_process:
-            if self._records[peer].of(other or 0).heard_within(self._contest_seconds, now):
-                standing = Standing.CONTESTED  # two directories speak for this node, and the one we know goes on speaking
+        if standing is Standing.ACCEPTED and self._speaks_otherwise(peer, said.source, now):
+            standing = Standing.CONTESTED
         before = self._judged.get(peer)
         self._judged[peer] = said.source, said.process, standing
         if standing is Standing.ACCEPTED:
@@ -409,6 +408,13 @@ class Membership:
             self._introduce(peer)  # it waits for our answer
         self._on_own_standing(peer, said)
 
+    def _speaks_otherwise(self, peer: str, incarnation: int, now: float) -> bool:
+        """Whether another incarnation of ``peer``, the one that we know, goes on speaking: two directories are in use."""
+        known = self.known.get(peer, incarnation)
+        if known == incarnation or not self._node.defences.single_process:
+            return False
+        return self._records[peer].of(known).heard_within(self._contest_seconds, now)
+
     def _report(self, peer: str, said: Introduction, standing: Standing) -> None:
         """Keep a note for the operator of a standing that is not as it should be."""
         if standing in (Standing.PENDING, Standing.ACCEPTED):
@@ -416,11 +422,11 @@ class Membership:
         self._node.counters[f"peers_{standing.name.lower()}"] += 1
         if standing is Standing.CONTESTED:
             self._node.note(
-                f"two processes speak for {peer} (one of boot {said.boot}): its data directory was copied, or two directories are in "
-                "use; it does not count until one of them is stopped"
+                f"two processes speak for {peer} (one of boot {said.boot}): its data directory was copied, or two directories "
+                "are in use; it does not count until one of them is stopped"
             )
         else:
-            memory = self._records[peer].of(said.source).memory
+            memory = self.memory(peer, said.source)
             self._node.note(
                 f"the disk of {peer} went back: it opened with {said.opened_number} records, term {said.opened_term}, entry "
                 f"{said.opened_index}; it had {memory.number} records, and entry {memory.acknowledged} in term {memory.term}. "
@@ -435,8 +441,8 @@ class Membership:
         if standing is Standing.CONTESTED and standing is not before:
             self._node.counters["contested"] += 1
             self._node.note(
-                f"{peer} hears another process under the name {self.identity.node}: a copy of this data directory, or another one, "
-                "is in use; stop one of the two processes"
+                f"{peer} hears another process under the name {self.identity.node}: a copy of this data directory, or another "
+                "one, is in use; stop one of the two processes"
             )
         elif standing is Standing.REGRESSED:
             self._node.rejoin(
@@ -444,6 +450,10 @@ class Membership:
                 f"{said.remembered_term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}"
             )
+
+    def memory(self, peer: str, incarnation: int) -> Memory:
+        """What we know to be on the disk of this incarnation of ``peer``."""
+        return self._records[peer].of(incarnation).memory
 
     def remember(self, peer: str, incarnation: int, memory: Memory) -> None:
         """This is on the disk of ``peer``."""

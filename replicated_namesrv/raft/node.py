@@ -484,9 +484,11 @@ class RaftNode:
     # Told by Core
 
     def on_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
+        self.observer.voted(self.node_id, term)
         self.elections.vote_requested(peer, term, last_index, last_term)
 
     def on_vote_granted(self, peer: str, term: int) -> None:
+        self.observer.voted(peer, term)
         self.elections.vote_granted(peer, term)
 
     def on_append_answer(self, peer: str, success: bool, next_index: int) -> None:
@@ -585,6 +587,15 @@ class RaftNode:
     def voters(self) -> Mapping[str, int]:
         """Node -> incarnation that may vote; empty before the cluster is formed."""
         return self.membership.voters
+
+    @property
+    def founders(self) -> Mapping[str, int]:
+        """Node -> incarnation of those that founded the cluster; empty before."""
+        return self.membership.identity.founders
+
+    def remembered_records(self, peer: str, incarnation: int) -> int:
+        """How many records this node knows the log of this incarnation of ``peer`` to have."""
+        return self.membership.memory(peer, incarnation).number
 
     @property
     def writes_refused(self) -> str | None:

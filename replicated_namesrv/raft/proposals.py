@@ -1,8 +1,9 @@
 """Proposals: from a caller's command to exactly one ending.
 
-Every proposal gets a number from this node's origin. The first number of a process is random (``NUMBERS_APART`` apart from
-others), so that a process on a data directory that went back does not issue the numbers of the one before it. A leader packs what waits into entries; another node forwards it to the
-leader. A copy of a proposal is where it was appended or sent. After a change of leader whatever is undecided is proposed again:
+Every proposal gets a number from this node's origin. The first number of a process is random, so that a process on a data
+directory that went back does not issue the numbers of the one before it. A leader packs what waits into entries; another node
+forwards it to the leader. A copy of a proposal is where it was appended or sent.
+After a change of leader whatever is undecided is proposed again:
 the sessions see to it that only one copy is applied. A proposal ends
 
 - committed, when its number is first applied here, with the result of that;
@@ -353,9 +354,9 @@ class Proposals:
             return
         if origin.boot > self.origin.boot or not self._first <= newest < self._next:
             raise RolledBackError(
-                f"disk rolled back: up to entry {log_index} there are proposals that boot {origin.boot} of this data directory made, "
-                f"and this process, boot {self.origin.boot}, did not. The directory was restored from an older image. Start the node "
-                "again: it returns without a vote, catches up and is then promoted"
+                f"disk rolled back: up to entry {log_index} there are proposals that boot {origin.boot} of this data directory "
+                f"made, and this process, boot {self.origin.boot}, did not. The directory was restored from an older image. "
+                "Start the node again: it returns without a vote, catches up and is then promoted"
             )
 
     def renumber(self, origin: Origin) -> None:

@@ -84,7 +84,12 @@ class Reads:
 
     def ask_lease(self, done: Done) -> None:
         node = self._node
-        if node.config.lease_reads and not node.reads_refused and self.lease_valid() and node.core.applied_index >= node.core.commit_index:
+        if (
+            node.config.lease_reads
+            and not node.reads_refused
+            and self.lease_valid()
+            and node.core.applied_index >= node.core.commit_index
+        ):
             done(ReadReady(node.core.applied_index, node.core.term))
         else:
             self.ask(done)

@@ -8,15 +8,14 @@ noticed goes unnoticed (DESIGN.md, "Disks that go back").
 
 ``Record.judge`` decides by the first row that matches:
 
-| # | process         | its memory        | another process was heard lately | standing  | why                                             |
-|---|-----------------|-------------------|----------------------------------|-----------|-------------------------------------------------|
-| 1 | any, not fresh  | any               | any                              | PENDING   | may be a late copy of a message: it has to echo |
-| 2 | first, current  | any               | no                               | ACCEPTED  | a running process forgets nothing               |
-| 3 | current         | any               | yes                              | CONTESTED | two processes on copies of one directory        |
-| 4 | other           | lacks something,  | yes                              | CONTESTED | a copy of an older directory was started        |
-|   |                 | or boot repeats   |                                  |           |                                                 |
-| 5 | other           | the same          | no                               | REGRESSED | the directory went back: rejoin                 |
-| 6 | other           | whole, later boot | any                              | ACCEPTED  | a restart; if the former process speaks on: 3   |
+| # | process        | its memory             | another one lately | standing  | why                                         |
+|---|----------------|------------------------|--------------------|-----------|---------------------------------------------|
+| 1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
+| 2 | first, current | any                    | no                 | ACCEPTED  | a running process forgets nothing           |
+| 3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
+| 4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
+| 5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory went back: rejoin             |
+| 6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one speaks on: 3   |
 
 "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest
 time.
@@ -58,9 +57,7 @@ class Memory(NamedTuple):
 
     def merged(self, other: "Memory") -> "Memory":
         """The greatest of both: what was acknowledged in an earlier term may have been cut in a later one."""
-        return Memory(
-            max(self.number, other.number), *max((self.term, self.acknowledged), (other.term, other.acknowledged))
-        )
+        return Memory(max(self.number, other.number), *max((self.term, self.acknowledged), (other.term, other.acknowledged)))
 
     def missing_in(self, opened: "Memory") -> bool:
         """Whether a disk lacks something. ``opened``: what was on it; its ``acknowledged`` is the last entry."""

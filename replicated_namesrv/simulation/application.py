@@ -136,8 +136,12 @@ class RegisterStateMachine:
         self.registers: dict[str, str] = {}
         self.position = 0
         self._digest = 0
+        self.finds_no_memory: Callable[[], bool] = lambda: False
+        """Whether the next command finds no memory on this machine."""
 
     def apply(self, command: bytes) -> object:
+        if self.finds_no_memory():
+            raise MemoryError
         identity, key, value = RegisterCommand.decode(command)
         self.position += 1
         self._digest = zlib.crc32(command, self._digest)
@@ -230,6 +234,7 @@ class RegisterApplication:
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
         state = RegisterStateMachine(machine.name, self.history, self._ballast, self._slice_bytes)
+        state.finds_no_memory = machine.finds_no_memory
         submitter, process, raft = self._boot(machine, state)
         self.states[machine.name], self.submitters[machine.name] = state, submitter
         return process, raft
@@ -265,11 +270,16 @@ class RegisterApplication:
                 self.invariants.violated("rejected means never", f"command {identity} was rejected and yet applied")
         for identity, committed in self.acknowledged:
             entry = self.invariants.committed.get(committed.log_index)
-            if entry is None or entry.term != committed.term or committed.result != self.history.positions.get(identity):
+            if (
+                entry is None
+                or entry.term != committed.term
+                or f"{identity}\0".encode() not in entry.payload
+                or committed.result != self.history.positions.get(identity)
+            ):
                 self.invariants.violated(
                     "acknowledged means committed",
                     f"command {identity} was acknowledged at {committed.log_index} of term {committed.term}, "
-                    "but that is not what was committed there",
+                    "but its own entry is not what was committed there",
                 )
         self._check_equal()
         if self.invariants.violation is None:

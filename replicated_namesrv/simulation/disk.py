@@ -2,7 +2,8 @@
 
 What is visible (the page cache) and what is durable are two things. A killed process loses nothing visible; a power loss keeps
 of each file its durable bytes and a random part of what was written later, the tail perhaps torn into zeros or noise, and of the
-directory the names as of its last sync plus some of the later changes. A disk can also be full, slow, or fail to sync.
+directory the names as of its last sync plus some of the later changes. A disk can also be full, slow, hang, or fail to sync, and
+its content can go back to an image taken earlier.
 
 A sync that fails does what it does on Linux: what it should have made durable counts as clean from then on. It can still be
 read, the next sync of that file reports success without writing it, and it is gone after a power loss, or as soon as the pages
@@ -89,6 +90,8 @@ class SimulatedDisk:
         """Mean time that a sync takes while nothing is wrong."""
         self.full = False
         self.failing = False
+        self.hung = False
+        """No sync completes; the owner keeps what waits."""
         self.slow_ms = 0
         """Added to each sync, up to this."""
         self.written = 0
@@ -201,6 +204,18 @@ class SimulatedDisk:
             if id(file) not in seen:
                 seen.add(id(file))
                 file.lose_power(rng)
+
+    def image(self) -> dict[str, bytes]:
+        """What is visible, as a snapshot of the volume would keep it."""
+        return {name: bytes(file.data) for name, file in self._names.items()}
+
+    def restore(self, image: dict[str, bytes]) -> None:
+        """Another disk with the content of ``image``, all of it durable."""
+        self.wipe()
+        for name, data in image.items():
+            file = _File()
+            file.data, file.clean = bytearray(data), len(data)
+            self._names[name] = self._durable_names[name] = file
 
     def wipe(self) -> None:
         """A new, empty disk."""

@@ -10,17 +10,22 @@ from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.simulation.disk import SimulatedDisk
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
-_RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "slow_leader")
+_RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "old_image", "orphaned_join", "put_back", "slow_leader")
 """Kinds that need some calm before they strike."""
 _RACE_NS = 500 * MS
 """How long a machine is tempted to answer what is stale."""
 _ALONE = frozenset(
-    ("pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all", "slow_disk", "full_disk", "failing_disk", "clock")
-)
+    (
+        "pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all",
+        "slow_disk", "full_disk", "failing_disk", "hung_disk", "no_memory", "clock",
+    )
+)  # fmt: skip
 """Kinds of faults that make sense for a single node."""
 
 
@@ -68,11 +73,19 @@ class Nemesis:
         """Ask the leader on a machine to hand over; given by the simulation."""
         self.provoke: Callable[[Machine, int], None] = lambda machine, duration_ns: None
         """Tempt a machine to answer what is stale; given by the application."""
+        self.watch_joins: Callable[[Callable[[str, str], None]], None] = lambda watch: None
+        """Have a function called with (node that first knows it, node that joined) when a join is committed."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
         """Have the clients pause; given by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
         """Kinds of faults that do not strike."""
         self.struck: dict[str, int] = {}
+        self.down: list[Machine] = []
+        """Machines that stay down when everything else is healed."""
+        self.down_for_good = False
+        """Those are down already."""
+        self._sheltered_ns = 0
+        """Until then nothing else strikes: Raft survives one disk that went back, if those that remember it stay up."""
         self._over = False
 
     @staticmethod
@@ -86,7 +99,7 @@ class Nemesis:
             self._world.after(fault.at_ns - self._world.now_ns, self._strike, fault)
 
     def _strike(self, fault: Fault) -> None:
-        if fault.kind in self.spared:
+        if fault.kind in self.spared or self._is_sheltered:
             return
         rng = self._world.random(f"fault/{fault.number}")
         self._world.note(f"FAULT {fault.describe()}")
@@ -95,6 +108,10 @@ class Nemesis:
         undo: Callable[[], None] | None = getattr(self, f"_do_{fault.kind}")(rng, fault)
         if undo is not None:
             self._later(fault.duration_ns, self._undo, fault, undo)
+
+    @property
+    def _is_sheltered(self) -> bool:
+        return self._world.now_ns < self._sheltered_ns
 
     def _undo(self, fault: Fault, undo: Callable[[], None]) -> None:
         self._world.note(f"fault #{fault.number} {fault.kind} ends")
@@ -125,12 +142,29 @@ class Nemesis:
         self._over = True
         self._network.heal()
         for machine in self._machines:
-            machine.disk.full = machine.disk.failing = False
+            machine.disk.full = machine.disk.failing = machine.out_of_memory = False
             machine.disk.slow_ms = 0
-            machine.start()
+            machine.unhang()
+            if machine in self.down:
+                machine.crash(power_loss=False)
+            else:
+                machine.start()
             if machine.pauses:
                 machine.pauses = 1
                 machine.resume()
+
+    def lose_minority(self) -> None:
+        """Some machines, but no majority, will stay down when everything else is healed."""
+        rng = self._world.random("minority")
+        if len(self._machines) > 1 and rng.random() < 0.5:
+            self.down = rng.sample(self._machines, rng.randint(1, (len(self._machines) - 1) // 2))
+
+    def raise_minority(self) -> None:
+        """Start those that were down."""
+        for machine in self.down:
+            machine.doomed = False
+            machine.start()
+        self.down = []
 
     # Whom
 
@@ -214,6 +248,26 @@ class Nemesis:
         self._network.loss.update(dict.fromkeys(links, share))
         return lambda: _forget(self._network.loss, links)
 
+    def _do_one_sided_latency(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """One direction of a machine's links is slow, by the same time for each message."""
+        name, side, delay_ms = self._victim(rng).name, rng.randrange(2), rng.choice((5, 10, 40, 120))
+        links = [link for link in self._network.links if link[side] == name]
+        self._network.late_ms.update(dict.fromkeys(links, delay_ms))
+        return lambda: _forget(self._network.late_ms, links)
+
+    def _do_lasting_one_way(self, rng: Random, fault: Fault) -> None:
+        """One direction of one link, or of all of a machine, is cut until everything is healed; once in a run."""
+        if self.struck[fault.kind] > 1:
+            return
+        name, side = self._victim(rng).name, rng.randrange(2)
+        links = [link for link in self._network.links if link[side] == name]
+        self._network.cut(links if rng.random() < 0.5 else [rng.choice(links)], hold=False)
+
+    def _do_echoes(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        links, share = self._some_links(rng), rng.choice((0.05, 0.3, 1.0))
+        self._network.echoes.update(dict.fromkeys(links, share))
+        return lambda: _forget(self._network.echoes, links)
+
     def _do_repeats(self, rng: Random, fault: Fault) -> Callable[[], None]:
         links, share = self._some_links(rng), rng.choice((0.05, 0.3, 1.0))
         self._network.repeats.update(dict.fromkeys(links, share))
@@ -252,6 +306,17 @@ class Nemesis:
 
     def _do_power_loss_all(self, rng: Random, fault: Fault) -> None:
         self._all(rng, fault, power_loss=True)
+
+    def _do_no_memory(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """The next command that is applied finds no memory."""
+        machine = self._victim(rng)
+        machine.out_of_memory = True
+
+        def undo() -> None:
+            machine.out_of_memory = False
+            machine.start()
+
+        return undo
 
     def _do_transfer(self, rng: Random, fault: Fault) -> None:
         leader = self._leader()
@@ -294,7 +359,23 @@ class Nemesis:
                 self._later(delay_ns, fail_power)
 
         def fail_power() -> None:
+            if self._is_sheltered:
+                return
             machine.crash(power_loss=True)
+            machine.start()
+
+        return undo
+
+    def _do_hung_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
+        """No sync completes; in the end all do, or the power fails."""
+        machine, fails = self._victim(rng), rng.random() < 0.3
+        self._world.note(f"  the disk of {machine.name} hangs")
+        machine.disk.hung = True
+
+        def undo() -> None:
+            if fails:
+                machine.crash(power_loss=True)
+            machine.unhang()
             machine.start()
 
         return undo
@@ -316,6 +397,106 @@ class Nemesis:
         self._world.note(f"  {machine.name} loses its disk")
         machine.crash(power_loss=True)
         machine.disk.wipe()
+
+    def _shelter(self) -> bool:
+        """Whether disks may go back now. Raft cannot survive more: everybody else is up and reachable, and stays so."""
+        calm = self._network.is_whole and self._all_voters() and not any(machine.pauses for machine in self._machines)
+        if calm:
+            self._sheltered_ns = self._world.now_ns + 4 * SECOND
+        return calm
+
+    def _go_back(self, machine: Machine, image: dict[str, bytes]) -> None:
+        self._world.note(f"  the disk of {machine.name} goes back")
+        machine.crash(power_loss=False)
+        machine.disk.restore(image)
+        machine.restored = True
+
+    def _do_old_image(self, rng: Random, fault: Fault) -> None:
+        """A minority lags; then the disk of a node that knew what they do not goes back, and the others who knew are cut off.
+
+        The others have heard since the image was taken how far that disk was."""
+        if not self._shelter():
+            return
+        machines = list(self._machines)
+        rng.shuffle(machines)
+        minority = len(machines) // 2
+        late, victim, knowing = machines[:minority], machines[minority], machines[minority + 1 :]
+        lag = self._between({m.name for m in late}, {m.name for m in machines[minority:]})
+        apart = self._between({m.name for m in knowing}, {m.name for m in machines[: minority + 1]})
+        image = victim.disk.image()
+        vote_too = rng.random() < 0.3
+
+        def part() -> None:
+            self._network.cut(lag, hold=False)
+            self.provoke(victim, _RACE_NS)
+
+        def strike() -> None:
+            self._network.mend(lag)
+            if not vote_too:
+                self._network.cut(apart, hold=False)
+            if all(self._remembers(m, victim, image) for m in machines if m is not victim):
+                self._go_back(victim, image)
+                victim.start()
+            self._later(2 * SECOND, mend)
+
+        def mend() -> None:
+            if not vote_too:
+                self._network.mend(apart)
+
+        self.provoke(victim, _RACE_NS)
+        self._later(SECOND, part)
+        self._later(2 * SECOND, strike)
+
+    def _remembers(self, machine: Machine, victim: Machine, image: dict[str, bytes]) -> bool:
+        """Whether ``machine`` knows of more on the disk of ``victim`` than ``image`` has."""
+        remembered = getattr(machine.raft, "remembered_records", None)
+        if remembered is None or victim.raft is None:
+            return False
+        return bool(remembered(victim.name, victim.raft.incarnation) > records_in(image))
+
+    def _do_orphaned_join(self, rng: Random, fault: Fault) -> None:
+        """A node loses its disk; the leader that promotes it is lost for good at the moment when the join is committed."""
+        leader = self._leader()
+        if leader is None or self.down_for_good or not self._shelter():
+            return
+        machine = rng.choice([m for m in self._machines if m is not leader])
+
+        def committed(name: str, joined: str) -> None:
+            known = self._by_name[name]
+            if joined == machine.name and known is not machine and not self.down_for_good and not self._over:
+                self.down_for_good = True
+                self.down = [known]
+                known.doomed = True
+                self._world.after(1, known.crash, False)
+
+        self.watch_joins(committed)
+        self._lose_disk(machine)
+        machine.start()
+
+    def _do_put_back(self, rng: Random, fault: Fault) -> None:
+        """A node loses its disk and is promoted with another; then its old disk is put back."""
+        if not self._shelter():
+            return
+        machine = self._victim(rng)
+        image = machine.disk.image()
+        self._lose_disk(machine)
+        machine.start()
+        knowing = rng.choice([m for m in self._machines if m is not machine])
+        apart = [link for link in self._network.links if knowing.name in link]
+
+        def strike(left: int) -> None:
+            incarnation = machine.raft.incarnation if machine.raft else 0
+            promoted = any(getattr(m.raft, "voters", {}).get(machine.name) == incarnation for m in self._machines if m.raft)
+            if not promoted and left:
+                self._later(5 * MS, strike, left - 1)
+            elif promoted:
+                self._network.cut(apart, hold=False)
+                self._go_back(machine, image)
+                machine.start()
+                self.provoke(machine, _RACE_NS)
+                self._later(2 * SECOND, self._network.mend, apart)
+
+        strike(600)
 
     def _do_clock(self, rng: Random, fault: Fault) -> None:
         self._victim(rng).set_clock_rate(self._rate(rng))
@@ -382,7 +563,7 @@ class Nemesis:
             self._network.cut(links, hold=False)
             self.provoke(leader, _RACE_NS)
             for machine in others:
-                if machine is not waiting:
+                if machine is not waiting and not self._is_sheltered:
                     machine.crash(power_loss=False)
                     machine.start()
 
@@ -405,12 +586,19 @@ class Nemesis:
         def strike() -> None:
             self._network.mend(lag)
             self._network.cut(apart, hold=False)
-            if self._all_voters():
+            if self._all_voters() and not self._is_sheltered:
                 self._lose_disk(forgetful)
                 forgetful.start()
 
         self._later(SECOND, strike)
         self._later(2 * SECOND + fault.duration_ns, self._network.mend, apart)
+
+
+def records_in(image: dict[str, bytes]) -> int:
+    """Records that the log in an image of a disk has."""
+    disk = SimulatedDisk(Random(0))
+    disk.restore(image)
+    return Log(disk).number
 
 
 def _forget(table: dict[Link, object] | dict[Link, int] | dict[Link, float], links: list[Link]) -> None:

@@ -1,6 +1,6 @@
 """What must hold after every event, whatever befell the cluster. Each check looks only at what has changed since the last.
 
-- Election safety: at most one leader in a term.
+- Election safety: at most one leader in a term, and it holds the votes of a majority of distinct nodes in that term.
 - Log matching: two entries of equal index and term have equal payload and follow entries of equal term (by induction, equal
   logs up to there).
 - State-machine safety: what one node commits at an index, all nodes commit.
@@ -14,9 +14,11 @@ The first violation ends the run.
 """
 
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.simulation.world import World
 
 if TYPE_CHECKING:
@@ -49,10 +51,10 @@ class _Watched:
 
 
 class _Committed:
-    __slots__ = ("checksum", "in_term", "term")
+    __slots__ = ("checksum", "in_term", "payload", "term")
 
-    def __init__(self, term: int, checksum: int, in_term: int) -> None:
-        self.term, self.checksum, self.in_term = term, checksum, in_term
+    def __init__(self, term: int, payload: bytes, in_term: int) -> None:
+        self.term, self.payload, self.checksum, self.in_term = term, payload, zlib.crc32(payload), in_term
 
 
 class Invariants:
@@ -66,6 +68,15 @@ class Invariants:
         """Highest term that has a leader, and since when."""
         self.alone = False
         """A group of one."""
+        self.quorum = 0
+        """Votes that a leader needs; 0: not checked."""
+        self._votes: dict[tuple[int, str], set[str]] = {}
+        """(term, candidate) -> nodes that voted for it."""
+        self.joined: dict[str, int] = {}
+        """Node -> incarnation of the newest committed vacancy (0) or join."""
+        self._joined_at: dict[str, int] = {}
+        self.on_join: Callable[[str, str], None] = lambda name, joined: None
+        """Told that ``name`` is the first that knows a join of ``joined`` to be committed."""
         self.deposed_ns = 0
         """How long a deposed leader may go on; 0: not checked."""
         self._entries: dict[tuple[int, int], tuple[int, int]] = {}
@@ -167,15 +178,21 @@ class Invariants:
             term, payload = raft.term_at(index), raft.entry_at(index)
             if term is None or payload is None:
                 continue
-            self._commit(name, index, term, zlib.crc32(payload), raft.term)
+            self._commit(name, index, term, payload, raft.term)
         watched.commit_index = committed
 
-    def _commit(self, name: str, index: int, term: int, checksum: int, in_term: int) -> None:
+    def _commit(self, name: str, index: int, term: int, payload: bytes, in_term: int) -> None:
         known = self.committed.get(index)
         if known is None:
-            self.committed[index] = _Committed(term, checksum, in_term)
+            self.committed[index] = _Committed(term, payload, in_term)
             self.highest_committed = max(self.highest_committed, index)
-        elif (known.term, known.checksum) != (term, checksum):
+            if payload[:2] == JOIN:
+                node, incarnation = unpack_join(payload)
+                if index > self._joined_at.get(node, 0):
+                    self.joined[node], self._joined_at[node] = incarnation, index
+                    if incarnation:
+                        self.on_join(name, node)
+        elif (known.term, known.checksum) != (term, zlib.crc32(payload)):
             self.violated(
                 "state-machine safety",
                 f"{name} commits at {index} an entry of term {term}, but the entry committed there is of term {known.term}"
@@ -194,8 +211,19 @@ class Invariants:
             self._world.note(f"{name} leads no longer (term {raft.term})")
         watched.role = raft.role
 
+    def watch_joins(self, watch: Callable[[str, str], None]) -> None:
+        """Have ``watch`` called as ``on_join`` says."""
+        self.on_join = watch
+
+    def voted(self, name: str, candidate: str, term: int) -> None:
+        """``name`` votes for ``candidate`` in ``term``."""
+        self._votes.setdefault((term, candidate), set()).add(name)
+
     def led(self, name: str, term: int) -> None:
         """``name`` leads ``term``, be it for less than a turn."""
+        votes = self._votes.get((term, name), set())
+        if len(votes) < self.quorum:
+            self.violated("votes", f"{name} leads term {term} with the votes of {sorted(votes)}, {self.quorum} are needed")
         other = self._leaders.setdefault(term, name)
         if other != name:
             self.violated("election safety", f"{name} leads term {term}, which {other} led already")
@@ -248,6 +276,10 @@ class _MachineObserver(Observer):
     def role_changed(self, role: str, term: int) -> None:
         if role == "leader" and self._alive():
             self._invariants.led(self._machine.name, term)
+
+    def voted(self, candidate: str, term: int) -> None:
+        if self._alive():
+            self._invariants.voted(self._machine.name, candidate, term)
 
     def truncated(self, index: int, commit_index: int) -> None:
         if self._alive():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.interfaces import Observer, RolledBackError
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
 from replicated_namesrv.simulation.network import Endpoint, Network
@@ -90,7 +90,14 @@ class Life:
         self._machine = machine
         self.rng = rng
         self.over = False
-        self.last_sync_ns = 0
+        self._hanging: list[tuple[int, SyncRequest]] = []
+        """Syncs that a hung disk has not completed."""
+
+    def resume_syncs(self) -> None:
+        """The disk works again."""
+        hanging, self._hanging = self._hanging, []
+        for token, request in hanging:
+            self._synced(token, request)
 
     def now(self) -> float:
         """The machine's own clock, in seconds."""
@@ -109,6 +116,9 @@ class Life:
 
     def _synced(self, token: int, request: SyncRequest) -> None:
         if self.over:
+            return
+        if self._machine.disk.hung:
+            self._hanging.append((token, request))
             return
         if self._machine.disk.failing:
             self._machine.disk.fail_sync(request)
@@ -140,6 +150,14 @@ class Machine(Endpoint):
         """Since when the process has run without a pause."""
         self.disk_faulted = False
         """Some disk fault was on in this life: that the process stops by itself is right."""
+        self.out_of_memory = False
+        """The next command that is applied finds no memory."""
+        self.memory_faulted = False
+        """It did in this life: that the process stops by itself is right."""
+        self.doomed = False
+        """It stays down until this is taken back."""
+        self.restored = False
+        """The disk went back to an older image: a process that finds it out may stop."""
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1
@@ -166,11 +184,12 @@ class Machine(Endpoint):
 
     def start(self) -> None:
         """Boot the process; a disk it cannot use leaves the machine down until it is started again."""
-        if self.process is not None:
+        if self.process is not None or self.doomed:
             return
         self.boots += 1
         self.life = Life(self, self.world.random(f"{self.name}/{self.boots}"))
         self.disk_faulted = self.disk.full or self.disk.failing
+        self.out_of_memory = self.memory_faulted = False
         self.observer = self.invariants.observer(self)
         self._inbox.clear()
         self._turn_at = self._wake_at = -1
@@ -203,6 +222,18 @@ class Machine(Endpoint):
         self.process = self.raft = None
         self.network.drop_all(self.name)
         self.invariants.ended(self)
+
+    def finds_no_memory(self) -> bool:
+        """Whether memory runs out now; once for each time that ``out_of_memory`` was set."""
+        found, self.out_of_memory = self.out_of_memory, False
+        self.memory_faulted |= found
+        return found
+
+    def unhang(self) -> None:
+        """The disk completes what it held back."""
+        self.disk.hung = False
+        if self.life is not None:
+            self.life.resume_syncs()
 
     def pause(self) -> None:
         """As SIGSTOP does: nothing runs, time goes on. Pauses add up."""
@@ -281,10 +312,18 @@ class Machine(Endpoint):
             self.world.after(delay, self._wake, life, wake_at)
 
     def _stopped(self) -> None:
-        """The process has stopped by itself: right after a disk fault, wrong otherwise."""
+        """The process has stopped by itself: right after some faults, wrong otherwise."""
         assert self.raft is not None
         self.world.note(f"{self.name} stops by itself: {self.raft.failed!r}")
         self.disk_faulted |= self.disk.full or self.disk.failing
-        if not (self.disk_faulted and isinstance(self.raft.failed, OSError)):
+        failed = self.raft.failed
+        excused = (
+            (self.disk_faulted and isinstance(failed, OSError))
+            or (self.memory_faulted and isinstance(failed, MemoryError))
+            or (self.restored and isinstance(failed, RolledBackError))
+        )
+        if not excused:
             self.invariants.violated("fail-stop", f"{self.name} stopped by itself: {self.raft.failed}")
+        elif isinstance(failed, RolledBackError):
+            self.world.after(100 * MS, self.start)
         self._end()

@@ -3,13 +3,17 @@
 Messages of a connection arrive in order or are lost. A link (an ordered pair) can be cut: then messages are lost or held back
 until it is mended, and no new connection comes about. It can be slow, lossy, or repeat messages: a repeated message arrives a
 second time at any later moment, also after the connection is gone and its sender or receiver has been restarted. When a
-connection is reset, what it had in flight is lost or arrives late, after messages of the connection that replaces it.
+connection is reset, what it had in flight is lost or arrives late, after messages of the connection that replaces it. An
+echoing link delivers old messages again, of rare kinds as often as of common ones: votes of earlier terms, too.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
+_REMEMBERED = 6
+"""Messages of each kind and link that an echo may choose from."""
 Link = tuple[str, str]
 """(sender, receiver)."""
 
@@ -60,8 +64,14 @@ class Network:
         self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
         self._holds: set[Link] = set()
         self.slow_ms: dict[Link, int] = {}
+        """Greatest delay added, another one for each message."""
+        self.late_ms: dict[Link, int] = {}
+        """Delay added, the same for each message."""
         self.loss: dict[Link, float] = {}
         self.repeats: dict[Link, float] = {}
+        self.echoes: dict[Link, float] = {}
+        """Share of arrivals that are followed by an old message of the same link."""
+        self._remembered: dict[Link, dict[str, deque[object]]] = {link: {} for link in self.links}
         self.sent = 0
 
     # Faults
@@ -92,8 +102,15 @@ class Network:
             self._cuts[link] = min(self._cuts[link], 1)
         self.mend(self.links)
         self.slow_ms.clear()
+        self.late_ms.clear()
         self.loss.clear()
         self.repeats.clear()
+        self.echoes.clear()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no link is cut."""
+        return not any(self._cuts.values())
 
     def reset(self, link: Link) -> None:
         """Break the connection, if there is one."""
@@ -161,6 +178,7 @@ class Network:
         slow_ms = self.slow_ms.get(link)
         if slow_ms is not None:
             delay += int(self._rng.random() * slow_ms * MS)
+        delay += self.late_ms.get(link, 0) * MS
         arrival = max(connection.last_arrival_ns, self._world.now_ns + delay)
         connection.last_arrival_ns = arrival
         self._world.after(arrival - self._world.now_ns, self._arrive, link, connection, message)
@@ -175,6 +193,17 @@ class Network:
                 connection.held.append(message)
             return
         self._deliver(link, message)
+        share = self.echoes.get(link)
+        if share is not None:
+            self._echo(link, message, share)
+
+    def _echo(self, link: Link, message: object, share: float) -> None:
+        remembered = self._remembered[link]
+        kind = type(message).__name__
+        remembered.setdefault(kind, deque(maxlen=_REMEMBERED)).append(message)
+        if self._rng.random() < share:
+            old = self._rng.choice(remembered[self._rng.choice(sorted(remembered))])
+            self._world.after(int(self._rng.random() * 20 * MS), self._arrive_again, link, old)
 
     def _arrive_again(self, link: Link, message: object) -> None:
         if not self._cuts[link]:

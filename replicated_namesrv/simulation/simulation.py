@@ -1,8 +1,9 @@
 """One run: a cluster, its clients and its faults under one seed, from first boot to the final judgement.
 
-Phases: faults strike until ``duration``; then everything is healed and each node must catch up within the application's
-bound while the clients go on; then the clients stop, everything asked for must end, every node is read once more and
-the application judges what happened; at last a follower is isolated and returns.
+Phases: faults strike until ``duration``. Then everything is healed but, in half of the runs, a minority of the machines, which
+stays down: if enough voters are left, a leader must commit new entries within the application's bound. Then those are started,
+too, and each node must catch up, and be a voter, while the clients go on. Then the clients stop, everything asked for must end,
+every node is read once more and the application judges what happened; at last a follower is isolated and returns.
 """
 
 import time
@@ -109,11 +110,14 @@ class Simulation:
         for machine in self.machines:
             machine.network, machine.disk.mean_ms = self.network, mean_sync_ms
         self.nemesis = Nemesis(self.world, self.machines, self.network, clock_drift_max(self.world))
+        self.nemesis.watch_joins = self.invariants.watch_joins
         self._application = build(self)
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
         planned = plan_faults(self.world, int(scenario.duration_s * SECOND), self.nemesis.kinds())
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0
+        self.minority_down = self.went_on = 0
+        """1 if a minority stayed down; 1 if the others had to go on."""
 
     def _stopped(self) -> bool:
         return self.invariants.violation is not None
@@ -130,9 +134,12 @@ class Simulation:
             machine.start()
         self._application.start_clients()
         self.nemesis.schedule(self.faults)
+        self.nemesis.lose_minority()
         self._run(int(self.scenario.duration_s * SECOND))
         if not self._stopped():
             self.nemesis.heal()
+            self._go_on_without_minority()
+            self.nemesis.raise_minority()
             self._catch_up()
         self._application.stop_clients()
         self._run(self._application.drain_ns)
@@ -158,6 +165,43 @@ class Simulation:
         if lag is not None:
             self.invariants.violated("catch-up", f"{self.catch_up_s:.1f} s after the last heal {lag}")
         self._run(end_ns - self.world.now_ns)
+
+    def _go_on_without_minority(self) -> None:
+        """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more."""
+        if not self.nemesis.down:
+            return
+        self.minority_down += 1
+        target = self.invariants.highest_committed
+        end_ns = self.world.now_ns + self._application.catch_up_ns
+        able = self._able(target)
+        while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
+            self._run(10 * MS)
+        if able and self.invariants.highest_committed <= target:
+            down = ", ".join(machine.name for machine in self.nemesis.down)
+            self.invariants.violated(
+                "liveness",
+                f"{down} stays down; the others could elect a leader and commit, but nothing was committed after {target}",
+            )
+        self.went_on += able
+
+    def _able(self, target: int) -> bool:
+        """Whether a majority of those whom the committed configuration lets vote is up, and one of them has everything."""
+        voters = [
+            machine.raft
+            for machine in self.machines
+            if machine.raft is not None
+            and machine.raft.incarnation == self.invariants.joined.get(machine.name, self._founder(machine.name))
+        ]
+        return len(voters) > len(self.machines) // 2 and any(
+            raft.last_index >= target and raft.term_at(target) == self.invariants.committed[target].term for raft in voters
+        )
+
+    def _founder(self, name: str) -> int | None:
+        for machine in self.machines:
+            founders = getattr(machine.raft, "founders", None)
+            if founders:
+                return int(founders[name])
+        return None
 
     def _disturb(self) -> None:
         """A follower that hears nothing but can talk, and one that comes back from isolation, do not depose the leader."""
@@ -193,6 +237,8 @@ class Simulation:
         for machine in self.machines:
             if machine.raft is not None and machine.raft.applied_index < target:
                 return f"{machine.name} has applied {machine.raft.applied_index} of {target}"
+            if machine.raft is not None and machine.raft.role == "learner":
+                return f"{machine.name} has not been promoted"
         return None
 
     def _result(self, wall_s: float) -> Result:
@@ -204,6 +250,8 @@ class Simulation:
             "truncations": self.invariants.truncations,
             "snapshots installed": self.invariants.restores,
             "entries committed": len(self.invariants.committed),
+            "minority down": self.minority_down,
+            "minority down, others able": self.went_on,
             "boots": sum(machine.boots for machine in self.machines),
             **{f"tolerated {name}": count for name, count in self.invariants.tolerated.items()},
             **{f"fault {kind}": count for kind, count in sorted(self.nemesis.struck.items())},

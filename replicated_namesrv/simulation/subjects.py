@@ -75,6 +75,7 @@ def build_raft(simulation: Simulation) -> Application:
         machine.enqueue(ask)
 
     simulation.nemesis.transfer = transfer
+    simulation.invariants.quorum = len(simulation.names) // 2 + 1 if len(simulation.names) > 1 else 0
     simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
     application = RegisterApplication(
         simulation.world,
@@ -115,6 +116,7 @@ def build_routes(simulation: Simulation) -> Application:
         machine.enqueue(ask)
 
     simulation.nemesis.transfer = transfer
+    simulation.invariants.quorum = len(simulation.names) // 2 + 1 if len(simulation.names) > 1 else 0
     simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
     return application
 

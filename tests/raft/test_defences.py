@@ -4,6 +4,8 @@ The simulator shows most of them (table in raft/DESIGN.md); these are the ones w
 chance. Every test runs twice: with the defence nothing goes wrong, without it the harm is seen.
 """
 
+from typing import Any
+
 import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
@@ -160,7 +162,7 @@ def test_acknowledged_check(defended: bool) -> None:
 @both
 def test_snapshot_before_reset(defended: bool) -> None:
     """Power is lost just when a received snapshot has replaced the log: it must be on disk by then."""
-    config = {"compact_entries": 30, "compact_margin_entries": 5, "entry_bytes_max": 1, "segment_bytes": 500}
+    config: dict[str, Any] = {"compact_entries": 30, "compact_margin_entries": 5, "entry_bytes_max": 1, "segment_bytes": 500}
     world = world_with("snapshot_before_reset", defended, **config)
     leader = world.elect()
     commit(world, leader, b"first")

@@ -1,0 +1,485 @@
+"""Directed tests: disks that are lost, go back to an older image or are copied, and the votes that must not count then.
+
+Every test with ``defended`` runs twice: with the defence the rule holds, without it the harm is seen. "Image" means what a
+snapshot of the volume or virtual machine would keep.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.raft.config import Defences, RaftConfig
+from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected, RolledBackError
+from replicated_namesrv.raft.membership import VACANT, Configuration
+from replicated_namesrv.raft.messages import Greeting, Introduction, Message, TimeoutNow, VoteReply
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.payloads import pack_join, unpack_join
+from tests.raft.test_defences import both, commit, hand_over, world_with
+from tests.support.raft_world import Disk, Host, Inode, Machine, World
+
+
+def image_of(disk: Disk) -> Disk:
+    """A copy of what is on ``disk`` now."""
+    copy = Disk()
+    copy.files = {name: Inode(bytes(inode.data)) for name, inode in disk.files.items()}
+    for inode in copy.files.values():
+        inode.synced = bytes(inode.data)
+    copy.durable = dict(copy.files)
+    return copy
+
+
+def others(world: World, *nodes: RaftNode) -> list[Host]:
+    """Hosts of all other nodes, in order."""
+    return [host for host in world.hosts.values() if host.node not in nodes]
+
+
+def settle(world: World) -> None:
+    """All nodes have applied the same, and each knows what is on the others' disks."""
+    world.run_until(lambda: len({tuple(h.machine.commands) for h in world.hosts.values() if h.node is not None}) == 1)
+    world.run(0.5)
+
+
+@both
+def test_current_votes(defended: bool) -> None:
+    """Raft 5.2: a late vote of the term before, between two copies of one vote, does not make one voter count twice."""
+    world = world_with("current_votes", defended, 5)
+    leader = world.elect()
+    candidate, voter = [n for n in world.nodes if n is not leader][:2]
+    world.isolate(candidate.node_id)
+    hand_over(world, leader, candidate)
+    for term in (candidate.term, candidate.term - 1, candidate.term):
+        candidate.on_message(voter.node_id, VoteReply(voter.incarnation, candidate.incarnation, term))
+    assert (candidate.role == "leader") == (not defended)
+
+
+def lose_leader_when_join_commits(world: World) -> tuple[RaftNode, RaftNode]:
+    """A follower loses its disk, and its leader is lost for good in the moment when the join commits: (the follower with its
+    new disk, the third node)."""
+    leader = world.elect()
+    commit(world, leader, b"acknowledged")
+    lost, third = others(world, leader)
+    lost.crash()
+    lost.disk = Disk()
+    node = lost.start()
+    world.run_until(lambda: leader.voters[lost.name] == node.incarnation)
+    assert third.node is not None
+    assert third.node.voters[lost.name] != node.incarnation, "the third node has not applied the join"
+    world.hosts[leader.node_id].crash()
+    return node, third.node
+
+
+@both
+def test_changes_in_log(defended: bool) -> None:
+    """Dissertation 4.1: the two nodes that are left hold every committed entry; one has a join that it has not applied."""
+    world = world_with("changes_in_log", defended)
+    node, third = lose_leader_when_join_commits(world)
+    if not defended:
+        world.run(20)
+        assert world.leader is None
+        return
+    world.run_until(lambda: world.leader is not None)
+    outcome = world.propose(third.node_id, b"after")
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+    settle(world)
+    assert world.hosts[node.node_id].machine.commands == [b"acknowledged", b"after"]
+
+
+def test_a_learner_votes_for_a_candidate_that_has_its_join() -> None:
+    """The third node alone has the join in its log: the promoted node has to vote without knowing that it may."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"acknowledged")
+    lost, third = others(world, leader)
+    lost.crash()
+    lost.disk = Disk()
+    node = lost.start()
+    joins = pack_join(lost.name, node.incarnation)
+
+    def without_join(source: str, target: str, message: Message) -> bool:
+        return target == lost.name and joins in getattr(message, "entries", b"")
+
+    world.drop = without_join
+    world.run_until(lambda: leader.voters[lost.name] == node.incarnation)
+    world.hosts[leader.node_id].crash()
+    world.drop = lambda source, target, message: False
+    world.run_until(lambda: world.leader is not None)
+    assert world.leader is third.node
+    outcome = world.propose(third.name, b"after")
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+
+
+def test_a_join_that_is_not_committed_elects_nobody_beside_a_leader() -> None:
+    """A leader that is cut off from the voters but not from a learner cannot make that learner its voter: first the vacancy of
+    its place would have to be committed by those it is cut off from."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"acknowledged")
+    lost, third = others(world, leader)
+    lost.crash()
+    lost.disk = Disk()
+    world.cut |= {(leader.node_id, third.name), (third.name, leader.node_id), (lost.name, third.name), (third.name, lost.name)}
+    node = lost.start()
+    world.run(10)
+    assert leader.membership.configuration.latest[lost.name] != node.incarnation
+    assert node.role == "learner"
+    assert [n.node_id for n in world.nodes if n.role == "leader"] == []
+
+
+@pytest.mark.parametrize("in_log", [True, False])
+def test_configuration_by_rows(in_log: bool) -> None:
+    """The table in ``Configuration``, and what a cut or a snapshot takes back."""
+    configuration = Configuration({"a": 1, "b": 2}, in_log)
+    assert configuration.next_change("a", 1) is None
+    first = configuration.next_change("a", 3)
+    assert first is not None
+    assert unpack_join(first) == ("a", VACANT if in_log else 3)
+    configuration.added(10, pack_join("a", VACANT))
+    assert configuration.latest["a"] == (VACANT if in_log else 1), "a vacancy is in force in the log"
+    configuration.added(11, pack_join("a", 3))
+    assert configuration.latest["a"] == (3 if in_log else 1), "so is a join into a vacant place"
+    configuration.cut(11)
+    assert configuration.latest["a"] == (VACANT if in_log else 1)
+    configuration.apply(10, "a", VACANT)
+    assert configuration.applied["a"] == configuration.latest["a"] == VACANT
+    configuration.added(12, pack_join("b", 4))
+    assert configuration.latest["b"] == 2, "a join into an occupied place is in force when applied"
+    assert configuration.last_change == 12
+    configuration.apply(12, "b", 4)
+    assert configuration.latest["b"] == 4
+    assert configuration.last_change == 0
+    configuration.added(13, b"\x00\x00")
+    assert configuration.last_change == 0
+    configuration.added(14, pack_join("b", VACANT))
+    configuration.replace({"a": 1, "b": 2})
+    assert configuration.latest == {"a": 1, "b": 2}
+
+
+def test_changes_are_found_again_when_the_log_is_opened() -> None:
+    world = World()
+    world.start_all()
+    node, third = lose_leader_when_join_commits(world)
+    host = world.hosts[third.node_id]
+    host.disk.sync(host.disk.list_names(), True)
+    host.crash()
+    again = host.start()
+    assert again.membership.configuration.latest[node.node_id] == node.incarnation
+    world.run_until(lambda: world.leader is not None)
+
+
+def go_back_and_lose_leader(world: World) -> tuple[RaftNode, Host, Host]:
+    """The disk of a follower goes back, and the leader is gone: (the former leader, the host that went back, the third host).
+
+    The acknowledged command ``X`` was on the disks of the first two. The third was cut off, but it remembers more of the disk
+    that went back than its image has.
+    """
+    leader = world.elect()
+    back, third = others(world, leader)
+    commit(world, leader, b"old")
+    settle(world)
+    image = image_of(back.disk)
+    commit(world, leader, b"known to all")
+    settle(world)
+    world.isolate(third.name)
+    commit(world, leader, b"X")
+    back.crash()
+    back.disk = image
+    world.hosts[leader.node_id].crash()
+    world.heal()
+    back.start()
+    return leader, back, third
+
+
+@both
+def test_regressions(defended: bool) -> None:
+    """Acknowledged entries survive a disk that goes back together with a change of the leader."""
+    world = world_with("regressions", defended)
+    leader, back, third = go_back_and_lose_leader(world)
+    world.run(5)
+    assert (world.leader is None) == defended
+    world.hosts[leader.node_id].start()
+    if not defended:
+        world.run(5)
+        assert all(b"X" not in h.machine.commands for h in (back, third)), "an acknowledged command is gone"
+        return
+    world.elect()
+    settle(world)
+    assert back.machine.commands == third.machine.commands == [b"old", b"known to all", b"X"]
+    assert back.node is not None
+    assert back.node.counters["rejoined"] == 1
+    world.run_until(lambda: back.node is not None and back.node.role != "learner")
+    reads = world.read(back.name)
+    world.run_until(lambda: reads)
+    assert isinstance(reads[0], ReadReady)
+
+
+def test_a_leader_whose_disk_went_back_steps_down() -> None:
+    """The node that was elected by a peer that did not know better rejoins as soon as one that does speaks to it."""
+    world = World(config=RaftConfig(defences=Defences(regressions=False)))
+    world.start_all()
+    _, back, _ = go_back_and_lose_leader(world)
+    world.run_until(lambda: world.leader is not None)
+    assert back.node is not None
+    back.node.rejoin("a test says so")
+    world.run_until(lambda: back.node is not None and back.node.role == "learner")
+    world.run(2)
+    assert world.leader is not back.node
+
+
+def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
+    """The third node has the join of the second disk in its log, unapplied, and lacks what was acknowledged since. The first
+    disk, put back, is no voter to it."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"old")
+    settle(world)
+    moved, third = others(world, leader)
+    moved.crash()
+    first_disk = image_of(moved.disk)
+    moved.disk = Disk()
+    node = moved.start()
+    world.run_until(lambda: leader.voters[moved.name] == node.incarnation)
+    assert third.node is not None
+    assert third.node.voters[moved.name] != node.incarnation
+    world.isolate(third.name)
+    commit(world, leader, b"X")
+    moved.crash()
+    world.hosts[leader.node_id].crash()
+    moved.disk = first_disk
+    world.heal()
+    moved.start()
+    world.run(5)
+    assert world.leader is None
+    world.hosts[leader.node_id].start()
+    world.elect()
+    settle(world)
+    assert third.machine.commands == [b"old", b"X"]
+
+
+@both
+def test_own_numbers(defended: bool) -> None:
+    """A process on a disk that went back issues the boot number of the process before it. Entries of that one must not end
+    proposals of this one."""
+    world = world_with("own_numbers", defended, also_off=("regressions", "single_process", "acknowledged_check"))
+    leader = world.elect()
+    back = others(world, leader)[0]
+    commit(world, leader, b"old")
+    settle(world)
+    image = image_of(back.disk)
+    back.crash()
+    node = back.start()
+    settle(world)
+    for number in range(3):
+        commit(world, node, b"former %d" % number)
+    settle(world)
+    back.crash()
+    back.disk = image
+    world.hosts[leader.node_id].crash()
+    node = back.start()
+    ended = [world.propose(back.name, b"new %d" % number) for number in range(2)]
+    world.run_until(lambda: node.stopped or all(ended))
+    if not defended:
+        assert isinstance(ended[0][0], Committed)
+        world.run(1)
+        assert all(b"new 0" not in host.machine.commands for host in world.hosts.values()), "acknowledged, and never applied"
+        return
+    assert isinstance(node.failed, RolledBackError)
+    assert "disk rolled back" in str(node.failed)
+    assert not any(isinstance(outcome, Committed) for outcomes in ended for outcome in outcomes)
+    back.crash(power=False)
+    leader = world.hosts[leader.node_id].start()
+    again = back.start()
+    assert again.incarnation != node.incarnation
+    world.run_until(lambda: leader.voters.get(back.name) == again.incarnation)
+    commit(world, again, b"as another incarnation")
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError, ImportError])
+@both
+def test_fatal_errors(defended: bool, error: type[Exception]) -> None:
+    """What only one machine lacks is no result of a command: the node stops before its state differs."""
+    world = world_with("fatal_errors", defended, also_off=("digest_check",))
+    leader = world.elect()
+    commit(world, leader, b"a")
+    settle(world)
+    host = others(world, leader)[0]
+    apply = host.machine.apply
+
+    def fails(command: bytes) -> object:
+        host.machine.apply = apply  # type: ignore[method-assign]
+        raise error
+
+    host.machine.apply = fails  # type: ignore[method-assign]
+    commit(world, leader, b"b")
+    world.run(0.5)
+    assert host.node is not None
+    assert host.node.stopped == defended
+    if not defended:
+        reads = world.read(host.name)
+        world.run_until(lambda: reads)
+        assert isinstance(reads[0], ReadReady)
+        assert host.machine.commands == [b"a"], "a linearizable read misses an acknowledged command"
+        return
+    assert isinstance(host.node.failed, error)
+    host.crash(power=False)
+    host.start()
+    settle(world)
+    assert host.machine.commands == [b"a", b"b"]
+
+
+def test_an_error_of_the_command_is_its_result_everywhere() -> None:
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    for host in world.hosts.values():
+        host.machine.apply = lambda command: 1 // 0  # type: ignore[method-assign]
+    outcome = world.propose(leader.node_id, b"a")
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+    assert outcome[0].result == ApplyFailed("ZeroDivisionError")
+    world.run(3)
+    assert len(world.nodes) == 3
+    assert not any(node.stopped for node in world.nodes)
+
+
+@both
+def test_dissent_fences_reads(defended: bool) -> None:
+    """Two of three states differ and the third node is down: it is unknown which is right, so neither answers reads."""
+    world = world_with("dissent_fences_reads", defended, lease_reads=True)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    settle(world)
+    wrong, down = others(world, leader)
+    down.crash()
+    wrong.machine.commands[0] = b"b"
+    world.run_until(lambda: all(node.writes_refused for node in world.nodes))
+    outcomes: list[Any] = []
+    for node in world.nodes:
+        node.read_index(outcomes.append)
+        node.lease_read(outcomes.append)
+    world.run_until(lambda: len(outcomes) == 4)
+    assert all(isinstance(outcome, Rejected) for outcome in outcomes) == defended
+    assert any("states differ" in str(outcome) for outcome in outcomes) == defended
+    assert not leader.lease_valid() or not defended
+    down.start()
+    world.run_until(lambda: not leader.writes_refused)
+    reads = world.read(leader.node_id)
+    world.run_until(lambda: reads)
+    assert isinstance(reads[0], ReadReady)
+
+
+class Copied:
+    """A second process on a copy of the data directory of ``name``; both speak under that name and hear what is sent to it."""
+
+    def __init__(self, world: World, name: str, disk: Disk) -> None:
+        original = world.hosts[name]
+        self.host = Host(world, name)
+        self.host.disk, self.host.life = disk, 1
+        self.host.rng.seed("another machine")
+        config = world.config
+        self.node = RaftNode(name, world.names, "test", self.host, self.host.disk, Machine(), config)
+        self.host.node = self.node
+        deliver = world._deliver
+
+        def to_both(source: str, target: str, message: Message) -> None:
+            deliver(source, target, message)
+            if target == name and (source, target) not in world.cut and self.host.node is not None:
+                self.node.on_message(source, message)
+                self.node.tick()
+
+        world._deliver = to_both  # type: ignore[method-assign]
+        for peer in world.names:
+            if peer != name:
+                self.node.on_connected(peer)
+        assert original.node is not self.node
+
+    def ticking(self, world: World, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        """Let time pass for all, the copy included, until ``condition`` holds."""
+        end = world.time + seconds
+        while not condition():
+            assert world.time < end, f"not reached within {seconds} virtual seconds"
+            world.run(0.01)
+            self.node.tick()
+
+
+@both
+def test_single_process(defended: bool) -> None:
+    """A data directory is copied and both copies are started: neither may vote, and both sides say so."""
+    world = world_with("single_process", defended)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    settle(world)
+    host, third = others(world, leader)
+    assert host.node is not None
+    copy = Copied(world, host.name, image_of(host.disk))
+    if not defended:
+        copy.ticking(world, lambda: bool(copy.node.membership.known))
+        assert leader.membership.known[host.name] == copy.node.incarnation
+        # Both vote in one term, each for another candidate: two leaders.
+        term = max(n.term for n in world.nodes)
+        for candidate, voter in ((leader, host.node), (third.node, copy.node)):
+            assert candidate is not None
+            candidate.core.start_election()
+            vote = VoteReply(voter.incarnation, candidate.incarnation, candidate.term)
+            candidate.on_message(host.name, vote)
+            candidate.tick()
+        assert [n.term for n in world.nodes if n.role == "leader"].count(term + 1) >= 1
+        return
+    copy.ticking(world, lambda: leader.membership.known.get(host.name) is None)
+    copy.ticking(
+        world, lambda: copy.node.counters["contested"] > 0 and host.node is not None and host.node.counters["contested"] > 0
+    )
+    assert any("two processes speak for" in note for note in leader.notes)
+    assert any("stop one of the two processes" in note for note in copy.node.notes)
+    assert any("stop one of the two processes" in note for note in host.node.notes)
+    hand = TimeoutNow(leader.incarnation, copy.node.incarnation, leader.term)
+    copy.node.on_message(leader.node_id, hand)
+    copy.ticking(world, lambda: world.time > 0, 5)
+    assert copy.node.role != "leader"
+    commit(world, leader, b"b")
+    copy.node.stop()
+    copy.host.node = None
+    world.run_until(lambda: leader.membership.known.get(host.name) is not None)
+    settle(world)
+    assert host.machine.commands == [b"a", b"b"]
+
+
+def old_version(world: World, name: str) -> None:
+    """Let node ``name`` speak protocol 0: its greetings have no protocol, and it cannot read kinds that came later."""
+    transmit = world.transmit
+
+    def as_protocol_0(source: Host, target: str, message: Message) -> None:
+        if name in (source.name, target) and isinstance(message, Introduction):
+            assert target != name, "a kind of protocol 1 was sent to a node of protocol 0"
+            return
+        if isinstance(message, Greeting) and source.name == name:
+            message = message._replace(versions=message.command_version)
+        transmit(source, target, message)
+
+    world.transmit = as_protocol_0  # type: ignore[method-assign]
+
+
+def test_nodes_of_protocol_0_take_part() -> None:
+    """A rolling upgrade: a node without introductions is heard and counted; kinds that it cannot read are not sent to it."""
+    world = World()
+    old_version(world, "n3")
+    world.hosts["n1"].start()
+    world.hosts["n2"].start()
+    third = world.hosts["n3"].start()
+    # The real old version accepts peers by their greetings; ours asks for introductions from those who could send them.
+    for peer in ("n1", "n2"):
+        third.membership.protocol = lambda peer: 0  # type: ignore[method-assign]
+        third.membership.known[peer] = world.hosts[peer].node.incarnation  # type: ignore[union-attr]
+        third.on_message(peer, Greeting(world.hosts[peer].node.incarnation, 0, (), 0, 1))  # type: ignore[union-attr]
+    leader = world.elect()
+    commit(world, leader, b"a")
+    settle(world)
+    world.isolate("n2" if leader.node_id != "n2" else "n1")
+    commit(world, leader, b"b")
+    assert world.hosts["n3"].node is not None
+    assert leader.membership.protocol("n3") == 0 or leader.node_id == "n3"
