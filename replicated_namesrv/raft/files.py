@@ -14,12 +14,28 @@ from replicated_namesrv.raft.interfaces import IdentityError
 LOCK = "lock"
 
 
+def make_durably(directory: Path) -> None:
+    """Create ``directory`` and what is missing above it, and sync each directory that a name was added to.
+
+    Without that a power loss may take away a new data directory with all that was synced in it.
+    """
+    missing = [directory, *directory.parents]
+    missing = missing[: next(position for position, path in enumerate(missing) if path.exists())]
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True, mode=0o700)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 class FileStorage:
     """``Storage`` on the files of one directory, which is created if missing. IdentityError if another process uses it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_durably(directory)
         self._descriptors: dict[str, int] = {}
         self._directory_descriptor = os.open(directory, os.O_RDONLY)
         self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)

@@ -6,6 +6,8 @@
 - Hello: the acceptor sends a nonce; the dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over
   all of it, keyed with the shared secret; the acceptor proves itself the same way. A recorded hello fits no other nonce,
   direction, cluster or pair of names.
+- The dialler's nonce names its process. While one process of a node is connected and heard, a second one under its name (a copy
+  of its data directory, a service started twice) is turned away and learns why.
 - TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
   when they change; connections made before keep their old ones.
 - With neither secret nor TLS nothing authenticates a peer: only a loopback address may be bound.
@@ -34,6 +36,13 @@ from replicated_namesrv.raft.messages import Message, decode, encode
 LENGTH = struct.Struct("<I")
 MAGIC = b"RAFT\x01"
 NONCE_BYTES = 16
+PROCESS_MARK = b"RNp1"
+"""Begins the nonce of a dialler that names its process in it; versions before that draw all of it."""
+PROCESS_BYTES = 6
+REFUSED = b"REFUSED "
+"""Begins the frame that tells a dialler in place of a proof why it was turned away."""
+LIVE_SECONDS = 2.0
+"""A connection heard within this time speaks for its node; a live one carries an introduction every few heartbeats."""
 MAC_BYTES = 32
 HELLO_BYTES_MAX = 1024
 HELLO_SECONDS = 3.0
@@ -153,6 +162,8 @@ class _Frames(asyncio.Protocol):
         self.owner = owner
         self.transport: asyncio.Transport | None = None
         self.authenticated = False
+        self.heard_at = 0.0
+        """When the last bytes arrived, by the loop's clock."""
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -167,6 +178,7 @@ class _Frames(asyncio.Protocol):
             self.transport.write(LENGTH.pack(len(payload)) + payload)
 
     def data_received(self, data: bytes) -> None:
+        self.heard_at = asyncio.get_running_loop().time()
         buffer = self._buffer
         buffer += data
         position, end = 0, len(buffer)
@@ -202,6 +214,8 @@ class _Accepted(_Frames):
     def __init__(self, owner: "PeerTransport") -> None:
         super().__init__(owner)
         self.peer: str | None = None
+        self.process = b""
+        """The dialler's process, empty if it does not tell."""
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -241,6 +255,14 @@ class _Accepted(_Frames):
         if not hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):
             raise MalformedError(f"{source} does not know the shared secret")
         self._check_certificate(source)
+        if nonce.startswith(PROCESS_MARK):
+            self.process = nonce[len(PROCESS_MARK) :][:PROCESS_BYTES]
+        if (reason := self._other_process(source)) is not None:
+            self.owner.refused(f"connection closed: {reason}")
+            self.send_frame(REFUSED + reason.encode())
+            if self.transport is not None:
+                self.transport.close()  # after the frame has left, unlike abort
+            return
         self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))
         if self._timer:
             self._timer.cancel()
@@ -250,6 +272,16 @@ class _Accepted(_Frames):
         self.owner.accepted[source] = self
         if older is not None:
             older.abort()
+
+    def _other_process(self, source: str) -> str | None:
+        """What to say if another live process speaks for ``source``."""
+        older = self.owner.accepted.get(source)
+        if older is None or not self.process or not older.process or older.process == self.process:
+            return None
+        silent = asyncio.get_running_loop().time() - older.heard_at
+        if silent >= LIVE_SECONDS:
+            return None
+        return f"another process speaks as {source} already, heard {silent:.1f} s ago; stop one of the two"
 
     def _check_certificate(self, source: str) -> None:
         """With TLS, the certificate must be that of the node it says it is."""
@@ -274,7 +306,8 @@ class _Dialled(_Frames):
     def __init__(self, owner: "PeerTransport", peer: str) -> None:
         super().__init__(owner)
         self.peer = peer
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        free = NONCE_BYTES - len(PROCESS_MARK) - PROCESS_BYTES
+        self._nonce = PROCESS_MARK + owner.process + secrets.token_bytes(free)
         self._expected: bytes | None = None
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -289,6 +322,12 @@ class _Dialled(_Frames):
             secret, nonce = settings.secret or b"", frame[len(MAGIC) :]
             self._expected = proof(secret, b"accept", nonce, self._nonce, *names)
             self.send_frame(self._nonce + proof(secret, b"dial", nonce, self._nonce, *names) + pack_names(*names))
+        elif frame.startswith(REFUSED) and not self.authenticated:
+            reason = f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"
+            if not self.ready.done():
+                self.ready.set_exception(TransportError(reason))
+                self.ready.exception()
+            raise MalformedError(reason)
         elif self.authenticated or not hmac.compare_digest(frame, self._expected):
             raise MalformedError(f"{self.peer} does not know the shared secret")
         else:
@@ -333,6 +372,7 @@ class PeerTransport:
                 f"not {settings.listen[0]}; give the nodes a secret or certificates"
             )
         self.settings = settings
+        self.process = secrets.token_bytes(PROCESS_BYTES)
         self.tls = Tls(settings.tls) if settings.tls else None
         self.on_message = on_message
         self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
@@ -409,7 +449,7 @@ class PeerTransport:
                 self._dialled[peer] = connection
                 self._on_connected(peer)
                 await connection.closed
-            except (OSError, ssl.SSLError, TimeoutError) as error:
+            except (OSError, ssl.SSLError, TimeoutError, TransportError) as error:
                 state.error = f"{type(error).__name__}: {error}"
             finally:
                 if connection is not None:

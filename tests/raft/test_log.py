@@ -1,6 +1,7 @@
 """The write-ahead log: every cut and every flipped bit of small logs, segments, resets, lying syncs, speed of opening."""
 
 import contextlib
+import os
 import struct
 import time
 from collections.abc import Callable
@@ -353,3 +354,20 @@ def test_a_cut_of_entries_in_a_deleted_segment() -> None:
     log.release(0)
     assert len(disk.list_names()) == 1
     assert Log(disk, 300).last_index == 101
+
+
+def test_new_directories_are_synced_in_their_parents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss must not take away a directory whose files were synced: each parent of a new one is synced, too."""
+    synced: list[int] = []
+    fsync = os.fsync
+
+    def watch(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    FileStorage(tmp_path / "a" / "b").close()
+    assert synced[:2] == [tmp_path.stat().st_ino, (tmp_path / "a").stat().st_ino]
+    synced.clear()
+    FileStorage(tmp_path / "a" / "b").close()
+    assert not synced, "what was there is not synced again"

@@ -457,3 +457,42 @@ def test_what_a_stranger_calls_itself_cannot_break_a_line_of_the_log(tmp_path: P
             writer.close()
 
     asyncio.run(scenario())
+
+
+def test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so() -> None:
+    """A copy of a data directory was started elsewhere; when the first process has ended, the second is let in."""
+
+    async def scenario() -> None:
+        settings_a, settings_b = pair_of_settings()
+        async with started(settings_a, settings_b) as (a, b):
+            await both_connected(a, b)
+            again = replace(settings_b, listen=("127.0.0.1", free_ports(1)[0]))
+            async with started(again) as (copy,):
+                b.send("a")
+                await until(lambda: "another process speaks as b" in copy.transport.peers["a"].error, "the copy learns why")
+                assert any("another process speaks as b" in warning for warning in a.warnings)
+                assert not copy.connected("a")
+                before = len(a.received)
+                b.send("a")
+                await until(lambda: len(a.received) > before, "the first process is still heard")
+                await b.transport.stop()
+                await until(lambda: copy.connected("a"), "the copy is let in")
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_dials_anew_is_let_in_at_once() -> None:
+    """A connection of the same process replaces the older one, heard lately or not."""
+
+    async def scenario() -> None:
+        async with started(*pair_of_settings()) as (a, b):
+            await both_connected(a, b)
+            b.send("a")
+            await until(lambda: a.received, "the first message")
+            older = a.transport.accepted["b"]
+            connection = await b.transport._dial("a")
+            await until(lambda: a.transport.accepted.get("b") not in (None, older), "the newer connection")
+            connection.abort()
+            assert not a.warnings
+
+    asyncio.run(scenario())
