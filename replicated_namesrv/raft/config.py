@@ -43,6 +43,10 @@ class Defences:
     """A received snapshot is durable before the log it replaces is given up."""
     tail_rewrite: bool = True
     """On opening, what the log does not say was synced is copied to new files: failed syncs may have left it in memory alone."""
+    promotion_rounds: bool = True
+    """A learner is promoted when it keeps up with the writes, not only if it has all that is committed at some moment."""
+    transfer_log: bool = True
+    """The log behind a snapshot on its way to a follower is kept until the follower has it."""
     digest_check: bool = True
     """Digests of equal indexes are compared between nodes."""
 
@@ -102,7 +106,17 @@ class RaftConfig:
     inflight_bytes_max: int = 4 << 20
     """Bytes of entries sent to a follower and not acknowledged; then the leader waits."""
     inflight_messages_max: int = 64
-    """The same in messages."""
+    """The same in messages; also for chunks of a snapshot."""
+    snapshot_window_bytes: int = 1 << 20
+    """Bytes of a snapshot sent to a follower and not acknowledged. Heartbeats queue behind them: over 100 Mbit/s they take 84 ms,
+    well below the least election time."""
+    transfer_log_entries_max: int = 400_000
+    """Entries kept for a follower that is being sent a snapshot. Beyond, they are dropped and the transfer is given up; the
+    follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small entries."""
+    transfer_log_bytes_max: int = 128 << 20
+    """The same in bytes written since the transfer began, and once more since the snapshot arrived."""
+    transfer_silence_ms: int = 10_000
+    """The same for a follower that has answered nothing for this long: it may be gone for good."""
     apply_entries_max: int = 512
     """Entries applied in one step, so that a long backlog does not silence the node."""
     apply_bytes_max: int = 1 << 20

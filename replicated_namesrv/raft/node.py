@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
@@ -121,7 +122,7 @@ class RaftNode:
         self.proposals = Proposals(self, Origin(self.node_id, self.incarnation, self.boot))
         self.taking, self.receiving = SnapshotTaking(self), SnapshotReceiving(self)
         self.digests = Digests(self)
-        self._snapshot_bytes = 0
+        self.compaction = Compaction(self)
         self.core = Core(
             self.node_id,
             self.members,
@@ -244,9 +245,7 @@ class RaftNode:
     def _snapshot_tick(self) -> None:
         self.taking.tick()
         self.receiving.tick()
-        if self.log.written_bytes - self._snapshot_bytes > self.config.compact_bytes and not self.taking.running:
-            self._snapshot_bytes = self.log.written_bytes
-            self.core.force_compaction()
+        self.compaction.tick()
 
     def next_wakeup(self) -> float:
         """Time of ``Environment.now`` at which ``tick`` is due at the latest; not later than now if there is work at hand."""
@@ -462,6 +461,7 @@ class RaftNode:
             self.set_leader(self.node_id)
         elif previous == "leader":
             self._leader = None, 0
+            self.replication.follow()
             self.elections.led_no_longer()
             self.elections.restart_timer(self.environment.now())
         self.observer.role_changed(self.role, self.core.term)
@@ -489,16 +489,14 @@ class RaftNode:
             self.observer.applied(log_index, self.log.term_at(log_index) or 0, payload)
 
     def on_compaction_due(self, previous: Entry, last: Entry) -> None:
-        self._snapshot_bytes = self.log.written_bytes
-        current = self.snapshots.current
-        if current is None or current.last_index < last[1]:  # else nothing was applied since: another would free nothing
+        if self.compaction.wanted(last[1]):
             self.taking.begin(previous, last)
 
     def compaction_running(self) -> bool:
         return self.taking.running
 
     def compaction_done(self) -> int | None:
-        return self.taking.take_done()
+        return self.compaction.dropped()
 
     # State, for status, metrics and invariants
 
