@@ -37,9 +37,13 @@ class Compaction:
     # Taking a snapshot
 
     def tick(self) -> None:
-        """Start a snapshot if enough bytes were written."""
+        """Start a snapshot if enough bytes were written. On a stalled disk it could not end."""
         node = self._node
-        if node.log.written_bytes - self._bytes > node.config.compact_bytes and not node.taking.running:
+        if (
+            node.log.written_bytes - self._bytes > node.config.compact_bytes
+            and not node.taking.running
+            and not node.stall.stalled
+        ):
             self._bytes = node.log.written_bytes
             self._forced = True
             node.core.force_compaction()
@@ -48,6 +52,8 @@ class Compaction:
         """Whether a snapshot up to ``last_index``, the last entry applied, is to be taken: PySyncObj finds the log too long."""
         node = self._node
         current, config = node.snapshots.current, node.config
+        if node.stall.stalled:
+            return False
         if current is not None:
             fresh = last_index - current.last_index
             if fresh <= 0:

@@ -47,6 +47,8 @@ class Defences:
     """A learner is promoted when it keeps up with the writes, not only if it has all that is committed at some moment."""
     transfer_log: bool = True
     """The log behind a snapshot on its way to a follower is kept until the follower has it."""
+    disk_stall: bool = True
+    """A leader whose disk does not finish a sync hands over."""
     digest_check: bool = True
     """Digests of equal indexes are compared between nodes."""
 
@@ -135,6 +137,13 @@ class RaftConfig:
     """Digests are compared at indexes that are multiples of this, and when idle."""
     digest_interval_ms: int = 2_000
     """Pause between comparisons when idle."""
+    unsynced_bytes_max: int = 16 << 20
+    """Bytes of log that wait for a sync in progress to end. Beyond, a leader appends nothing, and a follower takes no entries:
+    a disk this far behind is given nothing more. A second of writes at full speed."""
+    sync_stall_ms: int = 5_000
+    """A sync of the log that takes longer counts as stalled: a leader hands over or steps down, no node campaigns. Longer than
+    the pauses of a second or two that busy or remote disks have at times, when an election would gain nothing; at most the
+    usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
     sync_mark_ms: int = 20
     """After this pause without writing, the log notes what had been synced, so that damage to it is told from a torn tail."""
     defences: Defences = field(default_factory=Defences)
@@ -162,6 +171,12 @@ class RaftConfig:
                 f"compact_margin_entries is {self.compact_margin_entries} and compact_entries {self.compact_entries}: "
                 "fewer must be kept behind a snapshot than start the next one, or snapshots never end"
             )
+
+    @property
+    def log_entries_max(self) -> int:
+        """Entries in memory; beyond, a leader appends nothing and a follower takes none until a snapshot has replaced some. Only
+        snapshots that do not end lead there."""
+        return 2 * self.compact_entries + self.transfer_log_entries_max
 
     @property
     def message_bytes_max(self) -> int:

@@ -17,9 +17,10 @@ from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import Append, AppendReply, HigherTerm, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, pack_join, unpack_entries
-from replicated_namesrv.raft.progress import NEVER, PROBE, REPLICATE, SNAPSHOT, Progress, Transfer
+from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress, Transfer
 
 if TYPE_CHECKING:
+    from replicated_namesrv.raft.bounds import Bounded
     from replicated_namesrv.raft.node import RaftNode
 
 ENCODED_BYTES_MAX = 1 << 20
@@ -51,6 +52,11 @@ class Replication:
         core, log = node.core, node.log
         if not self.accept_leader(peer, message.term):
             return
+        if message.entries and node.log_is_full:
+            node.counters["appends_refused"] += 1
+            if message.term == core.term:
+                node.elections.heard_leader(peer)
+            return  # without an answer, so that the leader's window closes
         entries = unpack_entries(message.entries, message.previous_index + 1)
         node.elections.forgive(len(message.entries), message.previous_index + len(entries))
         with_entries = bool(entries)
@@ -200,7 +206,7 @@ class Replication:
     def _promote(self, progress: Progress) -> None:
         node = self._node
         committed = node.log.term_at(node.core.commit_index) == node.core.term
-        if committed and self._joining <= node.core.applied_index and progress.connected:
+        if committed and self._joining <= node.core.applied_index and progress.connected and not node.stall.stalled:
             self._joining = node.core.propose(pack_join(progress.peer, progress.incarnation))
 
     def _pump(self, progress: Progress, heartbeat: bool) -> None:
@@ -440,3 +446,17 @@ class Replication:
         if progress.kept_from is not None:
             self._node.compaction.keep_log(progress, progress.match)
         progress.become_probe(progress.match + 1, self._sequence)
+
+    def memory(self) -> "dict[str, Bounded]":
+        """Sizes that must stay bounded, see ``bounds.py``."""
+        config = self._node.config
+        followers = self.progress.values()
+        window = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max
+        return {
+            "inflight_messages": (
+                max((len(p.inflight) for p in followers), default=0),
+                config.inflight_messages_max + HEARTBEATS_REMEMBERED_MAX,
+            ),
+            "inflight_bytes": (max((p.inflight.bytes for p in followers), default=0), window),
+            "encoded_bytes": (self._blob_bytes, ENCODED_BYTES_MAX + config.message_bytes_max),
+        }

@@ -348,6 +348,7 @@ def test_encoded_entries_are_bounded_in_bytes_and_released() -> None:
     assert 3_000_000 <= most <= 3_000_000 + ENCODED_BYTES_MAX
     world.run(0.2)
     assert not blobs
+    assert leader.memory()["encoded_bytes"][0] == 0
 
 
 def test_a_deposed_leader_releases_encoded_entries() -> None:
