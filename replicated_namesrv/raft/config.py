@@ -58,6 +58,12 @@ class Defences:
     """A received snapshot is durable before the log it replaces is given up."""
     tail_rewrite: bool = True
     """On opening, what the log does not say was synced is copied to new files: failed syncs may have left it in memory alone."""
+    promotion_rounds: bool = True
+    """A learner is promoted when it keeps up with the writes, not only if it has all that is committed at some moment."""
+    transfer_log: bool = True
+    """The log behind a snapshot on its way to a follower is kept until the follower has it."""
+    disk_stall: bool = True
+    """A leader whose disk does not finish a sync hands over."""
     digest_check: bool = True
     """Digests of equal indexes are compared between nodes."""
 
@@ -120,7 +126,17 @@ class RaftConfig:
     inflight_bytes_max: int = 4 << 20
     """Bytes of entries sent to a follower and not acknowledged; then the leader waits."""
     inflight_messages_max: int = 64
-    """The same in messages."""
+    """The same in messages; also for chunks of a snapshot."""
+    snapshot_window_bytes: int = 1 << 20
+    """Bytes of a snapshot sent to a follower and not acknowledged. Heartbeats queue behind them: over 100 Mbit/s they take 84 ms,
+    well below the least election time."""
+    transfer_log_entries_max: int = 400_000
+    """Entries kept for a follower that is being sent a snapshot. Beyond, they are dropped and the transfer is given up; the
+    follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small entries."""
+    transfer_log_bytes_max: int = 128 << 20
+    """The same in bytes written since the transfer began, and once more since the snapshot arrived."""
+    transfer_silence_ms: int = 10_000
+    """The same for a follower that has answered nothing for this long: it may be gone for good."""
     apply_entries_max: int = 512
     """Entries applied in one step, so that a long backlog does not silence the node."""
     apply_bytes_max: int = 1 << 20
@@ -139,6 +155,13 @@ class RaftConfig:
     """Digests are compared at indexes that are multiples of this, and when idle."""
     digest_interval_ms: int = 2_000
     """Pause between comparisons when idle."""
+    unsynced_bytes_max: int = 16 << 20
+    """Bytes of log that wait for a sync in progress to end. Beyond, a leader appends nothing, and a follower takes no entries:
+    a disk this far behind is given nothing more. A second of writes at full speed."""
+    sync_stall_ms: int = 5_000
+    """A sync of the log that takes longer counts as stalled: a leader hands over or steps down, no node campaigns. Longer than
+    the pauses of a second or two that busy or remote disks have at times, when an election would gain nothing; at most the
+    usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
     sync_mark_ms: int = 20
     """After this pause without writing, the log notes what had been synced, so that damage to it is told from a torn tail."""
     defences: Defences = field(default_factory=Defences)
@@ -168,6 +191,12 @@ class RaftConfig:
                 f"compact_margin_entries is {self.compact_margin_entries} and compact_entries {self.compact_entries}: "
                 "fewer must be kept behind a snapshot than start the next one, or snapshots never end"
             )
+
+    @property
+    def log_entries_max(self) -> int:
+        """Entries in memory; beyond, a leader appends nothing and a follower takes none until a snapshot has replaced some. Only
+        snapshots that do not end lead there."""
+        return 2 * self.compact_entries + self.transfer_log_entries_max
 
     @property
     def message_bytes_max(self) -> int:

@@ -13,6 +13,7 @@ from replicated_namesrv.raft.interfaces import InvariantError
 from replicated_namesrv.raft.messages import DigestReport
 
 if TYPE_CHECKING:
+    from replicated_namesrv.raft.bounds import Bounded
     from replicated_namesrv.raft.node import RaftNode
 
 REMEMBERED_INDEXES = 16
@@ -95,3 +96,7 @@ class Digests:
         for reports in self._by_index.values():
             reports.pop(self._node.node_id, None)
         self._reported_index = 0
+
+    def memory(self) -> "dict[str, Bounded]":
+        """Sizes that must stay bounded, see ``bounds.py``."""
+        return {"digests": (len(self._by_index), REMEMBERED_INDEXES)}

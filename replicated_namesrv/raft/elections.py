@@ -101,7 +101,7 @@ class Elections:
             self._advance_transfer(now)
         elif now >= self.deadline:
             self.restart_timer(now)
-            if node.membership.is_voter:
+            if node.membership.is_voter and not node.stall.stalled:
                 self._start(now)
 
     def next_wakeup(self) -> float:
@@ -141,6 +141,7 @@ class Elections:
             self._grants_votes
             and message.term > node.core.term
             and not self.sticks_to_leader
+            and not node.stall.stalled  # a vote could not leave
             and (message.last_term, message.last_index) >= ours
         )
         node.send(peer, PreVoteReply, message.term if granted else node.core.term, granted)
@@ -244,5 +245,6 @@ class Elections:
 
     def on_timeout_now(self, peer: str, message: TimeoutNow) -> None:
         node = self._node
-        if message.term == node.core.term and peer == node.leader_id and node.membership.is_voter and not node.core.is_leader:
+        may_campaign = node.membership.is_voter and not node.core.is_leader and not node.stall.stalled
+        if message.term == node.core.term and peer == node.leader_id and may_campaign:
             self._campaign(True)

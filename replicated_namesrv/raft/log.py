@@ -115,6 +115,8 @@ class Log:
         self._reset_number = 0
         self._syncing_number = 0
         self._syncing_index = 0
+        self._handed_bytes = 0
+        """Of ``written_bytes``, what was handed to the disk."""
         self._directory_dirty = False
         self._reset_entries: list[Entry] | None = None
         self.keep_tail = False
@@ -156,6 +158,7 @@ class Log:
             expected = self.number + 1
         self._make_durable(opened)
         self.durable_number, self.durable_index, self._data_number = self.number, self.last_index, self.number
+        self._handed_bytes = self.written_bytes
         self._commit_written = self._commit
         if self._entries and self._commit > self.last_index:
             raise CorruptionError(
@@ -357,6 +360,11 @@ class Log:
         return self._syncing_number > 0
 
     @property
+    def buffered_bytes(self) -> int:
+        """Bytes of records that wait for ``begin_sync``."""
+        return self.written_bytes - self._handed_bytes
+
+    @property
     def wants_mark(self) -> bool:
         """All is synced and the log does not say so yet."""
         behind = self._marked < self._data_number or self._commit_written != self._commit
@@ -375,7 +383,7 @@ class Log:
             self.mark()
         segment, data = self._segments[-1], b"".join(self._buffer)
         is_new = segment.size == 0
-        self._buffer = []
+        self._buffer, self._handed_bytes = [], self.written_bytes
         self._storage.append(segment.name, data)
         segment.size += len(data)
         directory, self._directory_dirty = self._directory_dirty, False

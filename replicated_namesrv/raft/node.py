@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from replicated_namesrv.raft.bounds import Bounded, memory_of
+from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
@@ -40,12 +42,16 @@ from replicated_namesrv.raft.reads import Reads
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions
 from replicated_namesrv.raft.snapshots import SnapshotStore
+from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory
 from replicated_namesrv.raft.status import status_of
-from replicated_namesrv.raft.transfer import SnapshotReceiving, SnapshotTaking
+from replicated_namesrv.raft.transfer import RECEIVED_SYNCS_MAX, SnapshotReceiving, SnapshotTaking
 
 FOREVER = float("inf")
 NOTES_MAX = 20
+HELD_MAX = 1_024
+"""Answers that wait for the disk. At this number only the newest of each kind to each peer stay, which cover the others: a few
+hundred are usual at most, more mean that the disk does not answer."""
 
 
 class RaftNode:
@@ -78,6 +84,7 @@ class RaftNode:
         self._observes_entries = type(self.observer).applied is not Observer.applied
         self.heartbeat_seconds = self.config.heartbeat_ms / 1000
         self._digest_interval = self.config.digest_interval_entries
+        self._unsynced_bytes_max, self._log_entries_max = self.config.unsynced_bytes_max, self.config.log_entries_max
         self.failed: BaseException | None = None
         self.stopped = False
         self.counters: Counter[str] = Counter()
@@ -87,7 +94,8 @@ class RaftNode:
         self._leader: tuple[str | None, int] = (None, 0)
         self._told_leader: str | None = None
         self._held: list[tuple[int, str, type, tuple[Any, ...]]] = []
-        self._syncs: dict[int, Callable[[], None]] = {}
+        self._syncs: dict[int, tuple[float, Callable[[], None]]] = {}
+        """Syncs under way by token, oldest first: since when, and what follows."""
         self._sync_token = 0
         self._mark_at = 0.0
         self._heartbeat_at = 0.0
@@ -124,7 +132,7 @@ class RaftNode:
         self.proposals = Proposals(self, Origin(self.node_id, self.incarnation, self.boot))
         self.taking, self.receiving = SnapshotTaking(self), SnapshotReceiving(self)
         self.digests = Digests(self)
-        self._snapshot_bytes = 0
+        self.stall, self.compaction = Stall(self), Compaction(self)
         self.core = Core(
             self.node_id,
             self.members,
@@ -194,9 +202,9 @@ class RaftNode:
 
     def on_synced(self, token: int) -> None:
         """The request of this token is durable."""
-        then = self._syncs.pop(token, None)
-        if then is not None and not self.stopped:
-            self._guarded(then)
+        sync = self._syncs.pop(token, None)
+        if sync is not None and not self.stopped:
+            self._guarded(sync[1])
 
     def on_sync_failed(self, token: int, error: BaseException) -> None:
         """It is not, and never will be: the node stops. (A failed fsync is never repeated: the pages may be gone.)"""
@@ -211,6 +219,7 @@ class RaftNode:
     def _tick(self) -> None:
         now = self.environment.now()
         self.membership.tick(now)
+        self.stall.tick(now)
         if self.defences.check_quorum:
             self.core.set_quorum_seconds(self.elections.patience(now))
         if not self.peers and not self.waits_for_disk:
@@ -248,12 +257,25 @@ class RaftNode:
         """Whether a group of one has something that is not on disk: PySyncObj, alone, would commit it at once."""
         return not self.peers and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
 
+    @property
+    def may_append(self) -> bool:
+        """Whether a leader may append proposals now; else they wait."""
+        return not (self.elections.transferring or self.waits_for_disk or self.stall.stalled or self.log_is_full)
+
+    @property
+    def log_is_full(self) -> bool:
+        """Whether disk or snapshots are so far behind that no entries are taken."""
+        return self.log.buffered_bytes >= self._unsynced_bytes_max or len(self.log) >= self._log_entries_max
+
+    @property
+    def oldest_sync_at(self) -> float | None:
+        """When the oldest sync under way was requested."""
+        return next(iter(self._syncs.values()))[0] if self._syncs else None
+
     def _snapshot_tick(self) -> None:
         self.taking.tick()
         self.receiving.tick()
-        if self.log.written_bytes - self._snapshot_bytes > self.config.compact_bytes and not self.taking.running:
-            self._snapshot_bytes = self.log.written_bytes
-            self.core.force_compaction()
+        self.compaction.tick()
 
     def next_wakeup(self) -> float:
         """Time of ``Environment.now`` at which ``tick`` is due at the latest; not later than now if there is work at hand."""
@@ -267,7 +289,9 @@ class RaftNode:
             or (self.core.is_leader and self.replication.wants_tick)
         ):
             return 0.0
-        times = [self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup()]
+        times = [
+            self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup(), self.stall.next_wakeup()
+        ]  # fmt: skip
         if self.log.wants_mark:
             times.append(self._mark_at)
         if self.membership.formed:
@@ -379,6 +403,9 @@ class RaftNode:
         if number <= self.log.durable_number or not self.defences.durable_acks:
             self.send(peer, kind, *fields)
         else:
+            if len(self._held) >= HELD_MAX:
+                # Keep the newest of each kind to each peer.
+                self._held = list({(i[1], i[2], i[3][2] if i[2] is AppendReply else None): i for i in self._held}.values())
             self._held.append((number, peer, kind, fields))
 
     def _release_held(self) -> None:
@@ -401,7 +428,7 @@ class RaftNode:
 
     def request_sync(self, names: Sequence[str], directory: bool, then: Callable[[], None]) -> None:
         self._sync_token += 1
-        self._syncs[self._sync_token] = then
+        self._syncs[self._sync_token] = self.environment.now(), then
         self.environment.request_sync(self._sync_token, names, directory)
 
     def _sync_log(self, now: float) -> None:
@@ -412,10 +439,12 @@ class RaftNode:
             log.mark()
         if log.dirty:
             names, directory = log.begin_sync()
+            self.stall.log_sync_began(now)
             self.request_sync(names, directory, self._log_synced)
 
     def _log_synced(self) -> None:
         self.log.complete_sync()
+        self.stall.log_sync_ended()
         self._mark_at = self.environment.now() + self.config.sync_mark_ms / 1000
         if self.core.is_leader:
             self.replication.on_log_synced()
@@ -505,6 +534,7 @@ class RaftNode:
             self.set_leader(self.node_id)
         elif previous == "leader":
             self._leader = None, 0
+            self.replication.follow()
             self.elections.led_no_longer()
             self.elections.restart_timer(self.environment.now())
         self.observer.role_changed(self.role, self.core.term)
@@ -532,16 +562,14 @@ class RaftNode:
             self.observer.applied(log_index, self.log.term_at(log_index) or 0, payload)
 
     def on_compaction_due(self, previous: Entry, last: Entry) -> None:
-        self._snapshot_bytes = self.log.written_bytes
-        current = self.snapshots.current
-        if current is None or current.last_index < last[1]:  # else nothing was applied since: another would free nothing
+        if self.compaction.wanted(last[1]):
             self.taking.begin(previous, last)
 
     def compaction_running(self) -> bool:
         return self.taking.running
 
     def compaction_done(self) -> int | None:
-        return self.taking.take_done()
+        return self.compaction.dropped()
 
     # State, for status, metrics and invariants
 
@@ -599,14 +627,20 @@ class RaftNode:
 
     @property
     def writes_refused(self) -> str | None:
-        """Why this node takes no proposals though it runs: no majority of digests."""
+        """Why this node takes no proposals though it runs: its disk is stalled, or no majority of digests."""
+        if self.stall.stalled:
+            return f"the disk of this node has not finished a sync for more than {self.config.sync_stall_ms} ms"
+        return self._dissent
+
+    @property
+    def _dissent(self) -> str | None:
         index = self.digests.mismatch_index
         return f"the nodes' states differ at entry {index} and no majority agrees" if index else None
 
     @property
     def reads_refused(self) -> str | None:
-        """Why this node confirms no reads: the same."""
-        return self.writes_refused if self.defences.dissent_fences_reads else None
+        """Why this node confirms no reads: no majority of digests."""
+        return self._dissent if self.defences.dissent_fences_reads else None
 
     def term_at(self, index: int) -> int | None:
         """Term of the entry at ``index``, None if it is not in memory."""
@@ -617,6 +651,34 @@ class RaftNode:
         if index <= self.log.base_index or self.log.term_at(index) is None:
             return None
         return self.log.entries(index, 1)[0][0]
+
+    @property
+    def unsynced_seconds(self) -> float:
+        """How long the oldest write to the log has waited for the disk."""
+        return self.stall.age(self.environment.now())
+
+    @property
+    def disk_problem(self) -> str | None:
+        """What is wrong with the disk, if a sync has not ended in time."""
+        return self.stall.problem(self.environment.now())
+
+    def memory(self) -> dict[str, Bounded]:
+        """What this node holds in memory beside the state machine: name -> (size, bound). See ``bounds.py``."""
+        return memory_of(self)
+
+    def memory_of_guard(self) -> dict[str, Bounded]:
+        """The part of ``memory`` that belongs to this module and the log."""
+        config = self.config
+        step = config.uncommitted_bytes_max + config.message_bytes_max
+        return {
+            "log_entries": (
+                len(self.log),
+                config.log_entries_max + config.apply_entries_max + config.uncommitted_bytes_max // 32,
+            ),
+            "log_buffer_bytes": (self.log.buffered_bytes, config.unsynced_bytes_max + 2 * step),
+            "held_messages": (len(self._held), HELD_MAX),
+            "pending_syncs": (len(self._syncs), 2 + RECEIVED_SYNCS_MAX),
+        }
 
     def status(self) -> dict[str, object]:
         """Everything an operator or a metric wants, JSON-able."""

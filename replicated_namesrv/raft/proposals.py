@@ -33,6 +33,7 @@ from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, un
 from replicated_namesrv.raft.sessions import Origin
 
 if TYPE_CHECKING:
+    from replicated_namesrv.raft.bounds import Bounded
     from replicated_namesrv.raft.node import RaftNode
 
 Done = Callable[[Outcome], None]
@@ -123,7 +124,7 @@ class Proposals:
             self._unsettled_bytes -= self._uncommitted.popleft()[1]
         if (self._queue or self._arrived) and self._has_room:
             if node.core.is_leader:
-                if not (node.elections.transferring or node.waits_for_disk):
+                if node.may_append:
                     self._append()
             elif node.leader_id in node.peers and now >= self._not_before and node.membership.is_voter:
                 self._forward(node.leader_id, now)
@@ -138,7 +139,7 @@ class Proposals:
             times.append(next(iter(self._forwards.values()))[1] + self._retry_seconds)
         if (self._queue or self._arrived) and self._has_room:
             node = self._node
-            if node.core.is_leader and not (node.elections.transferring or node.waits_for_disk):
+            if node.core.is_leader and node.may_append:
                 return 0.0
             if not node.core.is_leader and node.leader_id is not None and node.membership.is_voter:
                 times.append(self._not_before)
@@ -279,6 +280,8 @@ class Proposals:
                 else:
                     self._end(number, Indeterminate("not committed in time; it may still be"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
+        while self._queue and self._queue[0] not in self._pending:
+            self._queue.popleft()  # without a leader nothing else takes them
 
     def _end(self, number: int, outcome: Outcome) -> None:
         pending = self._pending.pop(number)
@@ -394,3 +397,15 @@ class Proposals:
             self._end(number, Indeterminate(reason) if pending.copies else Rejected(reason, None))
         self._queue.clear()
         self._arrived.clear()
+
+    def memory(self) -> "dict[str, Bounded]":
+        """Sizes that must stay bounded, see ``bounds.py``."""
+        config = self._node.config
+        count, size = config.pending_proposals_max, config.pending_proposals_bytes_max
+        return {
+            "pending_proposals": (len(self._pending), count),
+            "pending_proposals_bytes": (self._pending_bytes, size),
+            "queued_proposals": (len(self._queue), 2 * count),
+            "forwards": (len(self._forwards), count),
+            "arrived_forwards_bytes": (self._arrived_bytes, size),
+        }

@@ -306,6 +306,12 @@ class Core:
         """From now on, ``quorum_seconds``."""
         self._raft.conf.leaderFallbackTimeout = seconds
 
+    def step_down(self) -> None:
+        """Give up leadership in this term, in the library's own way: as if no majority had answered. A group of one goes on."""
+        seconds, self._raft.conf.leaderFallbackTimeout = self._raft.conf.leaderFallbackTimeout, float("-inf")
+        self.tick()
+        self._raft.conf.leaderFallbackTimeout = seconds
+
     def force_compaction(self) -> None:
         self._raft.forceLogCompaction()
 

@@ -18,6 +18,7 @@ from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
 
 if TYPE_CHECKING:
+    from replicated_namesrv.raft.bounds import Bounded
     from replicated_namesrv.raft.node import RaftNode
 
 Done = Callable[[ReadOutcome], None]
@@ -295,3 +296,12 @@ class Reads:
             batches, self._request = self._request[1], None
             for batch in batches:
                 self._ready.append((message.log_index, batch))
+
+    def memory(self) -> "dict[str, Bounded]":
+        """Sizes that must stay bounded, see ``bounds.py``."""
+        most = self._node.config.pending_reads_max
+        return {
+            "pending_reads": (self.count, most),
+            "read_batches": (len(self._batches) + len(self._ready), most),
+            "read_askers": (len(self._askers), len(self._node.peers)),
+        }

@@ -6,76 +6,41 @@ The answer leaves once the entries, and the term, are on disk.
 
 Leader. Each follower is probed (where do our logs meet?), replicated to, or sent a snapshot. Appends carry a sequence number
 that the reply repeats; replies of another term, or to something sent before the last change of state, are not believed.
-``match`` only rises, the next index never falls on success, and bytes in flight are bounded. PySyncObj hears of a match only
-as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's match is clipped to
-what the leader has synced, or to what a majority of others has without it.
+``match`` only rises, the next index never falls on success, and what is in flight is bounded (``progress.py``). PySyncObj is
+told of a match only as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's
+match is clipped to what the leader has synced, or to what a majority of others has without it.
 """
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import Append, AppendReply, HigherTerm, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, unpack_entries
-from replicated_namesrv.raft.snapshots import Snapshot
+from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress, Transfer
 from replicated_namesrv.raft.standing import NOTHING, Memory
 
 if TYPE_CHECKING:
+    from replicated_namesrv.raft.bounds import Bounded
     from replicated_namesrv.raft.node import RaftNode
 
-NEVER = float("-inf")
-PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
-CACHED_BLOBS_MAX = 16
-
-
-class Progress:
-    """What the leader knows of one follower."""
-
-    __slots__ = (
-        "acknowledged_at", "commit_sent", "connected", "delivered", "floor", "incarnation", "inflight", "inflight_bytes",
-        "match", "next", "peer", "probe_sent", "snapshot", "snapshot_offset", "snapshot_sent_at", "state",
-    )  # fmt: skip
-
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
-        self.connected = False
-        self.incarnation = 0
-        self.reset(1, 0)
-
-    def reset(self, following: int, sequence: int) -> None:
-        """Know nothing; try ``following`` next. Replies to ``sequence`` and older are stale."""
-        self.match, self.next, self.delivered = 0, following, 0
-        self.acknowledged_at = NEVER
-        """When the newest acknowledged message was sent."""
-        self.probe(following, sequence)
-
-    def probe(self, following: int, sequence: int) -> None:
-        self.state, self.next, self.floor = PROBE, following, sequence
-        self.inflight: deque[tuple[int, float, int]] = deque()
-        """(sequence, when sent, bytes)."""
-        self.inflight_bytes, self.commit_sent = 0, 0
-        self.probe_sent = False
-        self.snapshot: Snapshot | None = None
-        self.snapshot_offset, self.snapshot_sent_at = 0, NEVER
-
-    def acknowledge(self, sequence: int) -> None:
-        inflight = self.inflight
-        while inflight and inflight[0][0] <= sequence:
-            number, sent_at, size = inflight.popleft()
-            self.inflight_bytes -= size
-            if number == sequence and sent_at > self.acknowledged_at:
-                self.acknowledged_at = sent_at
+ENCODED_BYTES_MAX = 1 << 20
+"""Encoded entries kept for the followers that are in step, four messages of usual size; a single longer one is kept too."""
 
 
 class Replication:
     def __init__(self, node: "RaftNode") -> None:
         self._node = node
-        self.progress = {peer: Progress(peer) for peer in node.peers}
+        self.progress = {peer: Progress(peer, node.config.inflight_messages_max) for peer in node.peers}
         self._sequence = 0
         self._answering: tuple[int, int, int, bool] | None = None
         """(term, sequence, previous index, with entries) of the append that PySyncObj is looking at."""
         self._blobs: dict[tuple[int, int, int], bytes] = {}
+        """Encoded entries by (first index, count, term of the last), oldest first."""
+        self._blob_bytes = 0
+        self._blobs_used = False
+        """Since the last heartbeat."""
+        self._round_seconds = node.config.election_max_ms / 1000
         self._changing = 0
         """Index of the newest change of the configuration proposed here."""
         self._term_led = 0
@@ -89,6 +54,11 @@ class Replication:
         core, log = node.core, node.log
         if not self.accept_leader(peer, message.term):
             return
+        if message.entries and node.log_is_full:
+            node.counters["appends_refused"] += 1
+            if message.term == core.term:
+                node.elections.heard_leader(peer)
+            return  # without an answer, so that the leader's window closes
         entries = unpack_entries(message.entries, message.previous_index + 1)
         node.elections.forgive(len(message.entries), message.previous_index + len(entries))
         with_entries = bool(entries)
@@ -178,6 +148,10 @@ class Replication:
         self._changing = 0
         self._term_led = self._node.core.term
 
+    def follow(self) -> None:
+        """This node has lost leadership: release what only a leader needs."""
+        self._drop_blobs()
+
     def connected(self, peer: str) -> None:
         progress = self.progress[peer]
         progress.connected = True
@@ -190,10 +164,7 @@ class Replication:
 
     def _restart(self, progress: Progress) -> None:
         following = progress.match + 1 if progress.match else min(progress.next, self._node.log.last_index + 1)
-        snapshot, offset = progress.snapshot, progress.snapshot_offset
-        progress.probe(following, self._sequence)
-        if snapshot is not None:
-            progress.state, progress.snapshot, progress.snapshot_offset = SNAPSHOT, snapshot, offset
+        progress.reconnected(following, self._sequence)
 
     def new_incarnation(self, peer: str, incarnation: int) -> None:
         """Another data directory speaks under this name: nothing is known of it."""
@@ -216,11 +187,16 @@ class Replication:
         self._node.membership.remember(progress.peer, progress.incarnation, self.memory_of(progress.peer, progress.incarnation))
 
     def heartbeat(self) -> None:
+        if self._blobs_used:
+            self._blobs_used = False
+        elif self._blobs:
+            self._drop_blobs()
         for progress in self.progress.values():
+            progress.backoff.heartbeat()
             self._pump(progress, True)
 
     def tick(self) -> None:
-        """Send what is due to every follower, and promote a learner that has caught up.
+        """Send what is due to every follower, and promote a learner that keeps up.
 
         A new commit index alone is told one tick later: by then the proposals that it set free carry it along.
         """
@@ -229,7 +205,7 @@ class Replication:
         for progress in self.progress.values():
             if progress.next <= last or (notify and progress.commit_sent < commit):
                 self._pump(progress, False)
-            if progress.state == REPLICATE and progress.match >= commit and not self._node.membership.counts_now(progress.peer):
+            if progress.state == REPLICATE and not self._node.membership.counts_now(progress.peer) and self._keeps_up(progress):
                 self._promote(progress)
 
     @property
@@ -238,12 +214,23 @@ class Replication:
         commit = self._node.core.commit_index
         return any(p.commit_sent < commit and p.state == REPLICATE and p.connected for p in self.progress.values())
 
+    def _keeps_up(self, progress: Progress) -> bool:
+        node = self._node
+        if not node.defences.promotion_rounds:
+            return progress.match >= node.core.commit_index
+        now, last = node.environment.now(), node.log.last_index
+        return progress.rounds.kept_up(now, last, progress.match, progress.acknowledged_at, self._round_seconds)
+
     def _promote(self, progress: Progress) -> None:
         """One change at a time, and none before an entry of this term is committed (dissertation, 4.1)."""
         node = self._node
-        commit = node.core.commit_index
         newest = max(self._changing, node.membership.configuration.last_change)
-        if node.log.term_at(commit) != node.core.term or newest > commit or not progress.connected:
+        if (
+            newest > node.core.applied_index
+            or node.log.term_at(node.core.commit_index) != node.core.term
+            or not progress.connected
+            or node.stall.stalled
+        ):
             return
         change = node.membership.configuration.next_change(progress.peer, progress.incarnation)
         if change is not None:
@@ -255,7 +242,7 @@ class Replication:
             return
         log = node.log
         if progress.state != SNAPSHOT and progress.next <= log.base_index:
-            progress.state, progress.snapshot = SNAPSHOT, None
+            progress.become_snapshot()
         if progress.state == SNAPSHOT:
             self._pump_snapshot(progress, heartbeat)
         elif progress.state == PROBE:
@@ -270,8 +257,9 @@ class Replication:
         sent = False
         while (
             progress.next <= log.last_index
-            and progress.inflight_bytes < config.inflight_bytes_max
-            and len(progress.inflight) < config.inflight_messages_max
+            and not progress.backoff.pause
+            and progress.inflight.bytes < config.inflight_bytes_max
+            and progress.inflight.with_data < config.inflight_messages_max
         ):
             self._send_append(progress, self._fitting(progress.next), True)
             sent = True
@@ -296,10 +284,7 @@ class Replication:
         if reply:
             self._sequence += 1
             sequence = self._sequence
-            progress.inflight.append((sequence, node.environment.now(), len(blob)))
-            progress.inflight_bytes += len(blob)
-            if len(progress.inflight) > 4 * node.config.inflight_messages_max:
-                progress.inflight_bytes -= progress.inflight.popleft()[2]
+            progress.inflight.add(sequence, node.environment.now(), len(blob), previous_index + count)
         progress.commit_sent = node.core.commit_index
         progress.next += count
         node.send(
@@ -309,14 +294,21 @@ class Replication:
 
     def _blob(self, index: int, count: int) -> bytes:
         """Encoded entries; followers in step share one."""
-        log = self._node.log
+        log, blobs = self._node.log, self._blobs
         key = index, count, log.term_at(index + count - 1) or 0
-        blob = self._blobs.get(key)
+        self._blobs_used = True
+        blob = blobs.get(key)
         if blob is None:
-            if len(self._blobs) >= CACHED_BLOBS_MAX:
-                self._blobs.clear()
-            blob = self._blobs[key] = pack_entries(log.entries(index, count))
+            blob = pack_entries(log.entries(index, count))
+            self._blob_bytes += len(blob)
+            while blobs and self._blob_bytes > ENCODED_BYTES_MAX:
+                self._blob_bytes -= len(blobs.pop(next(iter(blobs))))
+            blobs[key] = blob
         return blob
+
+    def _drop_blobs(self) -> None:
+        self._blobs.clear()
+        self._blob_bytes, self._blobs_used = 0, False
 
     def on_append_reply(self, peer: str, message: AppendReply) -> None:
         node, progress = self._node, self.progress[peer]
@@ -337,14 +329,15 @@ class Replication:
         node = self._node
         if message.log_index > node.log.last_index:
             raise InvariantError(f"{progress.peer} acknowledges entry {message.log_index}; the log ends at {node.log.last_index}")
-        progress.match = max(progress.match, message.log_index)
-        progress.next = max(progress.next, progress.match + 1)
+        progress.matched(message.log_index)
+        if progress.kept_from is not None:
+            node.compaction.log_sent(progress)
         if progress.state == PROBE and message.sequence > progress.floor:
-            progress.state, progress.probe_sent, progress.floor = REPLICATE, False, self._sequence
+            progress.become_replicate(self._sequence)
         elif progress.state == SNAPSHOT and progress.match >= node.log.base_index:
-            progress.probe(progress.match + 1, self._sequence)
-        elif progress.snapshot is not None and progress.match >= progress.snapshot.last_index:
-            progress.snapshot = None  # compacted further meanwhile: send the newer one
+            self._snapshot_arrived(progress)
+        elif progress.transfer is not None and progress.match >= progress.transfer.snapshot.last_index:
+            progress.become_snapshot()  # compacted further meanwhile: send the newer one
         self._tell_core(progress, True)
         if progress.next <= node.log.last_index or progress.state == PROBE:
             self._pump(progress, False)
@@ -356,7 +349,7 @@ class Replication:
             node.counters["stale_replies"] += 1
             return
         node.counters["conflicts"] += 1
-        progress.probe(max(progress.match + 1, min(message.log_index, node.log.last_index + 1)), self._sequence)
+        progress.entries_lost(max(progress.match + 1, min(message.log_index, node.log.last_index + 1)), self._sequence)
         self._pump(progress, False)
 
     # What PySyncObj is told
@@ -415,28 +408,39 @@ class Replication:
         """Names of the files that are being sent."""
         if not self._node.core.is_leader:
             return set()
-        return {p.snapshot.name for p in self.progress.values() if p.snapshot is not None and p.connected}
+        return {p.transfer.snapshot.name for p in self.progress.values() if p.transfer is not None and p.connected}
 
     def _pump_snapshot(self, progress: Progress, heartbeat: bool) -> None:
-        current = self._node.snapshots.current
-        if current is None:
-            raise InvariantError("the log was compacted without a snapshot")
-        if progress.snapshot is None:
-            progress.snapshot, progress.snapshot_offset = current, 0
-            self._send_chunk(progress)
-        elif heartbeat:
-            self._send_chunk(progress)
+        """Send as many chunks as the window takes. A heartbeat without one is an empty chunk: it is answered with the follower's
+        offset, which shows what was lost, and it lets a follower that has everything put the snapshot in place."""
+        node, config = self._node, self._node.config
+        transfer = progress.transfer
+        if transfer is None:
+            if node.snapshots.current is None:
+                raise InvariantError("the log was compacted without a snapshot")
+            transfer = progress.transfer = Transfer(node.snapshots.current)
+            node.compaction.transfer_began(progress, transfer.snapshot.last_index)
+        sent = False
+        while (
+            transfer.room(config.snapshot_window_bytes)
+            and not progress.backoff.pause
+            and progress.inflight.with_data < config.inflight_messages_max
+        ):
+            try:
+                data = node.storage.read(transfer.snapshot.name, transfer.sent, config.snapshot_slice_bytes)
+            except FileNotFoundError:
+                progress.become_snapshot()
+                return
+            self._send_chunk(progress, transfer, data)
+            sent = True
+        if heartbeat and not sent:
+            self._send_chunk(progress, transfer, b"")
 
-    def _send_chunk(self, progress: Progress) -> None:
-        node, snapshot, offset = self._node, progress.snapshot, progress.snapshot_offset
-        assert snapshot is not None
-        try:
-            data = node.storage.read(snapshot.name, offset, node.config.snapshot_slice_bytes)
-        except FileNotFoundError:
-            progress.snapshot = None
-            return
+    def _send_chunk(self, progress: Progress, transfer: Transfer, data: bytes) -> None:
+        node, snapshot, offset = self._node, transfer.snapshot, transfer.sent
         self._sequence += 1
-        progress.inflight.append((self._sequence, node.environment.now(), 0))
+        progress.inflight.add(self._sequence, node.environment.now(), len(data), offset + len(data))
+        transfer.chunk_sent(self._sequence, len(data))
         index, term = snapshot.metadata.last
         node.send(
             progress.peer, SnapshotChunk, node.core.term, self._sequence, index, term,
@@ -449,10 +453,37 @@ class Replication:
             return
         progress.acknowledge(message.sequence)
         self._tell_core(progress, True)
-        snapshot = progress.snapshot
-        if progress.state != SNAPSHOT or snapshot is None or message.snapshot_index != snapshot.last_index:
+        transfer = progress.transfer
+        if (
+            progress.state != SNAPSHOT
+            or transfer is None
+            or message.snapshot_index != transfer.snapshot.last_index
+            or message.sequence <= progress.floor
+            or message.offset > transfer.snapshot.size
+        ):
             return
-        if message.offset != progress.snapshot_offset and message.offset <= snapshot.size:
-            progress.snapshot_offset = message.offset
-            if message.offset < snapshot.size:
-                self._send_chunk(progress)
+        if progress.kept_from is None and not node.compaction.keep_log(progress, transfer.snapshot.last_index):
+            progress.become_snapshot()
+        else:
+            transfer.answered(message.sequence, message.offset, progress.inflight, progress.backoff)
+        self._pump(progress, False)
+
+    def _snapshot_arrived(self, progress: Progress) -> None:
+        """What follows the snapshot is sent from the log, which is kept until that has arrived too."""
+        if progress.kept_from is not None:
+            self._node.compaction.keep_log(progress, progress.match)
+        progress.become_probe(progress.match + 1, self._sequence)
+
+    def memory(self) -> "dict[str, Bounded]":
+        """Sizes that must stay bounded, see ``bounds.py``."""
+        config = self._node.config
+        followers = self.progress.values()
+        window = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max
+        return {
+            "inflight_messages": (
+                max((len(p.inflight) for p in followers), default=0),
+                config.inflight_messages_max + HEARTBEATS_REMEMBERED_MAX,
+            ),
+            "inflight_bytes": (max((p.inflight.bytes for p in followers), default=0), window),
+            "encoded_bytes": (self._blob_bytes, ENCODED_BYTES_MAX + config.message_bytes_max),
+        }

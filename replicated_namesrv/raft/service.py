@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply, ApplicationData)
 """After these nothing is to be done but what reads need, and to send."""
 T = TypeVar("T")
+SYNCER_STOP_SECONDS = 5.0
+"""What a stop waits for a sync under way. One that hangs is left to its thread, or the process could not end."""
 AWAY_SECONDS = 0.1
 """Since the last turn began: two heartbeats have waited."""
 
@@ -47,7 +49,7 @@ class Syncer:
 
     def stop(self) -> None:
         self._requests.put(None)
-        self._thread.join()
+        self._thread.join(SYNCER_STOP_SECONDS)
 
     def _run(self) -> None:
         service = self._service

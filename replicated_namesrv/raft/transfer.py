@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from replicated_namesrv.raft.node import RaftNode
 
 
+RECEIVED_SYNCS_MAX = 2
+"""Syncs of received snapshots under way, those of transfers given up included. Another transfer waits for them: on a disk that
+does not answer they would pile up."""
+
+
 class SnapshotTaking:
     """One snapshot of our own at a time."""
 
@@ -90,6 +95,8 @@ class SnapshotReceiving:
         self._received = 0
         self._generation = 0
         """Distinguishes transfers: a sync that completes for one given up is ignored."""
+        self._syncing = 0
+        """Syncs under way, of whatever transfer."""
         self._reader: Reader | None = None
         self._restoration: Restoration | None = None
         self._ready: Snapshot | None = None
@@ -127,6 +134,8 @@ class SnapshotReceiving:
         identity = message.snapshot_index, message.snapshot_term, message.checksum, message.total
         if identity != self._identity:
             self._give_up()
+            if self._syncing >= RECEIVED_SYNCS_MAX:
+                return
             self._identity = identity
             node.storage.remove(RECEIVING)
         if message.offset != self._received or not message.data or self._received + len(message.data) > message.total:
@@ -138,10 +147,16 @@ class SnapshotReceiving:
             self._request_sync([RECEIVING], False, lambda: self._synced(generation))
 
     def _request_sync(self, names: list[str], directory: bool, then: Callable[[], None]) -> None:
-        if self._node.defences.snapshot_before_reset:
-            self._node.request_sync(names, directory, then)
-        else:
+        if not self._node.defences.snapshot_before_reset:
             then()
+            return
+        self._syncing += 1
+
+        def ended() -> None:
+            self._syncing -= 1
+            then()
+
+        self._node.request_sync(names, directory, ended)
 
     def _synced(self, generation: int) -> None:
         if generation != self._generation:

@@ -5,6 +5,7 @@ import pytest
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, IdentityError, Indeterminate, ReadReady, Rejected
 from replicated_namesrv.raft.messages import Message, SnapshotChunk
+from replicated_namesrv.raft.snapshots import RECEIVING
 from tests.support.raft_world import Disk, World
 
 
@@ -268,10 +269,11 @@ def test_a_snapshot_transfer_goes_on_where_it_was_cut() -> None:
 
     world.drop = watch
     world.heal()
-    world.run_until(lambda: len(offsets) > 10)
+    disk = world.hosts[lagging].disk
+    world.run_until(lambda: RECEIVING in disk.list_names() and disk.size(RECEIVING) > 1_000)
     world.disconnect(leader.node_id, lagging)
-    cut_at = len(offsets)
+    arrived, cut_at = disk.size(RECEIVING), len(offsets)
     world.run(0.1)
     world.connect(leader.node_id, lagging)
     world.run_until(lambda: equal_states(world))
-    assert min(offsets[cut_at:]) >= offsets[cut_at - 1]
+    assert min(offsets[cut_at + 1 :]) >= arrived, "the first chunk finds out how much had arrived"

@@ -1,15 +1,17 @@
 """RaftService: three nodes on one loop, with real files and sockets; large states in small steps."""
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.raft.interfaces import Committed, ReadReady, Rejected
+from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.ports import free_ports
@@ -162,3 +164,26 @@ def test_a_busy_loop_causes_no_election(tmp_path: Path) -> None:
             assert (leader.node.role, leader.node.term) == ("leader", term)
 
     asyncio.run(scenario())
+
+
+async def test_a_node_on_a_hung_disk_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread waits in the kernel and cannot be ended."""
+    monkeypatch.setattr("replicated_namesrv.raft.service.SYNCER_STOP_SECONDS", 0.05)
+    hangs, release, sync = threading.Event(), threading.Event(), FileStorage.sync
+
+    def hang(storage: FileStorage, names: Sequence[str], directory: bool) -> None:
+        if threading.current_thread().name.startswith("raft-log-sync"):
+            hangs.set()
+            release.wait()
+        sync(storage, names, directory)
+
+    async with running(tmp_path, 1) as group:
+        service = await group.leader()
+        assert isinstance(await service.propose(b"a=1"), Committed)
+        monkeypatch.setattr(FileStorage, "sync", hang)
+        outcome = service.propose(b"b=2")
+        await until(hangs.is_set, "a sync")
+        assert service.node.unsynced_seconds > 0
+        await group.stop(service.settings.node_id)
+        assert isinstance(await outcome, Indeterminate)
+        release.set()

@@ -1,0 +1,295 @@
+"""What a leader knows of one follower, and how that changes. No IO and no clock: times and sequence numbers are given.
+
+    state      the leader sends                            it ends
+    PROBE      an empty append a heartbeat                 in REPLICATE, when an answer shows where both logs meet
+    REPLICATE  entries, as far as the window allows        in PROBE, when an answer shows that entries were lost
+    SNAPSHOT   chunks, as far as the window allows         in PROBE, when the follower has what the snapshot covers
+
+A new connection returns to PROBE, or goes on with the snapshot. SNAPSHOT begins when the log lacks the next entry.
+
+Nothing here grows with time: the window bounds what carries data, and of unanswered messages the newest few are remembered.
+What was lost is sent again only after an answer has shown that it is missing. While nothing new is acknowledged, each further
+attempt waits longer (``Backoff``); heartbeats flow all the while. (Compare etcd-io/raft, ``tracker/progress.go``.)
+"""
+
+from collections import deque
+
+from replicated_namesrv.raft.snapshots import Snapshot
+
+NEVER = float("-inf")
+PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
+HEARTBEATS_REMEMBERED_MAX = 64
+"""Unanswered messages that are remembered per follower beside those with data, 3 s of heartbeats. They serve the lease, for which
+answers to older ones are worthless."""
+PAUSE_HEARTBEATS_MAX = 16
+"""Longest wait before data is sent again, 0.8 s of heartbeats: short beside a repair by hand, and a follower that comes back
+catches up within about an election time."""
+
+ROUNDS_MIN = 10
+"""As in the dissertation. A learner that receives half of what is written doubles its lag in each: in the tenth even the shortest
+delays have become longer than an election time. Half a second of heartbeats if nothing is written."""
+
+
+class Inflight:
+    """What was sent to one follower and not acknowledged.
+
+    Two things that end at different times. A message is answered: that shows that the follower is there, and when the message
+    was sent. Its data is acknowledged: that the follower has it on disk. A follower whose disk hangs answers heartbeats, and must
+    not be sent more data for that.
+    """
+
+    __slots__ = ("_sent", "_window", "bytes")
+
+    def __init__(self, messages_max: int) -> None:
+        """``messages_max``: messages with data that the window takes."""
+        self._sent: deque[tuple[int, float]] = deque(maxlen=messages_max + HEARTBEATS_REMEMBERED_MAX)
+        """(sequence, when sent) of messages not answered; the oldest are forgotten."""
+        self._window: deque[tuple[int, int]] = deque()
+        """(end, bytes) of data not acknowledged: the last index of entries, the offset behind a chunk."""
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return max(len(self._sent), len(self._window))
+
+    @property
+    def with_data(self) -> int:
+        """Messages whose data is not acknowledged."""
+        return len(self._window)
+
+    def add(self, sequence: int, sent_at: float, size: int, end: int) -> None:
+        """A message with ``size`` bytes of data up to ``end`` is on its way."""
+        self._sent.append((sequence, sent_at))
+        if size:
+            self._window.append((end, size))
+            self.bytes += size
+
+    def answered(self, sequence: int) -> float:
+        """Message ``sequence`` was answered: when it was sent, ``NEVER`` if that is not remembered."""
+        sent, found = self._sent, NEVER
+        while sent and sent[0][0] <= sequence:
+            number, sent_at = sent.popleft()
+            if number == sequence:
+                found = sent_at
+        return found
+
+    def acknowledged(self, end: int) -> None:
+        """The follower has all data up to ``end``."""
+        window = self._window
+        while window and window[0][0] <= end:
+            self.bytes -= window.popleft()[1]
+
+    def lost(self) -> None:
+        """What was in flight will be sent again, or nothing of it."""
+        self._window.clear()
+        self.bytes = 0
+
+
+class Backoff:
+    """Heartbeats to wait before lost data is sent again: 0, then 1, 2, 4 … while nothing new is acknowledged."""
+
+    __slots__ = ("_failures", "pause")
+
+    def __init__(self) -> None:
+        self._failures = self.pause = 0
+
+    def failed(self) -> None:
+        """Data was lost."""
+        self.pause = min(1 << (self._failures - 1), PAUSE_HEARTBEATS_MAX) if self._failures else 0
+        self._failures = min(self._failures + 1, PAUSE_HEARTBEATS_MAX)
+
+    def reset(self) -> None:
+        """Something new was acknowledged, or there is a new connection."""
+        self._failures = self.pause = 0
+
+    def heartbeat(self) -> None:
+        """A heartbeat is due."""
+        if self.pause:
+            self.pause -= 1
+
+
+class Transfer:
+    """A snapshot on its way to one follower: chunks in order, as many in flight as the window allows, back on a gap."""
+
+    __slots__ = ("_furthest", "_newest", "acknowledged", "is_answered", "sent", "snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.acknowledged = self._furthest = 0
+        """Offset up to which the follower has said that it has the file; and the highest one that it ever named."""
+        self.resume()
+
+    def resume(self) -> None:
+        """Over a new connection: what was in flight is lost. One chunk first: the answer says where to go on."""
+        self.sent = self.acknowledged
+        self.is_answered = False
+        self._newest = 0
+        """Sequence number of the newest chunk with data."""
+
+    def room(self, window_bytes: int) -> bool:
+        """Whether another chunk may be sent: before the first answer only one is in flight."""
+        window = window_bytes if self.is_answered else 1
+        return self.sent < self.snapshot.size and self.sent - self.acknowledged < window
+
+    def chunk_sent(self, sequence: int, size: int) -> None:
+        """``size`` bytes from ``sent`` on are under way."""
+        self.sent += size
+        if size:
+            self._newest = sequence
+
+    def answered(self, sequence: int, offset: int, inflight: Inflight, backoff: Backoff) -> None:
+        """The follower had the file up to ``offset`` when it received message ``sequence``."""
+        self.is_answered = True
+        if offset > self._furthest:
+            self._furthest = offset
+            backoff.reset()
+        if offset > self.acknowledged:
+            self.acknowledged = offset
+            self.sent = max(self.sent, offset)
+            inflight.acknowledged(offset)
+        if sequence >= self._newest and offset < self.sent:
+            # It has received, or will never receive, all that was sent: the rest is lost.
+            self.acknowledged = self.sent = offset
+            inflight.lost()
+            backoff.failed()
+
+
+class Rounds:
+    """Whether a learner keeps up (dissertation, 4.2.1).
+
+    A round replicates what the log holds at its start. A learner keeps up if, after ``ROUNDS_MIN`` of them, one takes less than
+    an election time. The first rounds may be long, for all there is, or short, for a log that is almost empty: of a learner
+    that falls behind each is longer than the one before. An answer to a message of the round is needed too: a learner that is
+    silent never keeps up.
+    """
+
+    __slots__ = ("_count", "_end", "_started_at")
+
+    def __init__(self) -> None:
+        self._end: int | None = None
+        self._started_at = 0.0
+        self._count = 0
+
+    def reset(self) -> None:
+        """Begin anew with the next call of ``kept_up``."""
+        self._end, self._count = None, 0
+
+    def kept_up(self, now: float, last_index: int, match: int, acknowledged_at: float, limit_seconds: float) -> bool:
+        """Whether the tenth round or a later one ends now, and took less than ``limit_seconds``. ``acknowledged_at``:
+        when the newest message that the learner has answered was sent."""
+        if self._end is None:
+            self._end, self._started_at = last_index, now
+            return False
+        if match < self._end or acknowledged_at < self._started_at:
+            return False
+        took = now - self._started_at
+        self._end, self._started_at = last_index, now
+        self._count += 1
+        return self._count >= ROUNDS_MIN and took < limit_seconds
+
+
+class Progress:
+    """What a leader knows of one follower."""
+
+    __slots__ = (
+        "acknowledged_at", "backoff", "commit_sent", "connected", "delivered", "floor", "incarnation", "inflight", "kept_at",
+        "kept_bytes", "kept_from", "match", "messages_max", "next", "peer", "probe_sent", "rounds", "state", "transfer",
+    )  # fmt: skip
+
+    def __init__(self, peer: str, messages_max: int) -> None:
+        """``messages_max``: messages with data that the window takes."""
+        self.peer, self.messages_max = peer, messages_max
+        self.connected = False
+        self.incarnation = 0
+        self.backoff, self.rounds = Backoff(), Rounds()
+        self.transfer: Transfer | None = None
+        self.kept_from: int | None = None
+        """Entries after this index are kept for the follower: it is being sent a snapshot, or what follows that."""
+        self.reset(1, 0)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The one that is being sent."""
+        return self.transfer.snapshot if self.transfer is not None else None
+
+    @property
+    def inflight_bytes(self) -> int:
+        """Bytes of entries or chunks that are not answered."""
+        return self.inflight.bytes
+
+    # Transitions
+
+    def reset(self, following: int, sequence: int) -> None:
+        """Nothing is known: a new term, or another incarnation. Try ``following`` next; answers to ``sequence`` and older are
+        stale."""
+        self.match, self.delivered = 0, 0
+        self.acknowledged_at = NEVER
+        """When the newest acknowledged message was sent."""
+        self.drop_log()
+        self.backoff.reset()
+        self.become_probe(following, sequence)
+
+    def become_probe(self, following: int, sequence: int) -> None:
+        """Find out whether the logs meet before ``following``."""
+        self.state, self.next, self.floor = PROBE, following, sequence
+        self.inflight = Inflight(self.messages_max)
+        self.commit_sent = 0
+        self.probe_sent = False
+        self.transfer = None
+        self.rounds.reset()
+
+    def become_replicate(self, sequence: int) -> None:
+        """They meet: stream entries. Later conflicts count only for what is sent after ``sequence``."""
+        self.state, self.probe_sent, self.floor = REPLICATE, False, sequence
+
+    def become_snapshot(self) -> None:
+        """The log lacks the next entry."""
+        self.state, self.transfer = SNAPSHOT, None
+        self.inflight.lost()
+
+    def reconnected(self, following: int, sequence: int) -> None:
+        """A connection was established or lost: what was in flight is lost."""
+        transfer = self.transfer
+        self.become_probe(following, sequence)
+        self.backoff.reset()
+        if transfer is not None:
+            transfer.resume()
+            self.state, self.transfer = SNAPSHOT, transfer
+
+    def entries_lost(self, following: int, sequence: int) -> None:
+        """An answer shows that the follower lacks entries before those that it was sent, or has others."""
+        if self.state == REPLICATE:
+            self.backoff.failed()
+        self.become_probe(following, sequence)
+
+    # Answers
+
+    def acknowledge(self, sequence: int) -> None:
+        """Message ``sequence`` was answered."""
+        sent_at = self.inflight.answered(sequence)
+        if sent_at > self.acknowledged_at:
+            self.acknowledged_at = sent_at
+
+    def matched(self, log_index: int) -> None:
+        """The follower has everything up to ``log_index`` on disk."""
+        if log_index > self.match:
+            self.match = log_index
+            self.backoff.reset()
+            if self.state == REPLICATE:
+                self.inflight.acknowledged(log_index)
+            if self.kept_from is not None:
+                self.kept_from = max(self.kept_from, log_index)
+        self.next = max(self.next, self.match + 1)
+
+    # The log behind a snapshot that is on its way
+
+    def keep_log(self, log_index: int, now: float, written_bytes: int) -> None:
+        """The entries after ``log_index`` will be needed. ``written_bytes``: to the log so far."""
+        self.kept_from, self.kept_at, self.kept_bytes = log_index, now, written_bytes
+
+    def drop_log(self) -> None:
+        """They may go."""
+        self.kept_from, self.kept_at, self.kept_bytes = None, NEVER, 0
+
+    def silent_seconds(self, now: float) -> float:
+        """How long the follower for which the log is kept has answered nothing."""
+        return now - max(self.kept_at, self.acknowledged_at)

@@ -1,0 +1,108 @@
+"""A disk that does not answer: when it counts as stalled, and how a leader hands over then.
+
+A sync that hangs fails nothing, so nothing else notices: heartbeats flow, and a majority of others may even commit without this
+disk. Such a node counts as failed for whatever needs its disk:
+
+    disk stalled  role                              what the node does
+    no            any                               nothing
+    yes           follower, learner                 does not campaign and answers pre-votes with no: its vote could not leave
+    yes           leader, a follower has all        appends nothing more, hands over to the furthest follower
+    yes           leader, no hand-over succeeds     appends nothing more, steps down; the others elect after an election time
+    yes           leader of a group of one          appends nothing more
+    yes           any                               rejects proposals, which are surely not applied then
+
+Proposals that were waiting when the disk stalled go to the next leader, or end as rejected when their time is up. A stalled
+follower stays harmless: it acknowledges nothing, so the leader sends it one window and then heartbeats. It goes on applying what
+a majority without it has committed, as far as it has that; of a new term it acknowledges nothing, so it gets nothing either.
+
+When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``log.py``).
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from replicated_namesrv.raft.node import RaftNode
+
+FOREVER = float("inf")
+SNAPSHOT_FACTOR = 12
+"""A sync of a snapshot writes back many megabytes at once: it is given so many times as long as one of the log."""
+
+
+class Stall:
+    """Watches the syncs of one node."""
+
+    def __init__(self, node: "RaftNode") -> None:
+        self._node = node
+        self._limit = node.config.sync_stall_ms / 1000
+        self._log_since: float | None = None
+        self._ticked_at = self._ran_since = node.environment.now()
+        """The last tick; and since when ticks have come in time. The time of a process that was held up itself does not count."""
+        self.stalled = False
+        """As of the last tick."""
+        self._asked = self._refused = False
+        """This leader has tried to hand over; and nobody took it."""
+
+    def log_sync_began(self, now: float) -> None:
+        """What was written to the log is on its way to the disk."""
+        self._log_since = now
+
+    def log_sync_ended(self) -> None:
+        """It is there."""
+        self._log_since = None
+
+    def age(self, now: float) -> float:
+        """Seconds that the oldest write to the log has waited for its sync; 0.0 if there is none."""
+        return now - self._log_since if self._log_since is not None else 0.0
+
+    def problem(self, now: float) -> str | None:
+        """What is wrong with the disk, None if nothing is."""
+        oldest = self._node.oldest_sync_at
+        if oldest is None or not self._is_stalled(now):
+            return None
+        limit_ms = self._node.config.sync_stall_ms
+        return f"the disk has not finished a sync that was asked for {(now - oldest) * 1000:.0f} ms ago (limit {limit_ms} ms)"
+
+    def tick(self, now: float) -> None:
+        """Judge the disk; a leader on a stalled one hands over or steps down."""
+        if now - self._ticked_at > self._limit / 2:
+            self._ran_since = now
+        self._ticked_at = now
+        stalled = self._is_stalled(now)
+        if stalled != self.stalled:
+            self.stalled = stalled
+            if stalled:
+                self._node.counters["disk_stalls"] += 1
+                self._node.note(f"the disk has not finished a sync for more than {self._node.config.sync_stall_ms} ms")
+        if stalled and self._node.core.is_leader:
+            self._hand_over()
+        elif self._asked:
+            self._asked = self._refused = False
+
+    def _is_stalled(self, now: float) -> bool:
+        node = self._node
+        if not node.defences.disk_stall:
+            return False
+        oldest = node.oldest_sync_at
+        if oldest is None:
+            return False
+        if self._log_since is not None and now - max(self._log_since, self._ran_since) > self._limit:
+            return True
+        return now - max(oldest, self._ran_since) > self._limit * SNAPSHOT_FACTOR
+
+    def next_wakeup(self) -> float:
+        """While a sync is under way, so often that a pause of this process is told from one of the disk."""
+        return FOREVER if self._node.oldest_sync_at is None else self._ticked_at + self._limit / 4
+
+    def _hand_over(self) -> None:
+        node = self._node
+        if not node.peers or node.elections.transferring:
+            return  # nobody to hand over to, or a hand-over that will end
+        if not self._asked:
+            self._asked = True
+            node.elections.transfer(None, self._handed_over)
+        if self._refused:
+            node.counters["stepped_down"] += 1
+            node.core.step_down()
+
+    def _handed_over(self, successful: bool) -> None:
+        self._refused = not successful
