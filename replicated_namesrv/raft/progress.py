@@ -263,11 +263,12 @@ class Progress:
 
     # Answers
 
-    def acknowledge(self, sequence: int) -> None:
-        """Message ``sequence`` was answered."""
+    def acknowledge(self, sequence: int) -> float:
+        """Message ``sequence`` was answered: when it was sent, ``NEVER`` if it was answered before or is not remembered."""
         sent_at = self.inflight.answered(sequence)
         if sent_at > self.acknowledged_at:
             self.acknowledged_at = sent_at
+        return sent_at
 
     def matched(self, log_index: int) -> None:
         """The follower has everything up to ``log_index`` on disk."""

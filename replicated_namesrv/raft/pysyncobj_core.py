@@ -33,6 +33,7 @@ TOUCHED = {
     "SyncObj.__doApplyCommand": "overridden: no pickle, never raises",
     "SyncObj.__raftElectionDeadline": "written: starts an election",
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
+    "SyncObj.__lastResponseTime": "kept: an index that is on a disk is no sign of life",
     "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
@@ -204,6 +205,12 @@ class _Raft(SyncObj):
         self.doTick(0.0)
         self._SyncObj__raftElectionDeadline = float("inf")
 
+    def answered_at(self, node: Node) -> float:
+        return self._SyncObj__lastResponseTime.get(node, float("-inf"))
+
+    def set_answered_at(self, node: Node, time: float) -> None:
+        self._SyncObj__lastResponseTime[node] = time
+
     def forget(self, node: Node) -> None:
         self._SyncObj__raftMatchIndex[node] = 0
 
@@ -355,8 +362,11 @@ class Core:
         self._receive(peer, {"type": "append_entries", "term": term, "commit_index": self.commit_index, "serialized": None})
 
     def acknowledged(self, peer: str, index: int) -> None:
-        """``peer`` has everything up to ``index`` on disk."""
+        """``peer`` has everything up to ``index`` on disk. That says nothing of whether it is there now."""
+        node = self._nodes[peer]
+        answered_at = self._raft.answered_at(node)
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": True, "next_node_idx": index + 1})
+        self._raft.set_answered_at(node, answered_at)
 
     def follower_alive(self, peer: str) -> None:
         """``peer`` answered in this term; counts for the quorum."""

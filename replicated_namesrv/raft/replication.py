@@ -319,7 +319,7 @@ class Replication:
         if not node.core.is_leader or not fresh or message.source != progress.incarnation:
             node.counters["stale_replies"] += 1
             return
-        progress.acknowledge(message.sequence)
+        self._alive(progress, message.sequence)
         if message.success:
             self._on_success(progress, message)
         else:
@@ -338,13 +338,12 @@ class Replication:
             self._snapshot_arrived(progress)
         elif progress.transfer is not None and progress.match >= progress.transfer.snapshot.last_index:
             progress.become_snapshot()  # compacted further meanwhile: send the newer one
-        self._tell_core(progress, True)
+        self._tell_core(progress)
         if progress.next <= node.log.last_index or progress.state == PROBE:
             self._pump(progress, False)
 
     def _on_conflict(self, progress: Progress, message: AppendReply) -> None:
         node = self._node
-        self._tell_core(progress, True)
         if progress.state == SNAPSHOT or (node.defences.fresh_acks and message.sequence <= progress.floor):
             node.counters["stale_replies"] += 1
             return
@@ -366,26 +365,32 @@ class Replication:
     def _counts(self, progress: Progress) -> bool:
         return self._node.membership.counts(progress.peer, progress.incarnation)
 
-    def _tell_core(self, progress: Progress, answered: bool) -> None:
-        """A follower answered (counts for CheckQuorum), and may have more on disk than PySyncObj knows."""
+    def _tell_core(self, progress: Progress) -> None:
+        """``progress`` has advanced: others, too, may now have more on disk than PySyncObj knows."""
         if not self._counts(progress):
             return
         clip = self._clip()
-        told = False
         for other in self.progress.values():
             index = min(other.match, clip)
             if index > other.delivered and self._counts(other):
                 other.delivered = index
                 self._node.core.acknowledged(other.peer, index)
-                told = told or other is progress
-        if answered and not told:
-            self._node.core.follower_alive(progress.peer)
+
+    def _alive(self, progress: Progress, sequence: int) -> None:
+        """A follower answered message ``sequence``. It counts for CheckQuorum only if the answer is to a message that was not
+        answered before, and that was sent within the time that CheckQuorum allows: a late answer shows what was."""
+        node = self._node
+        sent_at = progress.acknowledge(sequence)
+        now = node.environment.now()
+        lately = now - sent_at < node.elections.patience(now) or not node.defences.fresh_acks
+        if lately and self._counts(progress):
+            node.core.follower_alive(progress.peer)
 
     def on_log_synced(self) -> None:
         """The leader's own disk has caught up: commit what waited for it."""
         for progress in self.progress.values():
             if progress.match > progress.delivered:
-                self._tell_core(progress, False)
+                self._tell_core(progress)
 
     def quorum_acknowledged_at(self) -> float:
         """A majority, the leader included, has acknowledged messages sent at or after this time."""
@@ -451,8 +456,7 @@ class Replication:
         node, progress = self._node, self.progress[peer]
         if not node.core.is_leader or message.term != node.core.term or message.source != progress.incarnation:
             return
-        progress.acknowledge(message.sequence)
-        self._tell_core(progress, True)
+        self._alive(progress, message.sequence)
         transfer = progress.transfer
         if (
             progress.state != SNAPSHOT

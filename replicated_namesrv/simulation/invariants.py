@@ -8,6 +8,7 @@
 - No node cuts an entry from its log that was committed.
 - A leader that was deposed knows it within two election times, unless it is paused.
 - No node goes back: the commit index and the term of a running process never fall.
+- Nothing that a node holds for its peers, its disk or its callers grows beyond its stated bound (``raft/bounds.py``).
 - Everything asked for ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
 
 The first violation ends the run.
@@ -17,6 +18,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from replicated_namesrv.raft.bounds import exceeded
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.simulation.world import World
@@ -131,6 +133,9 @@ class Invariants:
             self._check_role(machine.name, raft, watched)
         if raft.role == "leader" and raft.term < self._newest[0]:
             self._check_deposed(machine, raft.term)
+        memory = getattr(raft, "memory", None)
+        if memory is not None and (beyond := exceeded(memory())):
+            self.violated("bounded memory", f"{machine.name} holds more than it may, (size, bound): {beyond}")
         if raft.applied_index > raft.commit_index:
             self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {raft.commit_index}")
         self._world.trace.event(self._world.now_ns, machine.name, raft.term, raft.commit_index, raft.last_index)

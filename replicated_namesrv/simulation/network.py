@@ -193,17 +193,16 @@ class Network:
                 connection.held.append(message)
             return
         self._deliver(link, message)
-        share = self.echoes.get(link)
-        if share is not None:
-            self._echo(link, message, share)
-
-    def _echo(self, link: Link, message: object, share: float) -> None:
         remembered = self._remembered[link]
         kind = type(message).__name__
-        remembered.setdefault(kind, deque(maxlen=_REMEMBERED)).append(message)
-        if self._rng.random() < share:
-            old = self._rng.choice(remembered[self._rng.choice(sorted(remembered))])
-            self._world.after(int(self._rng.random() * 20 * MS), self._arrive_again, link, old)
+        if kind not in remembered:
+            remembered[kind] = deque(maxlen=_REMEMBERED)
+        remembered[kind].append(message)
+        share = self.echoes.get(link)
+        if share is not None and self._rng.random() < share:
+            for _ in range(self._rng.randint(1, 3)):
+                old = self._rng.choice(remembered[self._rng.choice(sorted(remembered))])
+                self._world.after(int(self._rng.random() * 20 * MS), self._arrive_again, link, old)
 
     def _arrive_again(self, link: Link, message: object) -> None:
         if not self._cuts[link]:

@@ -155,6 +155,7 @@ class Simulation:
     def _catch_up(self) -> None:
         """Every node has what was committed at the heal, and knows the one leader, within the bound."""
         healed_ns, target = self.world.now_ns, self.invariants.highest_committed
+        self._write_steadily()
         end_ns = healed_ns + self._application.catch_up_ns
         while self.world.now_ns < end_ns and not self._stopped():
             if self._lag(target) is None:
@@ -165,6 +166,14 @@ class Simulation:
         if lag is not None:
             self.invariants.violated("catch-up", f"{self.catch_up_s:.1f} s after the last heal {lag}")
         self._run(end_ns - self.world.now_ns)
+        self.network.late_ms.clear()
+
+    def _write_steadily(self) -> None:
+        """In some runs, links take as long as between data centres and writes come one after the other meanwhile."""
+        rng = self.world.random("catch-up")
+        if len(self.machines) > 1 and rng.random() < 0.4:
+            self.network.late_ms.update(dict.fromkeys(self.network.links, rng.choice((2, 10, 25))))
+            self._application.provoke(rng.choice(self.machines), self._application.catch_up_ns)
 
     def _go_on_without_minority(self) -> None:
         """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more."""
