@@ -91,6 +91,16 @@ class IndependentNode:
         return False
 
     @property
+    def unsynced_ms(self) -> float:
+        """Nothing waits: the KV file is written before its change is answered."""
+        return 0.0
+
+    @property
+    def disk_problem(self) -> str | None:
+        """Of a log, which this node does not have."""
+        return None
+
+    @property
     def staleness_ms(self) -> int:
         """Nobody can tell."""
         return UNKNOWN_AGE

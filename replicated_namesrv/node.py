@@ -99,7 +99,9 @@ class Node:
         self._is_fenced = False
         self.admin: AdminServer | None = None
         if settings.admin_address is not None:
-            layers = (Layer("service", self._service_problem), Layer("remoting", self._remoting_problem))
+            layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
+            if settings.mode == "cp":
+                layers.insert(0, Layer("disk", lambda: self.service.disk_problem))
             self.admin = AdminServer(
                 AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic())
             )

@@ -39,6 +39,14 @@ class ObservedService(NameService, Protocol):
     def staleness_ms(self) -> int:
         """The state holds everything acknowledged this long ago; UNKNOWN_AGE where nobody can tell."""
 
+    @property
+    def unsynced_ms(self) -> float:
+        """Age of the oldest write to the log that is not on the disk; 0 if there is none (CP)."""
+
+    @property
+    def disk_problem(self) -> str | None:
+        """What is wrong with the disk of the log: a sync has not ended in time (CP)."""
+
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker's last sign of life on this node; None: not heard here."""
 

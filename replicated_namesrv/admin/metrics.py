@@ -40,6 +40,7 @@ METRICS: dict[str, Declared] = {
     "fenced": Declared(GAUGE, "1 while no majority confirms this node (mode=cp)."),
     "answers_stale": Declared(GAUGE, "1 while stale answers are given for lack of a majority (noQuorumPolicy=serve-stale)."),
     "staleness_seconds": Declared(GAUGE, "The state holds all acknowledged this long ago; -1: unknown (mode=ap, starting)."),
+    "unsynced_seconds": Declared(GAUGE, "Age of the oldest write that is not on the disk; 0: none (mode=cp)."),
     "requests": Declared(COUNTER, "Requests answered, by request and by what they were answered.", ("request", "outcome")),
     "request_duration_seconds": Declared(HISTOGRAM, "From a whole request read to its answer handed to the connection."),
     "requests_pending": Declared(GAUGE, "Requests accepted and not yet answered."),
@@ -155,6 +156,7 @@ class NodeCollector:
         yield _single("fenced", int(service.fenced))
         yield _single("answers_stale", int(service.answers_stale))
         yield _single("staleness_seconds", service.staleness_ms / 1000 if service.staleness_ms != UNKNOWN_AGE else UNKNOWN_AGE)
+        yield _single("unsynced_seconds", service.unsynced_ms / 1000)
         yield _histogram("loop_lag_seconds", context.loop_lag.histogram)
         yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
         yield _single("admin_connections_refused", self.admin_connections_refused)

@@ -187,6 +187,18 @@ class ReplicatedNode(Observer):
         return self.reads.answers_stale
 
     @property
+    def unsynced_ms(self) -> float:
+        """Age of the oldest write to the log that is not on the disk."""
+        raft = getattr(self._raft, "node", None)
+        return 0.0 if raft is None else raft.unsynced_seconds * 1000
+
+    @property
+    def disk_problem(self) -> str | None:
+        """What is wrong with the disk of the log, if a sync does not end."""
+        raft = getattr(self._raft, "node", None)
+        return None if raft is None else raft.disk_problem
+
+    @property
     def staleness_ms(self) -> int:
         """Age of the state."""
         return self.reads.staleness_ms
