@@ -35,6 +35,7 @@ from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTop
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
+from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
 
@@ -120,6 +121,11 @@ class RouteInfoManager:
     def revision(self) -> int:
         """Number of commands so far that changed anything."""
         return self._tables.revision
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the state takes, in bytes; for reading only. A function of the state: equal states have equal sizes."""
+        return self._tables.sizes
 
     @property
     def settings(self) -> RouteSettings:

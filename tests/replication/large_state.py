@@ -122,9 +122,9 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         for name in cluster.names:
             raft = (await cluster.status(name))["raft"]
             print(f"  {name}: snapshots taken {raft['snapshots_taken']}, of {raft['snapshot_bytes']} bytes at the last")
+        await cluster.kill(*cluster.names)
         if not arguments.only_old:
             run_as(cluster, NodePlan)
-        await cluster.kill(*cluster.names)
         began, failed = time.monotonic(), 0
         for name in cluster.names:
             await cluster.start_node(name)
