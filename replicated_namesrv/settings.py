@@ -230,6 +230,14 @@ class Settings:
     )
     frame_timeout_millis: int = setting(30_000, OWN, "A connection whose frame takes longer to arrive is closed.")
     max_inflated_body_bytes: int = setting(67_108_864, OWN, "A compressed registration that inflates to more is refused.")
+    max_state_bytes: int = setting(
+        1_073_741_824, OWN, "Bytes of all that is registered and stored; what would add more is refused."
+    )
+    max_kv_bytes: int = setting(268_435_456, OWN, "Bytes of the KV config; a put that would add more is refused.")
+    max_kv_namespace_bytes: int = setting(134_217_728, OWN, "The same for one namespace of the KV config.")
+    max_broker_bytes: int = setting(
+        33_554_432, OWN, "Bytes that one broker name may announce, topics of earlier registrations included; then refused."
+    )
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)
     extra: dict[str, str] = field(default_factory=dict, repr=False)
@@ -505,6 +513,10 @@ _AT_LEAST = {
     "max_held_bytes": 33_554_432,
     "frame_timeout_millis": 100,
     "max_inflated_body_bytes": 1024,
+    "max_state_bytes": 65_536,
+    "max_kv_bytes": 65_536,
+    "max_kv_namespace_bytes": 65_536,
+    "max_broker_bytes": 65_536,
 }
 
 

@@ -54,7 +54,9 @@ async def restore(request: web.Request) -> web.Response:
     service = request.app[CONTEXT].service
     if service.mode == "ap":
         await service.restore(_lines_of(RouteInfoManager()))  # which refuses
-    result = await service.restore(_lines_of(await _state_in(request)))
+    state = await _state_in(request)
+    service.quotas.check_whole(state.sizes)
+    result = await service.restore(_lines_of(state))
     if result.code:
         remedy = "form a new cluster with empty data directories, or bring back its KV config alone: namesrv kv import FILE"
         return json_error(409, result.remark or "refused", remedy)
