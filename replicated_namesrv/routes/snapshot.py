@@ -76,11 +76,11 @@ def in_parts(line: bytes) -> Iterator[bytes]:
     return (line[start : start + PART_BYTES_MAX] for start in range(0, len(line), PART_BYTES_MAX))
 
 
-def _slices(values: Iterable[T], characters: Callable[[T], int] = lambda value: 0) -> Iterator[list[T]]:
-    """Cut ``values``, of which each holds about so many characters of text."""
+def _slices(values: Iterable[T], characters: Callable[[T], int] | None = None) -> Iterator[list[T]]:
+    """Cut ``values``, of which each holds about so many characters of text; None: only few."""
     iterator = iter(values)
     while part := list(islice(iterator, SLICE)):
-        lengths = list(map(characters, part))
+        lengths = [] if characters is None else list(map(characters, part))
         if sum(lengths) <= SLICE_CHARACTERS:
             yield part
             continue
@@ -93,15 +93,15 @@ def _slices(values: Iterable[T], characters: Callable[[T], int] = lambda value: 
         yield part[start:]
 
 
-def _item_slices(table: Mapping[str, V]) -> Iterator[tuple[list[str], list[V]]]:
+def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None = None) -> Iterator[tuple[list[str], list[V]]]:
     """Keys and values apart: pairs would be objects enough to set off the garbage collector, which then visits all state."""
     values = iter(table.values())
-    for names in _slices(table, len):
+    for names in _slices(table, characters):
         yield names, list(islice(values, len(names)))
 
 
 def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iterator[list[Any]]:
-    for names, values in _item_slices(revisions):
+    for names, values in _item_slices(revisions, len):
         yield ["topics", names, values]
     numbers = {topic: number for number, topic in enumerate(revisions)}
     for head, topics in groups:
