@@ -30,8 +30,8 @@ from replicated_namesrv.routes.tables import BrokerGroup, Registration, Tables
 NAME_BYTES_MAX = 1_024
 """Cluster, broker and zone names, addresses, topics, namespaces, keys. Host names have 253 at most, RocketMQ's topics 127."""
 VALUE_BYTES_MAX = 1 << 20
-SETTING_BYTES_MAX = 16 << 10
-"""Value of one property of code 318."""
+SETTING_CHARACTERS_MAX = 64 << 10
+"""Value of one setting, also over HTTP; code 318 cannot carry more."""
 SHOWN_CHARACTERS = 60
 
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
@@ -230,10 +230,13 @@ class Quotas:
 
     def check_settings(self, values: Mapping[str, str]) -> None:
         """Raises LimitError for a value of code 318 that is too long."""
-        for text in values.values():
-            if text_bytes(text) > SETTING_BYTES_MAX:
+        for name, text in values.items():
+            if len(text) > SETTING_CHARACTERS_MAX:
                 self.refused["setting"] = self.refused.get("setting", 0) + 1
-                raise _too_long("setting", text, SETTING_BYTES_MAX)
+                told = (
+                    f"setting {name!r:.{SHOWN_CHARACTERS}} has {len(text)} characters, at most {SETTING_CHARACTERS_MAX} are taken"
+                )
+                raise LimitError("setting", told)
 
     def check_whole(self, held: Sizes) -> None:
         """Raises LimitError if a state of these sizes, to be put in the place of an empty one, is too large."""

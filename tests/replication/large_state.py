@@ -26,6 +26,7 @@ from tests.support.replicated_processes import ReplicatedProcesses, eventually
 NAMESPACE = "LARGE"
 CLIENTS = 12
 TIMEOUT_MS = 15_000
+ATTEMPTS_MAX = 50
 
 
 _PROGRAM = "import sys, runpy; sys.path.insert(0, {!r}); runpy.run_module('replicated_namesrv', run_name='__main__')"
@@ -68,18 +69,19 @@ async def fill(addresses: Sequence[str], puts: int, keys: int, size: int) -> dic
             for number in numbers:
                 key = f"key-{number % keys:05d}"
                 async with locks[key]:
-                    for attempt in range(20):
+                    attempt, is_done = 0, False
+                    while not is_done and attempt < ATTEMPTS_MAX:
                         address = addresses[(position + attempt) % len(addresses)]
                         request = put_kv_request(NAMESPACE, key, value_of(number, size))
                         try:
                             read_done(await client.request(address, request, TIMEOUT_MS))
-                            possible[key] = {number}
-                            break
+                            possible[key], is_done = {number}, True
                         except NamesrvError as error:
                             if not error.definite:
                                 possible[key].add(number)
                             why = f"{type(error).__name__}: {str(error)[:90]}"
                             refused[why] = refused.get(why, 0) + 1
+                            attempt += 1
                             await asyncio.sleep(0.2)
         finally:
             await client.close()

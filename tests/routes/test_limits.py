@@ -26,7 +26,7 @@ from replicated_namesrv.routes.limits import (
     KV,
     NAME_BYTES_MAX,
     NAMESPACE,
-    SETTING_BYTES_MAX,
+    SETTING_CHARACTERS_MAX,
     STATE,
     VALUE_BYTES_MAX,
     Quotas,
@@ -293,7 +293,7 @@ def test_a_whole_state_is_held_against_every_bound() -> None:
 
 def test_values_of_settings_have_a_limit() -> None:
     admission = quotas(RouteInfoManager())
-    admission.check_settings({"nameServerAddresses": "x" * SETTING_BYTES_MAX})
-    with pytest.raises(LimitError):
-        admission.check_settings({"nameServerAddresses": "x" * (SETTING_BYTES_MAX + 1)})
+    admission.check_settings({"nameServerAddresses": "x" * SETTING_CHARACTERS_MAX})
+    with pytest.raises(LimitError, match="setting 'nameServerAddresses' has 65537 characters"):
+        admission.check_settings({"nameServerAddresses": "x" * (SETTING_CHARACTERS_MAX + 1)})
     assert admission.refused == {"setting": 1}

@@ -40,7 +40,7 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
         ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{limits.NAME_BYTES_MAX:,} each"),
         ("value in the KV config", f"{limits.VALUE_BYTES_MAX >> 20} MiB"),
-        ("value of a setting", f"{limits.SETTING_BYTES_MAX >> 10} KiB"),
+        ("value of a setting", f"{limits.SETTING_CHARACTERS_MAX:,} characters"),
         ("all that is registered", f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB"),
         ("the KV config", f"`maxKvBytes`, {DEFAULTS.max_kv_bytes >> 20} MiB"),
         ("a namespace of it", f"`maxKvNamespaceBytes`, {DEFAULTS.max_kv_namespace_bytes >> 20} MiB"),

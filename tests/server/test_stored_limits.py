@@ -1,6 +1,7 @@
 """What exceeds a limit is refused with a clear answer, in both modes, over remoting and HTTP, and is counted."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.node import Node
-from replicated_namesrv.routes.limits import SETTING_BYTES_MAX, VALUE_BYTES_MAX
+from replicated_namesrv.routes.limits import SETTING_CHARACTERS_MAX, VALUE_BYTES_MAX
 from tests.support.nodes import http
 from tests.support.operated import operated
 from tests.support.remoting_server import broker_fields, topic_table
@@ -57,9 +58,11 @@ async def test_every_text_that_is_too_long_is_refused(tmp_path: Path, mode: str)
             assert (answer.code, (answer.remark or "")[: len(field) + 5]) == (1, f"{field} has "), field
             assert "at most" in (answer.remark or "")
             assert await metric(port, "limits_hit_total", field) == 1, field
-        setting = b"nameServerAddresses=" + b"x" * (SETTING_BYTES_MAX + 1)
-        answer = await client.request(node.listen_address, command(318, setting))
-        assert (answer.code, (answer.remark or "")[:12]) == (1, "setting has ")
+        setting = json.dumps({"nameServerAddresses": "x" * (SETTING_CHARACTERS_MAX + 1)}).encode()
+        refused = await http(port, "/v1/config", "POST", setting)
+        assert refused.status == 413
+        assert "setting 'nameServerAddresses' has 65537 characters" in refused.json["error"]
+        assert await metric(port, "limits_hit_total", "setting") == 1
         assert untouched(node) == before
         unregistered = await client.request(node.listen_address, command(104, b"", **{**broker, "brokerName": LONG}))
         assert unregistered.code == 1
