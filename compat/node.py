@@ -38,7 +38,16 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.service import UNKNOWN_AGE, CloseReason, Connection, DataVersionAnswer, Freshness, ReadLevel
+from replicated_namesrv.service import (
+    UNKNOWN_AGE,
+    CloseReason,
+    Connection,
+    DataVersionAnswer,
+    Freshness,
+    ReadLevel,
+    quotas_of,
+    within,
+)
 from replicated_namesrv.settings import ROWS, Settings
 
 log = logging.getLogger(__name__)
@@ -66,6 +75,7 @@ class IndependentNode:
         self._wall_clock_ms = wall_clock_ms
         self._soon = soon
         self.state = RouteInfoManager(_route_settings(settings))
+        self.quotas = quotas_of(settings, self.state)
         self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
@@ -165,12 +175,12 @@ class IndependentNode:
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
         """Applied at once; a KV command once it is on disk."""
         if isinstance(command, PutKVConfig | DeleteKVConfig):
-            return self._kv.submit(command)
-        return self._apply(command)
+            return within(self.quotas, command, lambda: self._kv.submit(command))
+        return within(self.quotas, command, lambda: self._apply(command))
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Applied at once and attached to ``connection``."""
-        result = self._apply(registration)
+        result = within(self.quotas, registration, lambda: self._apply(registration))
         self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
         return result
 
@@ -234,6 +244,7 @@ class IndependentNode:
         """See NameService. The file is written first: if the disk refuses, nothing has changed (StorageError)."""
         if not self._settings.black_list.isdisjoint(values):
             return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
+        self.quotas.check_settings(values)
         return asyncio.ensure_future(self._update_config(dict(values)))
 
     async def _update_config(self, values: dict[str, str]) -> Result:

@@ -29,6 +29,16 @@ class BodyError(NamesrvError):
     """A request body that cannot be decoded; answered with code 1."""
 
 
+class LimitError(NamesrvError):
+    """What a request would store is longer, or more in all, than a limit allows; the text names field or place, size and limit.
+    Nothing was applied."""
+
+    def __init__(self, limit: str, text: str) -> None:
+        super().__init__(text)
+        self.limit = limit
+        """Its name in metrics: that of the field or of the setting."""
+
+
 class UnavailableError(NamesrvError):
     """This node cannot serve at present and the request was surely not applied."""
 

@@ -9,10 +9,12 @@ from asyncio import Future
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from replicated_namesrv.model import DataVersion
+from replicated_namesrv.routes import limits
 from replicated_namesrv.routes.commands import Command, RegisterBroker
+from replicated_namesrv.routes.limits import Quotas
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager
 
@@ -79,6 +81,47 @@ class DataVersionAnswer:
     stored: DataVersion | None
 
 
+T = TypeVar("T")
+
+
+def quotas_of(settings: "StateLimits", state: RouteInfoManager) -> Quotas:
+    """The bounds on what ``state`` may take."""
+    return Quotas(
+        {
+            limits.STATE: lambda: settings.max_state_bytes,
+            limits.KV: lambda: settings.max_kv_bytes,
+            limits.NAMESPACE: lambda: settings.max_kv_namespace_bytes,
+            limits.BROKER: lambda: settings.max_broker_bytes,
+        },
+        state.needs,
+    )
+
+
+def within(quotas: Quotas, command: Command, act: Callable[[], "T | Future[T]"]) -> "T | Future[T]":
+    """What ``act``, which applies or proposes ``command``, gives. Room for it is taken until then. Raises LimitError, without
+    having called ``act``."""
+    grant = quotas.grant(command)
+    try:
+        outcome = act()
+    except BaseException:
+        grant.release()
+        raise
+    if isinstance(outcome, Future):
+        outcome.add_done_callback(lambda future: grant.release())
+    else:
+        grant.release()
+    return outcome
+
+
+class StateLimits(Protocol):
+    """The settings that bound the state."""
+
+    max_state_bytes: int
+    max_kv_bytes: int
+    max_kv_namespace_bytes: int
+    max_broker_bytes: int
+
+
 class NameService(Protocol):
     """The state of the name service and the only ways to change it."""
 
@@ -86,6 +129,8 @@ class NameService(Protocol):
     """``ap`` or ``cp``."""
     state: RouteInfoManager
     """Applied state. Read it in the same loop turn in which ``barrier`` completed, never write to it."""
+    quotas: Quotas
+    """What ``propose`` and ``register`` take: beyond it they raise LimitError, and nothing was proposed or applied."""
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> "Freshness | Future[Freshness]":
         """Wait until ``state`` is fresh enough. ``level`` None: the configured default. ``max_staleness_ms`` bounds the age of a

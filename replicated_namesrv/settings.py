@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.wire.properties import load_properties
+from replicated_namesrv.wire.properties import dump_properties, load_properties, store_properties
 
 NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
 Value = str | int | bool
@@ -230,6 +230,14 @@ class Settings:
     )
     frame_timeout_millis: int = setting(30_000, OWN, "A connection whose frame takes longer to arrive is closed.")
     max_inflated_body_bytes: int = setting(67_108_864, OWN, "A compressed registration that inflates to more is refused.")
+    max_state_bytes: int = setting(
+        1_073_741_824, OWN, "Bytes of all that is registered and stored; what would add more is refused."
+    )
+    max_kv_bytes: int = setting(268_435_456, OWN, "Bytes of the KV config; a put that would add more is refused.")
+    max_kv_namespace_bytes: int = setting(134_217_728, OWN, "The same for one namespace of the KV config.")
+    max_broker_bytes: int = setting(
+        33_554_432, OWN, "Bytes that one broker name may announce, topics of earlier registrations included; then refused."
+    )
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)
     extra: dict[str, str] = field(default_factory=dict, repr=False)
@@ -298,15 +306,17 @@ class Settings:
 
         Passwords are left out.
         """
-        return self._lines(row for row in ROWS.values() if not row.secret)
+        return dump_properties(self._shown(row for row in ROWS.values() if not row.secret))
 
     def file_text(self) -> str:
-        """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there."""
-        return self._lines(row for row in ROWS.values() if not row.secret or self._is_in_file(row))
+        """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there. It is
+        escaped, so that reading it gives the same settings."""
+        shown = self._shown(row for row in ROWS.values() if not row.secret or self._is_in_file(row))
+        return store_properties(shown).decode("ascii")
 
-    def _lines(self, rows: "Iterable[Row]") -> str:
+    def _shown(self, rows: "Iterable[Row]") -> dict[str, str]:
         known = {row.name: row.show(self.get(row)) for row in rows if row.group != NETTY_CLIENT or self._is_in_file(row)}
-        return "".join(f"{key}={value}\n" for key, value in sorted({**self.extra, **known}.items()))
+        return dict(sorted({**self.extra, **known}.items()))
 
     def _is_in_file(self, row: "Row") -> bool:
         return self.origins.get(row.attribute) == f"file {self.config_store_path}"
@@ -505,6 +515,10 @@ _AT_LEAST = {
     "max_held_bytes": 33_554_432,
     "frame_timeout_millis": 100,
     "max_inflated_body_bytes": 1024,
+    "max_state_bytes": 65_536,
+    "max_kv_bytes": 65_536,
+    "max_kv_namespace_bytes": 65_536,
+    "max_broker_bytes": 65_536,
 }
 
 
@@ -529,7 +543,9 @@ def check(settings: Settings) -> None:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in ("bind_address", "listen_port"):
         source = settings.origins.get(rival)
-        if source is not None and source == settings.origins.get("listen"):
+        # A file that a run-time change wrote has all settings: one that is at its default says nothing.
+        is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default
+        if is_said and source is not None and source == settings.origins.get("listen"):
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
             raise SettingError(f"{both}: both say where to listen; leave one out")
     admin, listen = settings.admin_address, settings.listen_address

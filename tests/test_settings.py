@@ -1,8 +1,11 @@
 """Settings: precedence, what stops a start, what only warns."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.settings import ROWS, Settings, camel_case, load_settings
@@ -125,3 +128,33 @@ def test_the_variable_for_operators_is_no_setting() -> None:
     assert load_settings(environment={"NAMESRV_ADMIN": "127.0.0.1:9886;127.0.0.1:9887"}).mode == "ap"
     with pytest.raises(SettingError, match="NAMESRV_ADMIN_LISTN"):
         load_settings(environment={"NAMESRV_ADMIN_LISTN": "127.0.0.1:9886"})
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=30), st.text("\\ \t\n\r\u00e4=#:\U0001f600", max_size=9))
+def test_the_file_that_a_change_writes_gives_the_same_settings(value: str, other: str) -> None:
+    """A line break in a value must not become a line of the file, nor a backslash go."""
+    settings = load_settings(environment={})
+    settings.extra["other key"] = other
+    settings.update({"nameServerAddresses": value, "unitNameServerAddresses": other, "waitSecondsForService": "7"})
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "namesrv.properties"
+        file.write_bytes(settings.file_text().encode())
+        again = load_settings(str(file), environment={})
+        assert again.extra == settings.extra
+        for row in ROWS.values():
+            if row.name not in ("configStorePath", "kvConfigPath"):
+                assert again.get(row) == settings.get(row), row.name
+        assert again.file_text().replace(str(file), "") == settings.file_text().replace(settings.config_store_path, "")
+
+
+def test_a_file_rewritten_by_a_change_can_be_read_again_whatever_it_said_about_listening(tmp_path: Path) -> None:
+    """It then has every setting, and those that say where to listen must not contradict each other."""
+    for number, line in enumerate(("listen=127.0.0.1:9877", "listenPort=9878", "bindAddress=127.0.0.1\nlistenPort=9879")):
+        file = tmp_path / str(number)
+        file.write_text(line)
+        settings = load_settings(str(file), environment={})
+        settings.update({"waitSecondsForService": "7"})
+        file.write_text(settings.file_text())
+        again = load_settings(str(file), environment={})
+        assert again.listen_address == settings.listen_address
+        assert again.wait_seconds_for_service == 7

@@ -20,7 +20,15 @@ from replicated_namesrv.admin.metrics import EXPOSITION, Exposition
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
-from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StaleReadError, StorageError, UnavailableError
+from replicated_namesrv.errors import (
+    BodyError,
+    LimitError,
+    NamesrvError,
+    SettingError,
+    StaleReadError,
+    StorageError,
+    UnavailableError,
+)
 from replicated_namesrv.server.queries import BadConsistencyError
 
 log = logging.getLogger(__name__)
@@ -51,6 +59,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return json_error(412, str(error), "allow more, or ask another node")
     except StorageError as error:
         return json_error(507, str(error), "make room or correct the rights, then repeat")
+    except LimitError as error:
+        return json_error(413, str(error), "docs/limits.md says what the limits are for")
     except NamesrvError as error:
         if error.definite:
             return json_error(500, str(error), "see the log of the node")

@@ -66,6 +66,8 @@ METRICS: dict[str, Declared] = {
     "clusters": Declared(GAUGE, "Broker clusters."),
     "topics": Declared(GAUGE, "Topics with a route."),
     "kv_entries": Declared(GAUGE, "Entries of the KV config, over all namespaces."),
+    "bounded_bytes": Declared(GAUGE, "Bytes that the state takes, by the setting that bounds them.", ("limit",)),
+    "bounded_bytes_limit": Declared(GAUGE, "The most they may be.", ("limit",)),
     "revision": Declared(GAUGE, "Revision of the state; moves with every change."),
     "brokers_expired": Declared(COUNTER, "Brokers dropped because they were not heard within their time-out."),
     "brokers_lost": Declared(COUNTER, "Brokers dropped because their connection ended."),
@@ -183,7 +185,7 @@ class NodeCollector:
         yield _single("route_cache_evictions", metrics.answer_cache_evictions)
         yield _by_label("pushes", metrics.pushes)
         yield _by_label("unexpected_errors", metrics.unexpected_errors)
-        yield _by_label("limits_hit", metrics.limits_hit)
+        yield _by_label("limits_hit", {**metrics.limits_hit, **self._context.service.quotas.refused})
 
     def _connections(self) -> Iterator[Metric]:
         metrics = self._context.remoting.metrics
@@ -205,6 +207,9 @@ class NodeCollector:
         yield _single("clusters", len({registration.cluster_name for registration in registrations}))
         yield _single("topics", len(state.topic_revisions))
         yield _single("kv_entries", sum(map(len, state.kv_table().values())))
+        quotas = service.quotas
+        yield _by_label("bounded_bytes", quotas.used(state.sizes))
+        yield _by_label("bounded_bytes_limit", {bound: limit() for bound, limit in quotas.limits.items()})
         yield _single("revision", state.revision)
         yield _single("brokers_expired", service.expired_count)
         yield _single("brokers_lost", service.lost_count)

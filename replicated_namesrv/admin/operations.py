@@ -12,6 +12,9 @@ from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.admin.views import fresh_state
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes import backup as backups
+from replicated_namesrv.routes.encoding import RouteFormatError
+from replicated_namesrv.routes.snapshot import SnapshotReader
+from replicated_namesrv.routes.state import RouteInfoManager
 
 RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
@@ -43,13 +46,39 @@ async def backup(request: web.Request) -> web.StreamResponse:
 
 
 async def restore(request: web.Request) -> web.Response:
-    """``POST /v1/restore``: the body, a file of ``/v1/backup``, becomes the state of a fresh cluster."""
+    """``POST /v1/restore``: the body, a file of ``/v1/backup``, becomes the state of a fresh cluster.
+
+    Nothing is proposed before all of it was read and checked. What is proposed is the state that was read, written anew: lines of
+    an earlier version, which have no bound, do not reach the log.
+    """
     service = request.app[CONTEXT].service
-    result = await service.restore(_snapshot_in(request))
+    if service.mode == "ap":
+        await service.restore(_lines_of(RouteInfoManager()))  # which refuses
+    state = await _state_in(request)
+    service.quotas.check_whole(state.sizes)
+    result = await service.restore(_lines_of(state))
     if result.code:
         remedy = "form a new cluster with empty data directories, or bring back its KV config alone: namesrv kv import FILE"
         return json_error(409, result.remark or "refused", remedy)
     return json_response({"changed": True, "revision": service.state.revision})
+
+
+async def _state_in(request: web.Request) -> RouteInfoManager:
+    """The state in the body. Raises BodyError."""
+    reader, state = SnapshotReader(), RouteInfoManager()
+    try:
+        async for part in _snapshot_in(request):
+            reader.feed(part)
+            await asyncio.sleep(0)
+        state.adopt(reader)
+    except RouteFormatError as error:
+        raise BodyError(f"the backup cannot be read: {error}") from None
+    return state
+
+
+async def _lines_of(state: RouteInfoManager) -> AsyncIterator[bytes]:
+    for part in state.snapshot():
+        yield part
 
 
 async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:

@@ -126,6 +126,6 @@ def _report(as_json: bool, facts: dict[str, Any], verb: str) -> None:
         print_json(facts)
     else:
         print(
-            f"{facts['file']} {verb} holds revision {facts['revision']} of {facts['clusterId']} (mode={facts['mode']}), "
-            f"told by {facts['nodeId']}, {facts['bytes']} bytes"
+            f"{facts['file']} {verb} holds revision {facts['revision']} of {facts.get('clusterId', '?')} "
+            f"(mode={facts.get('mode', '?')}), told by {facts.get('nodeId', '?')}, {facts['bytes']} bytes"
         )

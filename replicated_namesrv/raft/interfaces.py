@@ -75,7 +75,8 @@ class Restoration(Protocol):
     """A state being built beside the current one."""
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next chunk, exactly as ``StateMachine.snapshot`` yielded it. At most a few milliseconds."""
+        """Take the next chunk as ``StateMachine.snapshot`` yielded it; one of more than 1 MiB comes in parts. At most a few
+        milliseconds."""
 
     def finish(self) -> None:
         """Replace the current state by the one that was fed, at once. Not called if the installation is given up."""

@@ -1,7 +1,11 @@
-"""Snapshot files: written aside, synced, renamed, the last two kept.
+"""Snapshot files: written aside, synced, read back, renamed, the last two kept.
 
 A file is a header, blocks of ``length u32, checksum u32, bytes`` and an empty block whose checksum covers all before it. The
 first block is the metadata (JSON), the others are the chunks of the state machine. Files travel to other nodes as they are.
+
+A block that is written has at most ``BLOCK_BYTES_MAX`` bytes: a longer chunk becomes several. Earlier versions wrote a block for
+each chunk, however long. So the reader takes blocks of any length that the file can hold; it checks a block before it gives out
+its first byte, and gives it out in parts of ``BLOCK_BYTES_MAX``. No length makes it hold more than one part.
 """
 
 import json
@@ -16,7 +20,9 @@ HEADER = struct.Struct("<8sI")
 BLOCK = struct.Struct("<II")
 MAGIC = b"RAFTSNAP"
 VERSION = 1
-BLOCK_BYTES_MAX = 64 << 20
+BLOCK_BYTES_MAX = 1 << 20
+METADATA_BYTES_MAX = 64 << 20
+"""Of the first block, which is held as a whole: sessions with every number that may be open take a few hundred KiB a node."""
 PREFIX = "snapshot-"
 WRITING = "snapshot.writing"
 RECEIVING = "snapshot.receiving"
@@ -69,16 +75,20 @@ class Writer:
         self.checksum, self.size = 0, 0
         storage.remove(WRITING)
         self._append(HEADER.pack(MAGIC, VERSION))
-        self.write(metadata.encode())
+        self._block(metadata.encode())
 
     def _append(self, data: bytes) -> None:
         self._storage.append(WRITING, data)
         self.checksum = crc32(data, self.checksum)
         self.size += len(data)
 
+    def _block(self, data: bytes) -> None:
+        self._append(BLOCK.pack(len(data), crc32(data)) + data)
+
     def write(self, chunk: bytes) -> None:
-        if chunk:
-            self._append(BLOCK.pack(len(chunk), crc32(chunk)) + chunk)
+        """Append a chunk of the state machine."""
+        for start in range(0, len(chunk), BLOCK_BYTES_MAX):
+            self._block(chunk[start : start + BLOCK_BYTES_MAX])
 
     def finish(self) -> None:
         self._storage.append(WRITING, BLOCK.pack(0, self.checksum))
@@ -86,41 +96,66 @@ class Writer:
 
 
 class Reader:
-    """Reads a snapshot file block by block, checking each; ValueError names the offset of what is damaged."""
+    """Reads a snapshot file part by part, checking each block; ValueError names the offset of what is damaged."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
+        self._file_bytes = storage.size(name)
         header = storage.read(name, 0, HEADER.size)
         if len(header) < HEADER.size or header[:8] != MAGIC:
             raise ValueError("offset 0: no snapshot header")
         if (version := HEADER.unpack(header)[1]) != VERSION:
             raise ValueError(f"offset 8: format version {version}, this program reads {VERSION}")
         self.offset, self.checksum = HEADER.size, crc32(header)
-        metadata = self.next()
+        self._left = 0
+        """Bytes of a checked block that are yet to be given out."""
+        self._held = b""
+        """These bytes, if they are one part: they have been read for the check."""
+        metadata = self.next(METADATA_BYTES_MAX)
         if metadata is None:
             raise ValueError(f"offset {self.offset}: no metadata")
+        if self._left:
+            raise ValueError(f"offset {HEADER.size}: metadata of {len(metadata) + self._left} bytes")
         self.metadata = Metadata.decode(metadata)
 
-    def next(self) -> bytes | None:
-        """The next chunk; None after the last, when the whole has been checked."""
+    def next(self, bytes_max: int = BLOCK_BYTES_MAX) -> bytes | None:
+        """The next block, or its next part of ``bytes_max``; None after the last, when the whole has been checked."""
+        if not self._left and not self._open_block():
+            return None
+        part, self._held = self._held, b""
+        if not part:
+            part = self._storage.read(self._name, self.offset, min(self._left, bytes_max))
+        if not part:
+            raise ValueError(f"offset {self.offset}: the file ends in the middle")
+        self.offset += len(part)
+        self._left -= len(part)
+        return part
+
+    def _open_block(self) -> bool:
+        """Check the block that begins at ``offset`` and step behind its head. False: it is the end of the file."""
         head = self._storage.read(self._name, self.offset, BLOCK.size)
         if len(head) < BLOCK.size:
             raise ValueError(f"offset {self.offset}: the file ends in the middle")
         length, checksum = BLOCK.unpack(head)
+        start = self.offset + BLOCK.size
         if length == 0:
-            if checksum != self.checksum or self._storage.size(self._name) != self.offset + BLOCK.size:
+            if checksum != self.checksum or self._file_bytes != start:
                 raise ValueError(f"offset {self.offset}: the checksum of the whole does not match")
-            return None
-        if length > BLOCK_BYTES_MAX:
-            raise ValueError(f"offset {self.offset}: a block of {length} bytes")
-        chunk = self._storage.read(self._name, self.offset + BLOCK.size, length)
-        if len(chunk) < length or crc32(chunk) != checksum:
+            return False
+        if start + length > self._file_bytes:
+            raise ValueError(f"offset {self.offset}: the file ends in a block of {length} bytes")
+        part, found, total = b"", 0, crc32(head, self.checksum)
+        for position in range(start, start + length, BLOCK_BYTES_MAX):
+            part = self._storage.read(self._name, position, min(BLOCK_BYTES_MAX, start + length - position))
+            found, total = crc32(part, found), crc32(part, total)
+        if found != checksum:
             raise ValueError(f"offset {self.offset}: damaged block of {length} bytes")
-        self.checksum = crc32(chunk, crc32(head, self.checksum))
-        self.offset += BLOCK.size + length
-        return chunk
+        self.checksum, self.offset, self._left = total, start, length
+        self._held = part if len(part) == length else b""
+        return True
 
     def chunks(self) -> Iterator[bytes]:
+        """All that is left."""
         while (chunk := self.next()) is not None:
             yield chunk
 
@@ -141,19 +176,21 @@ class SnapshotStore:
         """Complete files, oldest first."""
         return [n for n in self._storage.list_names() if n.startswith(PREFIX)]
 
-    def open_newest(self) -> tuple[Snapshot, list[bytes]] | None:
-        """The newest readable snapshot and its chunks. Without any readable one though there are files: CorruptionError."""
+    def open_newest(self) -> tuple[Snapshot, Iterator[bytes]] | None:
+        """The newest snapshot that can be read to its end, and its chunks, read once more as they are taken. Without any readable
+        one though there are files: CorruptionError."""
         names = self.names()
         for name in reversed(names):
             try:
                 reader = Reader(self._storage, name)
-                chunks = list(reader.chunks())
+                for _ in reader.chunks():
+                    pass
             except ValueError as error:
                 self.skipped.append(f"{name}: {error}")
                 self._damaged.append(name)
                 continue
             self.current = Snapshot(name, reader.offset + BLOCK.size, reader.checksum, reader.metadata)
-            return self.current, chunks
+            return self.current, Reader(self._storage, name).chunks()
         if names:
             raise CorruptionError(
                 f"no snapshot is readable ({'; '.join(self.skipped)}); move the data directory away and start again: "

@@ -46,6 +46,7 @@ def status_of(node: "RaftNode") -> dict[str, object]:
         "snapshot_index": node.snapshots.current.last_index if node.snapshots.current else 0,
         "snapshot_bytes": node.snapshots.current.size if node.snapshots.current else 0,
         "snapshots_taken": node.taking.taken,
+        "snapshot_problem": node.taking.problem,
         "snapshots_installed": node.receiving.installed,
         "snapshot_running": node.taking.running,
         "pending_proposals": node.proposals.count,

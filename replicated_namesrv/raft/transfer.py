@@ -1,7 +1,9 @@
 """Snapshots in motion: taking one of our own state, and receiving the leader's, each in small steps between other work.
 
-Taking: the state machine yields the state as of one index; each tick writes one chunk aside, then the file is synced, renamed,
-the directory synced, and only then PySyncObj may drop the log that it replaces.
+Taking: the state machine yields the state as of one index; each tick writes one chunk aside, then the file is synced and read
+back, a block each tick. If that gives what was written, the file is renamed and the directory synced. Only then PySyncObj may
+drop the log that it replaces, and older snapshots are deleted. If it does not, the file is deleted, and another snapshot is
+tried after a while: the node goes on with a longer log.
 
 Receiving: chunks are appended to a file aside; after a reconnection the transfer goes on where it was. The complete file is
 synced, a second state is built from it chunk by chunk while the old one stays in use, the file is renamed and the directory
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 from replicated_namesrv.raft.interfaces import Restoration
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import AppendReply, SnapshotAck, SnapshotChunk
-from replicated_namesrv.raft.snapshots import RECEIVING, WRITING, Metadata, Reader, Snapshot, Writer
+from replicated_namesrv.raft.snapshots import BLOCK, RECEIVING, WRITING, Metadata, Reader, Snapshot, Writer
 
 if TYPE_CHECKING:
     from replicated_namesrv.raft.node import RaftNode
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 RECEIVED_SYNCS_MAX = 2
 """Syncs of received snapshots under way, those of transfers given up included. Another transfer waits for them: on a disk that
 does not answer they would pile up."""
+RETRY_SECONDS = 30.0
+"""After a snapshot that could not be read back: another one costs as much."""
 
 
 class SnapshotTaking:
@@ -32,9 +36,14 @@ class SnapshotTaking:
         self._node = node
         self._writer: Writer | None = None
         self._chunks: Iterator[bytes] | None = None
+        self._reader: Reader | None = None
+        """Reads back what was written and synced."""
         self._snapshot: Snapshot | None = None
         self._done: int | None = None
+        self._not_before = 0.0
         self.taken = 0
+        self.problem: str | None = None
+        """Why the last snapshot could not be read back; None: it could."""
 
     @property
     def running(self) -> bool:
@@ -42,11 +51,13 @@ class SnapshotTaking:
 
     @property
     def wants_tick(self) -> bool:
-        return self._chunks is not None or self._done is not None
+        return self._chunks is not None or self._reader is not None or self._done is not None
 
     def begin(self, previous: Entry, last: Entry) -> None:
         """The state is exactly that after applying ``last``."""
         node = self._node
+        if node.environment.now() < self._not_before:
+            return
         metadata = Metadata(
             node.cluster_id, (previous[1], previous[2]), (last[1], last[2]), dict(node.membership.voters), node.sessions.dump()
         )
@@ -54,21 +65,48 @@ class SnapshotTaking:
         self._chunks = node.state_machine.snapshot()
 
     def tick(self) -> None:
-        if self._chunks is None or self._writer is None:
-            return
-        chunk = next(self._chunks, None)
-        if chunk is not None:
-            self._writer.write(chunk)
-            return
-        self._chunks = None
-        self._writer.finish()
-        self._node.request_sync([WRITING], False, self._written)
+        """Write one chunk, or read one back."""
+        if self._chunks is not None and self._writer is not None:
+            chunk = next(self._chunks, None)
+            if chunk is not None:
+                self._writer.write(chunk)
+                return
+            self._chunks = None
+            self._writer.finish()
+            self._node.request_sync([WRITING], False, self._written)
+        elif self._reader is not None:
+            self._read_back(self._reader)
 
     def _written(self) -> None:
+        try:
+            self._reader = Reader(self._node.storage, WRITING)
+        except (ValueError, OSError) as error:
+            self._give_up(error)
+
+    def _read_back(self, reader: Reader) -> None:
         assert self._writer is not None
         writer = self._writer
+        try:
+            if reader.next() is not None:
+                return
+            if (reader.metadata, reader.checksum, reader.offset + BLOCK.size) != (writer.metadata, writer.checksum, writer.size):
+                raise ValueError("it is whole, but not what was written")
+        except (ValueError, OSError) as error:
+            self._give_up(error)
+            return
+        self._reader = None
+        self.problem = None
         self._snapshot = self._node.snapshots.publish(WRITING, writer.size, writer.checksum, writer.metadata)
         self._node.request_sync([], True, self._named)
+
+    def _give_up(self, error: Exception) -> None:
+        node = self._node
+        node.counters["unreadable_snapshots"] += 1
+        self.problem = f"a snapshot could not be read back after it was written: {error}; the log before it is kept"
+        node.note(self.problem)
+        node.storage.remove(WRITING)
+        self._writer = self._reader = None
+        self._not_before = node.environment.now() + RETRY_SECONDS
 
     def _named(self) -> None:
         assert self._snapshot is not None

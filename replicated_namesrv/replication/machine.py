@@ -29,7 +29,7 @@ from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterB
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.history import EXPIRED, LOST, RESTORED, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
-from replicated_namesrv.routes.snapshot import SnapshotReader
+from replicated_namesrv.routes.snapshot import SnapshotReader, in_parts
 from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
 
 ENVELOPE_FORMAT = 1
@@ -278,7 +278,7 @@ class RouteStateMachine:
         own, routes = self._own(), self.state.snapshot()
 
         def lines() -> Iterator[bytes]:
-            yield own
+            yield from in_parts(own)
             yield from routes
 
         return lines()
@@ -339,7 +339,7 @@ class Restoring:
             own, newline, rest = self._own.partition(b"\n")
             if not newline:
                 return
-            self._own, self._reader, chunk = own, SnapshotReader(), rest
+            self._own, self._reader, chunk = own, SnapshotReader(trusted=True), rest
         if chunk:
             self._reader.feed(chunk)
 

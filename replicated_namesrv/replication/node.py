@@ -37,7 +37,7 @@ from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel
+from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel, quotas_of, within
 from replicated_namesrv.settings import ROWS, Settings
 
 log = logging.getLogger(__name__)
@@ -97,6 +97,7 @@ class ReplicatedNode(Observer):
         self._settings = settings
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
+        self.quotas = quotas_of(settings, self.state)
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         config = RaftConfig(
             proposal_timeout_ms=budget_ms,
@@ -389,8 +390,8 @@ class ReplicatedNode(Observer):
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
         """See NameService."""
         if isinstance(command, UnregisterBrokers):
-            return self.registrations.unregister(command, connection)
-        return self.registrations.keep(self._plain(command))
+            return within(self.quotas, command, lambda: self.registrations.unregister(command, connection))
+        return within(self.quotas, command, lambda: self.registrations.keep(self._plain(command)))
 
     async def _plain(self, command: Command) -> Result:
         return (await self._propose(encode_plain(command, self.signs.leader_time_ms))).result
@@ -407,7 +408,7 @@ class ReplicatedNode(Observer):
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """See NameService: a renewal if it changes nothing, else through the log."""
-        return self.registrations.register(registration, connection)
+        return within(self.quotas, registration, lambda: self.registrations.register(registration, connection))
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
@@ -442,6 +443,7 @@ class ReplicatedNode(Observer):
         """See NameService: replicated keys through the log, for all nodes; the others here, into the file."""
         if not self._settings.black_list.isdisjoint(values):
             return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
+        self.quotas.check_settings(values)
         return self.registrations.keep(self._update_config(dict(values)))
 
     async def _update_config(self, values: dict[str, str]) -> Result:

@@ -48,32 +48,39 @@ class BackupReader:
     def __init__(self) -> None:
         self.head: Head | None = None
         self._checksum, self._size = sha256(), 0
-        self._rest = b""
-        """Bytes that may yet turn out to be the end."""
+        self._rest = bytearray()
+        """Bytes that may yet turn out to be the end: no line ends in them but at their last byte."""
 
     def feed(self, data: bytes) -> bytes:
         """Bytes of the snapshot that are now known to be that. Raises BackupError."""
-        self._rest += data
         if self.head is None:
-            line, newline, rest = self._rest.partition(b"\n")
+            self._rest += data
+            line, newline, rest = bytes(self._rest).partition(b"\n")
+            if len(line) > HEAD_BYTES_MAX:
+                raise BackupError(f"this is no backup: the first line has more than {HEAD_BYTES_MAX} bytes")
             if not newline:
-                if len(line) > HEAD_BYTES_MAX:
-                    raise BackupError("this is no backup: the first line does not end")
                 return b""
             self.head = _head(line)
             self._count(line + newline)
-            self._rest = rest
-        cut = self._rest.rfind(b"\n", 0, max(0, len(self._rest) - 1)) + 1  # the last line waits: it may be the end
-        ready, self._rest = self._rest[:cut], self._rest[cut:]
+            self._rest, data = bytearray(), rest
+        if not data:
+            return b""
+        # The last line waits: it may be the end.
+        cut = data.rfind(b"\n", 0, len(data) - 1) + 1
+        if not cut and not self._rest.endswith(b"\n"):
+            self._rest += data
+            return b""
+        ready = bytes(self._rest) + data[:cut]
+        self._rest = bytearray(data[cut:])
         self._count(ready)
         return ready
 
     def finish(self) -> Head:
         """To be called after the last byte. Raises BackupError if the file is cut off or damaged."""
         try:
-            end = json.loads(self._rest)
+            end = json.loads(bytes(self._rest))
             told = end["bytes"], end["sha256"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise BackupError("the backup is cut off: its last line is missing") from None
         if self.head is None or not self._rest.endswith(b"\n") or told != (self._size, self._checksum.hexdigest()):
             raise BackupError("the backup is damaged: its checksum does not match")
@@ -87,10 +94,10 @@ class BackupReader:
 def _head(line: bytes) -> Head:
     try:
         fields = json.loads(line)
-        if fields["format"] != FORMAT:
+        if fields["format"] != FORMAT or type(fields["version"]) is not int or type(fields["revision"]) is not int:
             raise ValueError(fields["format"])
-        version, revision = fields["version"], int(fields["revision"])
-    except (ValueError, KeyError, TypeError):
+        version, revision = fields["version"], fields["revision"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise BackupError("this is no backup of 'namesrv backup'") from None
     if version != VERSION:
         raise BackupError(f"the backup has format version {version}, this program reads {VERSION}: use the one that made it")

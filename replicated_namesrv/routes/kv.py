@@ -1,6 +1,7 @@
 """KV config (``KVConfigManager.java``): namespace -> key -> value, of which order topics are the one practical use.
 
-A namespace that was emptied stays known, and a value of None is stored but read as "not found": both show in answers.
+A namespace that was emptied stays known, and a value of None is stored but read as "not found": both show in answers. What is
+stored is told to ``Tables.sizes``.
 """
 
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
@@ -15,8 +16,12 @@ def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
     entries = tables.kv.get(command.namespace)
     if entries is None:
         entries = tables.kv[command.namespace] = {}
-    elif command.key in entries and entries[command.key] == command.value:
-        return Result()
+        tables.sizes.namespace(command.namespace)
+    elif command.key in entries:
+        if entries[command.key] == command.value:
+            return Result()
+        tables.sizes.entry(command.namespace, command.key, entries[command.key], -1)
+    tables.sizes.entry(command.namespace, command.key, command.value, 1)
     entries[command.key] = command.value
     _moved(tables, command.namespace, command.key)
     return Result()
@@ -26,7 +31,7 @@ def delete_kv_config(tables: Tables, command: DeleteKVConfig) -> Result:
     """Code 102: not finding the key is no error."""
     entries = tables.kv.get(command.namespace)
     if entries is not None and command.key in entries:
-        del entries[command.key]
+        tables.sizes.entry(command.namespace, command.key, entries.pop(command.key), -1)
         _moved(tables, command.namespace, command.key)
     return Result()
 

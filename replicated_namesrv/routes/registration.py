@@ -136,8 +136,7 @@ def _enter_group(tables: Tables, command: RegisterBroker) -> tuple[BrokerGroup, 
     tables.list_in_cluster(command.cluster_name, group)
     enable_acting_master = bool(command.enable_acting_master)
     if group.enable_acting_master != enable_acting_master or group.zone_name != command.zone_name:
-        group.enable_acting_master, group.zone_name = enable_acting_master, command.zone_name
-        tables.touch_routes(group)
+        tables.describe_group(group, enable_acting_master, command.zone_name)
     return group, is_new
 
 

@@ -2,14 +2,15 @@
 
 Taking the view costs a copy of the small tables and of references, and marks each group's topics as shared: a change then
 copies that one group's dictionary first (``BrokerGroup.own``). So the lines can be produced a few at a time, over seconds, while
-commands go on being applied. Topics are numbered once and referred to by number; a line holds at most SLICE entries, which
-takes a few milliseconds to write or to read.
+commands go on being applied. Topics are numbered once and referred to by number. A line holds at most SLICE entries, and no more
+than SLICE_CHARACTERS of text unless one entry alone has more, so it takes a few milliseconds to write or to read. What is given
+out at a time has at most PART_BYTES_MAX.
 
 Everything an answer, a digest or a later command may depend on is kept, with its order where that shows. Hence restoring and
 taking a snapshot again gives the same bytes, and a node that was restored goes on exactly as one that was not.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
@@ -24,12 +25,17 @@ from replicated_namesrv.routes.encoding import (
     number_queue_datas,
     queue_datas_of,
 )
+from replicated_namesrv.routes.snapshot_checks import SnapshotChecks
 from replicated_namesrv.routes.tables import BrokerGroup, Registration, RouteSettings, Tables
 
 SNAPSHOT_FORMAT = 1
 SLICE = 5_000
+SLICE_CHARACTERS = 64 << 10
+"""Escaped, a character takes 12 bytes at most."""
+PART_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX = 1 << 30
+"""Of a line that is read. Earlier versions wrote lines of any length, so all that a machine can well hold is taken."""
 T = TypeVar("T")
-K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -49,7 +55,7 @@ def snapshot(tables: Tables) -> Iterator[bytes]:
     lines = chain(
         [["head", *header]],
         _topic_lines(dict(tables.topic_revisions), groups),
-        [["clusters", [[cluster, list(names)] for cluster, names in tables.cluster_names.items()]]],
+        _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}),
         _live_lines(list(tables.live.values())),
         _mapping_lines(dict(tables.mappings)),
         _kv_lines({namespace: dict(entries) for namespace, entries in tables.kv.items()}),
@@ -61,23 +67,41 @@ def _encoded(lines: Iterable[list[Any]]) -> Iterator[bytes]:
     count = 0
     for line in lines:
         count += 1
-        yield dump(line) + b"\n"
+        yield from in_parts(dump(line) + b"\n")
     yield dump(["end", count]) + b"\n"
 
 
-def _slices(values: Iterable[T]) -> Iterator[list[T]]:
+def in_parts(line: bytes) -> Iterator[bytes]:
+    """``line``, cut so that no part has more than PART_BYTES_MAX."""
+    return (line[start : start + PART_BYTES_MAX] for start in range(0, len(line), PART_BYTES_MAX))
+
+
+def _slices(values: Iterable[T], characters: Callable[[T], int] | None = None) -> Iterator[list[T]]:
+    """Cut ``values``, of which each holds about so many characters of text; None: only few."""
     iterator = iter(values)
     while part := list(islice(iterator, SLICE)):
-        yield part
+        lengths = [] if characters is None else list(map(characters, part))
+        if sum(lengths) <= SLICE_CHARACTERS:
+            yield part
+            continue
+        start = size = 0
+        for position, length in enumerate(lengths):
+            if size + length > SLICE_CHARACTERS and position > start:
+                yield part[start:position]
+                start, size = position, 0
+            size += length
+        yield part[start:]
 
 
-def _item_slices(table: Mapping[K, V]) -> Iterator[tuple[list[K], list[V]]]:
+def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None = None) -> Iterator[tuple[list[str], list[V]]]:
     """Keys and values apart: pairs would be objects enough to set off the garbage collector, which then visits all state."""
-    return zip(_slices(table.keys()), _slices(table.values()), strict=True)
+    values = iter(table.values())
+    for names in _slices(table, characters):
+        yield names, list(islice(values, len(names)))
 
 
 def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iterator[list[Any]]:
-    for names, values in _item_slices(revisions):
+    for names, values in _item_slices(revisions, len):
         yield ["topics", names, values]
     numbers = {topic: number for number, topic in enumerate(revisions)}
     for head, topics in groups:
@@ -87,66 +111,106 @@ def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iter
             yield ["queues", list(map(numbers.__getitem__, names)), table, queue_numbers]
 
 
+def _cluster_lines(clusters: Mapping[str, list[str]]) -> Iterator[list[Any]]:
+    """A cluster is in one line with all its names: a second line of it would take the place of the first in earlier versions."""
+    if not clusters:
+        yield ["clusters", []]
+    for part in _slices(clusters.items(), lambda item: len(item[0]) + sum(map(len, item[1])) + 4 * len(item[1])):
+        yield ["clusters", [list(item) for item in part]]
+
+
 def _live_lines(registrations: list[Registration]) -> Iterator[list[Any]]:
-    for part in _slices(registrations):
+    for part in _slices(registrations, _characters_of_registration):
         yield ["live", [list(registration) for registration in part]]
+
+
+def _characters_of_registration(registration: Registration) -> int:
+    texts = (registration.cluster_name, registration.broker_addr, registration.broker_name, registration.ha_server_addr)
+    return sum(map(len, texts)) + sum(map(len, registration.filter_servers)) + 8 * len(registration.filter_servers)
+
+
+def _characters_of_mapping(item: tuple[str, TopicQueueMappingInfo]) -> int:
+    topic, info = item
+    return len(topic) + len(info.bname) + len(info.scope) + len(info.topic) + 4 * len(info.curr_id_map)
 
 
 def _mapping_lines(mappings: Mapping[str, Mapping[str, TopicQueueMappingInfo]]) -> Iterator[list[Any]]:
     for broker_name, infos in mappings.items():
-        for part in _slices(infos.items()):
+        for part in _slices(infos.items(), _characters_of_mapping):
             yield ["mappings", broker_name, [[topic, mapping_fields(info)] for topic, info in part]]
 
 
 def _kv_lines(kv: Mapping[str, Mapping[str, str | None]]) -> Iterator[list[Any]]:
     for namespace, entries in kv.items():
         yield ["namespace", namespace]
-        for part in _slices(entries.items()):
+        for part in _slices(entries.items(), lambda entry: len(entry[0]) + len(entry[1] or "")):
             yield ["kv", namespace, [list(entry) for entry in part]]
 
 
 class SnapshotReader:
     """Builds a state from the bytes of a snapshot, cut anywhere, as they come; the work per byte is even."""
 
-    def __init__(self) -> None:
+    def __init__(self, trusted: bool = False) -> None:
+        """``trusted``: nobody but this cluster's own nodes can have written it, so values are not looked at (SnapshotChecks)."""
         self._tables = Tables(RouteSettings())
+        self._checks = None if trusted else SnapshotChecks()
         self._topics: list[str] = []
         self._group: BrokerGroup | None = None
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Parts of a line whose end has not come."""
+        self._rest_bytes = 0
         self._lines = 0
         self._complete = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes. Raises RouteFormatError."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self._complete:
-                raise RouteFormatError("snapshot goes on after its end")
-            try:
-                kind, *fields = load(line)
-                if kind == "end":
-                    self._end(*fields)
-                elif (self._lines == 0) != (kind == "head"):
-                    raise RouteFormatError("snapshot does not begin with its head")
-                else:
-                    getattr(self, _READERS[kind])(*fields)
-            except (ValueError, TypeError, KeyError, IndexError) as error:
-                raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1}: {error!r}") from error
-            self._lines += 1
+        """Take the next bytes. Raises RouteFormatError, which names the line and what is wrong in it."""
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            line = data[start:end]
+            if self._rest:
+                line = b"".join([*self._rest, line])
+                self._rest, self._rest_bytes = [], 0
+            self._line(line)
+            start = end + 1
+        if start < len(data):
+            self._rest.append(data[start:])
+            self._rest_bytes += len(data) - start
+            if self._rest_bytes > LINE_BYTES_MAX:
+                raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1} has more than {LINE_BYTES_MAX} bytes")
+
+    def _line(self, line: bytes) -> None:
+        if self._complete:
+            raise RouteFormatError("snapshot goes on after its end")
+        try:
+            kind, *fields = load(line)
+            if kind == "end":
+                self._end(*fields)
+            elif (self._lines == 0) != (kind == "head"):
+                raise RouteFormatError("snapshot does not begin with its head")
+            else:
+                if self._checks is not None:
+                    self._checks.line(kind, fields)
+                getattr(self, _READERS[kind])(*fields)
+        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+            told = str(error) if type(error) is ValueError else repr(error)
+            raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1}: {told}") from error
+        self._lines += 1
 
     def finish(self) -> Tables:
         """The tables, once everything was fed. Raises RouteFormatError if something is missing."""
         if not self._complete or self._rest:
             raise RouteFormatError("snapshot is cut off")
+        if self._checks is not None and not all(self._tables.topic_queues.values()):
+            raise RouteFormatError("snapshot has topics that no broker serves")
         return self._tables
 
     def _end(self, count: int) -> None:
-        if count != self._lines:
+        if type(count) is not int or count != self._lines:
             raise RouteFormatError(f"snapshot has {self._lines} lines where it says {count}")
         self._complete = True
 
     def _head(self, version: int, revision: int, settings_revision: int, settings: dict[str, bool]) -> None:
-        if version != SNAPSHOT_FORMAT:
+        if type(version) is not int or version != SNAPSHOT_FORMAT:
             raise RouteFormatError(
                 f"snapshot format {version} is not known here, only {SNAPSHOT_FORMAT}: take a version of this software that does"
             )
@@ -161,6 +225,7 @@ class SnapshotReader:
     def _group_head(self, name: str, cluster: str, zone_name: str | None, enable_acting_master: bool, generation: int) -> None:
         group = self._tables.groups[name] = self._group = BrokerGroup(name, cluster)
         group.zone_name, group.enable_acting_master, group.generation = zone_name, enable_acting_master, generation
+        self._tables.sizes.group(group, 1)
 
     def _queues(self, numbers: list[int], table: list[list[int]], queue_numbers: list[int] | int) -> None:
         group = self._group
@@ -174,10 +239,13 @@ class SnapshotReader:
             topic = topics[number]
             group.topics[topic] = queue_data
             queues[topic][name] = queue_data
+        self._tables.sizes.topics(name, list(map(topics.__getitem__, numbers)), 1)
 
     def _clusters(self, clusters: list[tuple[str, list[str]]]) -> None:
         for cluster, names in clusters:
             self._tables.cluster_names[cluster] = dict.fromkeys(names)
+            for name in (cluster, *names):
+                self._tables.sizes.cluster(name, 1)
 
     def _live(self, registrations: list[list[Any]]) -> None:
         for fields in registrations:
@@ -185,18 +253,25 @@ class SnapshotReader:
             registration = registration._replace(
                 data_version=DataVersion(*registration.data_version), filter_servers=tuple(registration.filter_servers)
             )
+            self._tables.sizes.registration(registration, 1)
             self._tables.live[registration.cluster_name, registration.broker_addr] = registration
             self._tables.groups[registration.broker_name].members[registration.broker_id] = registration
 
     def _mappings(self, broker_name: str, infos: list[tuple[str, list[Any]]]) -> None:
         of_name = self._tables.mappings.setdefault(broker_name, {})
-        of_name.update((topic, mapping_of(fields)) for topic, fields in infos)
+        for topic, fields in infos:
+            info = of_name[topic] = mapping_of(fields)
+            self._tables.sizes.mapping(topic, info, 1)
 
     def _namespace(self, namespace: str) -> None:
         self._tables.kv[namespace] = {}
+        self._tables.sizes.namespace(namespace)
 
     def _kv(self, namespace: str, entries: list[tuple[str, str | None]]) -> None:
-        self._tables.kv[namespace].update((key, value) for key, value in entries)
+        held, sizes = self._tables.kv[namespace], self._tables.sizes
+        for key, value in entries:
+            held[key] = value
+            sizes.entry(namespace, key, value, 1)
 
 
 _READERS = {

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from replicated_namesrv.model import QueueData
-from replicated_namesrv.routes import queries
+from replicated_namesrv.routes import limits, queries
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -31,10 +31,12 @@ from replicated_namesrv.routes.commands import (
 )
 from replicated_namesrv.routes.digest import Digester
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
+from replicated_namesrv.routes.limits import Need
 from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
+from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
 
@@ -120,6 +122,11 @@ class RouteInfoManager:
     def revision(self) -> int:
         """Number of commands so far that changed anything."""
         return self._tables.revision
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the state takes, in bytes; for reading only. A function of the state: equal states have equal sizes."""
+        return self._tables.sizes
 
     @property
     def settings(self) -> RouteSettings:
@@ -215,6 +222,11 @@ class RouteInfoManager:
         """What applying ``command`` now would answer if it would change nothing and have no effects; else None. An answer without
         an epoch is a refusal."""
         return unchanged_result(self._tables, command)
+
+    def needs(self, command: Command) -> list[Need]:
+        """What ``command`` would add to the bounds of ``limits``. Raises LimitError if a text in it is too long."""
+        limits.check_texts(self._tables, command)
+        return limits.needs(self._tables, command)
 
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""

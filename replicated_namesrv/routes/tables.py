@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
+from replicated_namesrv.routes.sizes import Sizes
 
 DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS = 120_000
 PERM_READ, PERM_WRITE = 4, 2
@@ -141,6 +142,8 @@ class Tables:
         self.kv: dict[str, dict[str, str | None]] = {}
         self.kv_revision = 0
         """Revision of the last change of ``kv`` since this process holds it."""
+        self.sizes = Sizes()
+        """Of all that is held; every change below tells it."""
         self._interned: dict[QueueData, QueueData] = {}
 
     # -- the command in progress
@@ -197,9 +200,13 @@ class Tables:
 
     def list_in_cluster(self, cluster: str, group: BrokerGroup) -> None:
         """Name the group in clusterAddrTable."""
-        names = self.cluster_names.setdefault(cluster, {})
+        if cluster not in self.cluster_names:
+            self.cluster_names[cluster] = {}
+            self.sizes.cluster(cluster, 1)
+        names = self.cluster_names[cluster]
         if group.broker_name not in names:
             names[group.broker_name] = None
+            self.sizes.cluster(group.broker_name, 1)
             self.touch(group)
 
     def unlist_from_cluster(self, cluster: str, broker_name: str) -> None:
@@ -207,22 +214,35 @@ class Tables:
         names = self.cluster_names.get(cluster)
         if names is not None and broker_name in names:
             del names[broker_name]
+            self.sizes.cluster(broker_name, -1)
             self.changed = True
             if not names:
                 del self.cluster_names[cluster]
+                self.sizes.cluster(cluster, -1)
 
     def create_group(self, broker_name: str, cluster: str) -> BrokerGroup:
         """A new, empty group."""
         group = self.groups[broker_name] = BrokerGroup(broker_name, cluster)
+        self.sizes.group(group, 1)
         self.touch(group)
         return group
+
+    def describe_group(self, group: BrokerGroup, enable_acting_master: bool, zone_name: str | None) -> None:
+        """Set what routes show of a group beside its members."""
+        self.sizes.group(group, -1)
+        group.enable_acting_master, group.zone_name = enable_acting_master, zone_name
+        self.sizes.group(group, 1)
+        self.touch_routes(group)
 
     def drop_group(self, group: BrokerGroup) -> None:
         """Remove a group without members, its queue entries and its static topic mappings."""
         self._unlink_topics(group, group.topics)
         del self.groups[group.broker_name]
+        self.sizes.group(group, -1)
         gone = self.mappings.pop(group.broker_name, None)
         if gone:
+            for topic, info in gone.items():
+                self.sizes.mapping(topic, info, -1)
             self.touch_topics(gone)
         self.changed = True
 
@@ -230,7 +250,11 @@ class Tables:
 
     def put_registration(self, group: BrokerGroup, registration: Registration) -> None:
         """Store a registration as member and as live entry."""
-        self.live[registration.cluster_name, registration.broker_addr] = registration
+        key = registration.cluster_name, registration.broker_addr
+        if key in self.live:
+            self.sizes.registration(self.live[key], -1)
+        self.sizes.registration(registration, 1)
+        self.live[key] = registration
         group.members[registration.broker_id] = registration
         self.touch(group)
 
@@ -240,6 +264,7 @@ class Tables:
         group = self.groups[registration.broker_name]
         del self.live[registration.cluster_name, registration.broker_addr]
         del group.members[registration.broker_id]
+        self.sizes.registration(registration, -1)
         self.touch_routes(group)
         return group
 
@@ -253,6 +278,7 @@ class Tables:
         """Create or replace queue entries; only those that differ may be given."""
         self.moved.append((len(entries), map(itemgetter(0), entries)))
         name, topics, interned = group.broker_name, group.own(), self._interned
+        self.sizes.topics(name, [topic for topic, _ in entries if topic not in topics], 1)
         revision, revisions, queues = self.next_revision, self.topic_revisions, self.topic_queues
         pending = group.digest_pending if group.digest_sum is not None else None
         for topic, given in entries:
@@ -282,6 +308,7 @@ class Tables:
 
     def _unlink_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         name, queues, revisions = group.broker_name, self.topic_queues, self.topic_revisions
+        self.sizes.topics(name, topics, -1)
         self.moved.append((len(topics), topics))
         revisions.update(dict.fromkeys(topics, self.next_revision))
         for topic in topics:
@@ -302,8 +329,12 @@ class Tables:
         """Store static topic mappings under the broker name inside each; ``group`` announced them."""
         changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         for topic, info in mappings.items():
-            if self.mappings.get(info.bname, {}).get(topic) != info:
+            held = self.mappings.get(info.bname, {}).get(topic)
+            if held != info:
                 changed.setdefault(info.bname, {})[topic] = info
+                self.sizes.mapping(topic, info, 1)
+                if held is not None:
+                    self.sizes.mapping(topic, held, -1)
         for broker_name, infos in changed.items():
             self.mappings[broker_name] = self.mappings.get(broker_name, {}) | infos  # a snapshot may read the old one
             self.touch_topics(infos)

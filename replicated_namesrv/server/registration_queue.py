@@ -18,7 +18,7 @@ from collections.abc import Generator
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from replicated_namesrv.errors import BodyError
+from replicated_namesrv.errors import BodyError, LimitError
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request, settle
 
@@ -148,7 +148,7 @@ class RegistrationQueue:
                     if outcome is None:
                         return
                     settle(job.done, outcome)
-                except BodyError as error:  # its traceback would hold the body, in a circle with the future
+                except (BodyError, LimitError) as error:  # its traceback would hold the body, in a circle with the future
                     job.done.set_result(Answer(error.response_code, str(error)))
                 except Exception as error:
                     job.done.set_exception(error)

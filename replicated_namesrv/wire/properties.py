@@ -2,7 +2,8 @@
 
 Read as Java's ``Properties.load(InputStream)`` reads: ISO-8859-1, ``#`` and ``!`` comments, continued lines, ``=``, ``:`` or a
 blank between key and value, backslash escapes. So text beyond ASCII comes out garbled, from us as from Java; written as
-``\\uXXXX`` it does not. Writing is RocketMQ's own way, which escapes nothing.
+``\\uXXXX`` it does not. There are two ways of writing: RocketMQ's own, which escapes nothing and is meant for people
+(``dump_properties``), and one for files, from which reading makes what was written (``store_properties``).
 """
 
 import re
@@ -18,6 +19,9 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 _BLANKS = " \t\f"
 _KEY = re.compile(r"((?:[^\\=: \t\f]|\\(?s:.))*+)[ \t\f]*+(?:[=:][ \t\f]*+)?")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|(?s:.)|$)")
+_SPECIAL = re.compile(r"[^ -\[\]-~]")
+_SPECIAL_IN_KEY = re.compile(r"[^!-9;<>-\[\]-~]")
+_LETTERS = {"\t": "t", "\n": "n", "\r": "r", "\f": "f"}
 _SIMPLE_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "": ""}
 
 
@@ -48,6 +52,26 @@ def dump_properties(properties: Mapping[str, str]) -> str:
     return "".join([f"{key}={value}\n" for key, value in properties.items()])
 
 
+def store_properties(properties: Mapping[str, str]) -> bytes:
+    """``key=value`` lines in the given order from which ``load_properties`` makes the same, escaped where that needs it."""
+    return "".join([f"{_escaped(key, True)}={_escaped(value, False)}\n" for key, value in properties.items()]).encode("ascii")
+
+
+def _escaped(text: str, is_key: bool) -> str:
+    escaped = (_SPECIAL_IN_KEY if is_key else _SPECIAL).sub(_escape, text)
+    return f"\\{escaped}" if escaped.startswith(("#", "!") if is_key else " ") else escaped
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    if character in "\\=: ":
+        return f"\\{character}"
+    if character in _LETTERS:
+        return f"\\{_LETTERS[character]}"
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
 def _logical_lines(text: str) -> list[str]:
     """Lines without comments and leading blanks, continued ones joined."""
     lines: list[str] = []
@@ -68,7 +92,11 @@ def _logical_lines(text: str) -> list[str]:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(_unescaped, text) if "\\" in text else text
+    if "\\" not in text:
+        return text
+    plain = _ESCAPE.sub(_unescaped, text)
+    # Two escapes make one character beyond the first 65,536, as in Java, whose text consists of such halves.
+    return plain if plain.isascii() else plain.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def _unescaped(match: re.Match[str]) -> str:

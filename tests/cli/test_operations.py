@@ -12,7 +12,10 @@ import pytest
 from replicated_namesrv.cli.admin import neighbours
 from replicated_namesrv.cli.status import assess
 from replicated_namesrv.node import Node
+from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
+from replicated_namesrv.routes.state import RouteInfoManager
 from tests.support.events import watching
 from tests.support.nodes import http
 from tests.support.operated import Operated, Output, operated, run
@@ -321,6 +324,32 @@ async def test_a_backup_is_restored_into_a_fresh_cluster_only(tmp_path: Path) ->
         body = b"x" * 2_000_000
         answer = await http(follower, "/v1/restore", "POST", body)
         assert answer.status in (400, 409)
+
+
+async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path: Path) -> None:
+    state = RouteInfoManager()
+    state.apply(PutKVConfig("N", "unmistakable", "v"), 1)
+    state.apply(PutKVConfig("N", "k", "v"), 2)
+    lines = b"".join(state.snapshot()).replace(b'["k","v"]', b'["k",["v"]]')
+    origin = {"revision": 2, "mode": "cp", "clusterId": "c", "nodeId": "n1"}
+    file = tmp_path / "edited"
+    file.write_bytes(b"".join(encode(origin, iter([lines]))))
+    assert (await run("backup", "--check", str(file))).code == 0, "its checksum is right"
+    async with operated(tmp_path / "new") as cluster:
+        await cluster.elected()
+        refused = await run("restore", str(file), "-a", cluster.admin)
+        assert refused.code == 1, refused
+        assert "line 4: value is ['v']: a text belongs there" in refused.err
+        for node in cluster.nodes:
+            assert isinstance(node.service, ReplicatedNode)
+            raft = node.service._raft.node
+            for index in range(raft.first_index, raft.last_index + 1):
+                assert b"unmistakable" not in (raft.entry_at(index) or b"")
+                assert b"R[" not in (raft.entry_at(index) or b"")
+        await put(cluster.nodes[0], "k")
+    refused = await run("kv", "import", str(file))
+    assert refused.code == 1
+    assert "line 4" in refused.err
 
 
 async def test_kv_config_is_imported_from_either_kind_of_file(tmp_path: Path) -> None:

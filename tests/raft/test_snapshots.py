@@ -1,11 +1,26 @@
 """Snapshot files: every cut and flipped bit is noticed; the one before takes over as long as the log reaches back to it."""
 
+import random
+from collections.abc import Iterator
+from zlib import crc32
+
 import pytest
 
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, CorruptionError
-from replicated_namesrv.raft.snapshots import BLOCK, WRITING, Metadata, Reader, SnapshotStore, Writer
-from tests.support.raft_world import Disk, World
+from replicated_namesrv.raft.snapshots import (
+    BLOCK,
+    BLOCK_BYTES_MAX,
+    HEADER,
+    MAGIC,
+    WRITING,
+    Metadata,
+    Reader,
+    SnapshotStore,
+    Writer,
+)
+from replicated_namesrv.raft.transfer import RETRY_SECONDS
+from tests.support.raft_world import Disk, Machine, World
 
 METADATA = Metadata("c", (6, 1), (7, 2), {"n1": 5}, [["n1", 5, 1, 0, 3, [4]]])
 CHUNKS = [b"first", b"second" * 10, b"x"]
@@ -94,3 +109,153 @@ def test_missing_files_are_refused() -> None:
     host.disk.files = {**whole, "identity": type(whole["identity"])(bytes(whole["identity"].data).replace(b"n1", b"n2"))}
     with pytest.raises(CorruptionError, match="checksum"):
         host.start()
+
+
+def old_file(chunks: list[bytes]) -> Disk:
+    """A file as versions wrote it that made one block of each chunk, whatever its length."""
+    disk = Disk()
+    data = HEADER.pack(MAGIC, 1)
+    for block in (METADATA.encode(), *chunks):
+        data += BLOCK.pack(len(block), crc32(block)) + block
+    disk.append("snapshot-1", data + BLOCK.pack(0, crc32(data)))
+    return disk
+
+
+@pytest.mark.parametrize("size", [BLOCK_BYTES_MAX - 1, BLOCK_BYTES_MAX, BLOCK_BYTES_MAX + 1, 5 * BLOCK_BYTES_MAX, (64 << 20) + 1])
+def test_blocks_that_earlier_versions_wrote_are_read_in_parts(size: int) -> None:
+    """Above 64 MiB they could not read them themselves."""
+    disk = old_file([b"before", b"\n".ljust(size, b"x"), b"after"])
+    parts = list(Reader(disk, "snapshot-1").chunks())
+    assert max(map(len, parts)) <= BLOCK_BYTES_MAX
+    assert b"".join(parts) == b"before" + b"\n".ljust(size, b"x") + b"after"
+    opened = SnapshotStore(disk, "c").open_newest()
+    assert opened is not None
+    assert sum(map(len, opened[1])) == size + 11
+
+
+def test_a_large_block_is_checked_before_its_first_byte_is_given_out() -> None:
+    disk = old_file([bytes(3 * BLOCK_BYTES_MAX)])
+    disk.files["snapshot-1"].data[-BLOCK.size - 1] ^= 1
+    with pytest.raises(ValueError, match="damaged block"):
+        Reader(disk, "snapshot-1").next()
+
+
+@pytest.mark.parametrize("size", [0, 1, BLOCK_BYTES_MAX - 1, BLOCK_BYTES_MAX, BLOCK_BYTES_MAX + 1, 3 * BLOCK_BYTES_MAX])
+def test_no_block_that_is_written_is_longer_than_any_version_reads(size: int) -> None:
+    disk, chunk = Disk(), random.Random(size).randbytes(size)
+    writer = Writer(disk, METADATA)
+    writer.write(chunk)
+    writer.finish()
+    data, offset, read = bytes(disk.files[WRITING].data), HEADER.size, []
+    while (length := BLOCK.unpack_from(data, offset)[0]) != 0:
+        assert length <= BLOCK_BYTES_MAX
+        read.append(data[offset + BLOCK.size : offset + BLOCK.size + length])
+        offset += BLOCK.size + length
+    assert offset + BLOCK.size == len(data) == writer.size
+    assert b"".join(read[1:]) == chunk
+    assert b"".join(Reader(disk, WRITING).chunks()) == chunk
+
+
+class Forgetful(Disk):
+    """Takes some bytes of a snapshot for others when it writes them."""
+
+    spoils = True
+
+    def append(self, name: str, data: bytes) -> None:
+        super().append(name, data)
+        if name == WRITING and self.spoils:
+            self.files[name].data[-1] ^= 1
+
+
+def filled(world: World, count: int) -> list[bytes]:
+    commands = [b"%d" % number for number in range(count)]
+    for command in commands:
+        outcome = world.propose("n1", command)
+        world.run_until(lambda: outcome)  # noqa: B023
+        assert isinstance(outcome[0], Committed)
+    return commands
+
+
+def test_nothing_is_given_up_for_a_snapshot_that_cannot_be_read_back() -> None:
+    world = World(1, RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1, segment_bytes=400))
+    host = world.hosts["n1"]
+    host.disk = disk = Forgetful()
+    world.start_all()
+    node = world.elect()
+    commands = filled(world, 60)
+    world.run_until(lambda: node.counters["unreadable_snapshots"])
+    assert node.taking.taken == 0
+    assert node.log.base_index == 0
+    assert not snapshots(disk)
+    assert not node.taking.running
+    assert WRITING not in disk.files
+    assert any("could not be read back" in note for note in node.notes)
+    assert "could not be read back" in str(node.status()["snapshot_problem"])
+    assert node.counters["unreadable_snapshots"] == 1, "another one is tried later, not at once"
+    host.crash()
+    host.disk.files = {name: type(inode)(bytes(inode.data)) for name, inode in disk.files.items()}
+    node = host.start()
+    world.elect()
+    assert host.machine.commands == commands, "the log has everything"
+    disk.spoils = False
+    world.run(RETRY_SECONDS + 1)
+    commands += filled(world, 30)
+    world.run_until(lambda: node.taking.taken)
+    assert node.status()["snapshot_problem"] is None
+    assert node.log.base_index > 0
+    host.crash()
+    host.start()
+    world.elect()
+    assert host.machine.commands == commands
+
+
+def test_the_older_snapshot_stays_until_the_newer_one_was_read_back() -> None:
+    world = world_with_two_snapshots()
+    host = world.hosts["n1"]
+    before = snapshots(host.disk)
+    spoiling = Forgetful()
+    spoiling.files, spoiling.durable = host.disk.files, host.disk.durable
+    host.disk = spoiling
+    node = host.start()
+    world.elect()
+    filled(world, 40)
+    world.run_until(lambda: node.counters["unreadable_snapshots"])
+    assert snapshots(spoiling) == before
+
+
+def test_a_snapshot_is_read_back_a_block_a_tick() -> None:
+    """However large it is, no step reads more than one."""
+    world = World(1, RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1))
+    reads: list[int] = []
+
+    class Counting(Disk):
+        def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+            found = super().read(name, offset, size)
+            if name == WRITING:
+                reads.append(len(found))
+            return found
+
+    host = world.hosts["n1"]
+    host.disk = Counting()
+    node = host.start(Large())
+    world.elect()
+    steps: list[int] = []
+    tick = node.taking.tick
+
+    def counted() -> None:
+        reads.clear()
+        tick()
+        steps.append(sum(reads))
+
+    node.taking.tick = counted  # type: ignore[method-assign]
+    filled(world, 30)
+    world.run_until(lambda: node.taking.taken)
+    assert sum(steps) > 3 * BLOCK_BYTES_MAX
+    assert max(steps) <= BLOCK_BYTES_MAX + 2 * BLOCK.size
+
+
+class Large(Machine):
+    """Yields chunks far above what a block may have."""
+
+    def snapshot(self) -> Iterator[bytes]:
+        return iter([bytes(3 * BLOCK_BYTES_MAX)])

@@ -1,6 +1,8 @@
 """Snapshots: what is restored is the state itself, and one being taken is disturbed by nothing."""
 
+import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,8 +15,8 @@ from replicated_namesrv.routes.commands import (
     RegisterTopic,
     UpdateSettings,
 )
-from replicated_namesrv.routes.encoding import RouteFormatError
-from replicated_namesrv.routes.snapshot import SLICE, SnapshotReader
+from replicated_namesrv.routes.encoding import RouteFormatError, dump
+from replicated_namesrv.routes.snapshot import PART_BYTES_MAX, SLICE, SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.routes import mapping, queues, register, unregister
 
@@ -132,6 +134,86 @@ def test_no_line_holds_more_than_a_slice() -> None:
     assert sum(line.startswith(b'["queues"') for line in lines) == 3
     assert sum(line.startswith(b'["kv"') for line in lines) == 2
     assert b"".join(restored(lines).snapshot()) == b"".join(lines)
+
+
+ODD_TEXTS = ["x" * 20_000, "\u20ac" * 20_000, "\x00" * 20_000, "\ud800" * 20_000, "\U0001f600" * 20_000, "", "k"]
+
+
+def test_lines_are_bounded_in_bytes_and_no_part_is_longer_than_a_block() -> None:
+    """Whatever the texts are made of; an entry that is too long for a line has one of its own, in parts."""
+    state = RouteInfoManager()
+    for position, text in enumerate(ODD_TEXTS * 20):
+        state.apply(PutKVConfig("n", f"{position}", text), 1)
+    state.apply(PutKVConfig("n", "longer than a part", "\x00" * 500_000), 1)
+    for position, text in enumerate(ODD_TEXTS):
+        topics = {f"{position}{number}{text}": queues() for number in range(12)}
+        infos = {f"{number}{text}": mapping(f"{number}{text}", f"b{position}") for number in range(12)}
+        addr = f"m:{position}{text[:3000]}"
+        state.apply(register(f"b{position}", 0, addr, topics=topics, mappings=infos, ha=text, filters=(text,)), 2)
+        state.apply(register(f"{text[:900]}{position}", 0, f"other:{position}", cluster=f"C{position}{text[:4000]}"), 2)
+    parts = list(state.snapshot())
+    assert max(map(len, parts)) <= PART_BYTES_MAX
+    lines = b"".join(parts).splitlines(keepends=True)
+    long = [line for line in lines if len(line) > PART_BYTES_MAX]
+    assert len(long) == 1, [line[:80] for line in long]
+    assert b"longer than a part" in long[0]
+    assert b"".join(restored(parts).snapshot()) == b"".join(parts)
+
+
+def as_earlier_versions_wrote(state: RouteInfoManager) -> list[bytes]:
+    """The same state in lines of 5,000 entries each, however long."""
+    merged: list[list[Any]] = []
+    for line in b"".join(state.snapshot()).splitlines():
+        kind, *fields = json.loads(line)
+        before = merged[-1] if merged else [None]
+        if kind == before[0] and kind in ("topics", "clusters", "live", "mappings", "kv") and fields[:-1] == before[1:-1]:
+            before[-1] += fields[-1]
+        elif kind == before[0] == "topics":
+            before[1] += fields[0]
+            before[2] += fields[1]
+        else:
+            merged.append([kind, *fields])
+    merged[-1] = ["end", len(merged) - 1]
+    return [dump(line) + b"\n" for line in merged]
+
+
+def test_lines_that_earlier_versions_wrote_are_read_however_long() -> None:
+    state = RouteInfoManager()
+    for position in range(300):
+        state.apply(PutKVConfig("n", f"k{position}", "v" * 20_000), 1)
+        state.apply(register(f"b{position}", 0, f"m:{position}", topics=[f"topic-{position}-{each}" for each in range(9)]), 1)
+    lines = as_earlier_versions_wrote(state)
+    assert max(map(len, lines)) > 5 * PART_BYTES_MAX
+    data = b"".join(lines)
+    for cut in (1 << 16, 999_983, len(data)):
+        twin = restored([data[start : start + cut] for start in range(0, len(data), cut)])
+        assert twin.digest() == state.digest()
+        assert b"".join(twin.snapshot()) == b"".join(state.snapshot())
+
+
+def test_reading_costs_the_same_for_each_byte_of_a_line() -> None:
+    """A long line in many parts is put together once."""
+    state = RouteInfoManager()
+    state.apply(PutKVConfig("n", "k", "v" * 4_000_000), 1)
+    data = b"".join(state.snapshot())
+
+    class Counted(bytes):
+        copied = 0
+
+        def __getitem__(self, key: Any) -> Any:
+            part = super().__getitem__(key)
+            Counted.copied += len(part) if isinstance(key, slice) else 0
+            return part
+
+        def __radd__(self, before: bytes) -> bytes:
+            Counted.copied += len(before) + len(self)
+            return before + bytes(self)
+
+    reader = SnapshotReader()
+    for start in range(0, len(data), 1_000):
+        reader.feed(Counted(data[start : start + 1_000]))
+    reader.finish()
+    assert Counted.copied <= 2 * len(data)
 
 
 def damaged() -> dict[str, list[bytes]]:

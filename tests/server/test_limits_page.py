@@ -5,13 +5,16 @@ import re
 import pytest
 
 from replicated_namesrv.node import OWN_MAPPING_BYTES
+from replicated_namesrv.raft import snapshots
+from replicated_namesrv.routes import limits, sizes, snapshot
 from replicated_namesrv.server import connection, registration_queue
-from replicated_namesrv.settings import ROWS
+from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.wire import bodies, fastjson, fastjson_values, frame, header, properties, proxy_protocol, registration
 from replicated_namesrv.wire import registration_compressed as compressed
 from replicated_namesrv.wire import registration_values as values
 from tests.packaging.tree import ROOT
 
+DEFAULTS = Settings()
 PAGE = (ROOT / "docs" / "limits.md").read_text()
 
 
@@ -35,6 +38,13 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration.MAX_MEMBERS:,}"),
         ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
+        ("cluster, broker and zone names", f"{limits.NAME_BYTES_MAX:,} each"),
+        ("value in the KV config", f"{limits.VALUE_BYTES_MAX >> 20} MiB"),
+        ("value of a setting", f"{limits.SETTING_CHARACTERS_MAX:,} characters"),
+        ("all that is registered", f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB"),
+        ("the KV config", f"`maxKvBytes`, {DEFAULTS.max_kv_bytes >> 20} MiB"),
+        ("a namespace of it", f"`maxKvNamespaceBytes`, {DEFAULTS.max_kv_namespace_bytes >> 20} MiB"),
+        ("what belongs to a broker name", f"`maxBrokerBytes`, {DEFAULTS.max_broker_bytes >> 20} MiB"),
     ],
 )
 def test_fixed_limits(row: str, told: str) -> None:
@@ -53,3 +63,10 @@ def test_settings_are_those_there_are() -> None:
     mentioned = set(re.findall(r"`((?:max|frame|server|client|default|write|route)[A-Z]\w+)`", PAGE))
     assert len(mentioned) > 8
     assert mentioned - {"frameTimeout"} <= set(ROWS), "frameTimeout is a name in the metric"
+
+
+def test_how_bytes_are_counted_and_blocks_are_bounded() -> None:
+    assert f"counts {sizes.ENTRY_BYTES} bytes and its texts; a queue of a static topic mapping counts {sizes.QUEUE_BYTES}" in PAGE
+    assert f"blocks of at most {snapshots.BLOCK_BYTES_MAX >> 20} MiB" in PAGE
+    assert f"their lines up to {snapshot.LINE_BYTES_MAX >> 30} GiB" in PAGE
+    assert snapshot.PART_BYTES_MAX == snapshots.BLOCK_BYTES_MAX

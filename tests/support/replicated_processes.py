@@ -50,6 +50,8 @@ class ReplicatedProcesses:
         self.folder = folder
         self.names = [f"n{number + 1}" for number in range(count)]
         self._settings = tuple(settings)
+        self.plan_kind: type[NodePlan] = NodePlan
+        """Which program the nodes run."""
         self.nodes: dict[str, NodeProcess] = {}
         self.relays: dict[tuple[str, str], Relay] = {}
         """Between nodes, by (dialling, listening)."""
@@ -70,7 +72,8 @@ class ReplicatedProcesses:
             dial = ",".join(f"{peer}={self.relays[name, peer].address}" for peer in self.names if peer != name)
             own = (f"peers={peers}", f"peerDial={dial}", f"peerSecretFile={self.secret_file(name)}", *self._settings)
             arguments = ("--mode", "cp", *(word for setting in own for word in ("--set", setting)))
-            plan = NodePlan(name, ("127.0.0.1", base[name]), ("127.0.0.1", base[name] + 1), self.folder / name, arguments)
+            listen, admin = ("127.0.0.1", base[name]), ("127.0.0.1", base[name] + 1)
+            plan = self.plan_kind(name, listen, admin, self.folder / name, arguments)
             self.nodes[name] = NodeProcess(plan)
             self.write_secret(name, self.secret)
         for name in self.names:

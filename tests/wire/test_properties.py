@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.wire.properties import dump_properties, load_properties, string_to_properties
+from replicated_namesrv.wire.properties import dump_properties, load_properties, store_properties, string_to_properties
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,18 @@ def test_any_bytes_are_properties_or_an_error(data: bytes) -> None:
 def test_long_lines_and_many_backslashes() -> None:
     assert load_properties(b"\\" * 100_001 + b"\n" + b"a" * 100_000) == {"\\" * 50_000 + "a" * 100_000: ""}
     assert len(load_properties(b"a=\\\n" * 50_000)) == 1
+
+
+TEXTS = st.text(st.characters(codec="utf-8")) | st.text("\\ \t\n\r\f=:#!u0041a\u00e4\U0001f600", max_size=8)
+
+
+@given(st.dictionaries(TEXTS, TEXTS, max_size=5))
+def test_what_is_stored_is_what_is_read(properties: dict[str, str]) -> None:
+    stored = store_properties(properties)
+    assert load_properties(stored) == properties
+    assert list(load_properties(stored)) == list(properties)
+
+
+def test_plain_values_are_stored_as_they_always_were() -> None:
+    plain = {"listenPort": "9876", "nameServerAddresses": "a:9876;b:9876", "x.y": "key=value a b #c"}
+    assert store_properties(plain).decode() == dump_properties(plain)

@@ -1,0 +1,267 @@
+"""What may be stored: how long each text may be, and how many bytes in all. Looked at before a command is proposed or applied.
+
+``apply`` knows none of this: a command that is in a log is applied, whatever the limits are today. So limits may differ between
+nodes and versions, and states do not. For the same reason a state may be larger than its limits, if an earlier version or another
+setting let it grow. Then whatever adds nothing is taken all the same: brokers stay registered, and everything can be removed.
+
+``Quotas`` is the one place where a byte is granted. Each command has *needs*: which bound it adds to, how much is used there and
+how much it adds. What was granted and is not applied yet counts as used. Bounds on something else than the state, a disk for
+example, are one more source of needs.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from replicated_namesrv.errors import LimitError
+from replicated_namesrv.routes import sizes
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterBroker,
+    RegisterTopic,
+    UnregisterBrokers,
+)
+from replicated_namesrv.routes.sizes import Sizes, text_bytes
+from replicated_namesrv.routes.tables import BrokerGroup, Registration, Tables
+
+NAME_BYTES_MAX = 1_024
+"""Cluster, broker and zone names, addresses, topics, namespaces, keys. Host names have 253 at most, RocketMQ's topics 127."""
+VALUE_BYTES_MAX = 1 << 20
+SETTING_CHARACTERS_MAX = 64 << 10
+"""Value of one setting, also over HTTP; code 318 cannot carry more."""
+SHOWN_CHARACTERS = 60
+
+STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
+"""Bounds on bytes, by the setting that says how many."""
+
+
+class Need(NamedTuple):
+    """What a command adds to one bound."""
+
+    bound: str
+    of: str
+    """Which namespace, which broker name; empty where there is one only."""
+    used: int
+    more: int
+
+
+def check_texts(tables: Tables, command: Command) -> None:
+    """Raises LimitError for the first text that is too long. What removes something may name anything that is there."""
+    for field, text in _texts(tables, command):
+        limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
+        if len(text) * 4 > limit and text_bytes(text) > limit:
+            raise _too_long(field, text, limit)
+
+
+def _too_long(field: str, text: str, limit: int) -> LimitError:
+    begins = f"{text[:SHOWN_CHARACTERS]}…"
+    return LimitError(field, f"{field} has {text_bytes(text)} bytes, at most {limit} are taken; it begins with {begins!r}")
+
+
+def _texts(tables: Tables, command: Command) -> Iterator[tuple[str, str]]:
+    """Every text of a command by the name of its field."""
+    match command:
+        case RegisterBroker():
+            yield from _registration_texts(command)
+        case PutKVConfig():
+            yield "namespace", command.namespace
+            yield "key", command.key
+            yield "value", command.value or ""
+        case DeleteKVConfig():
+            if command.key not in tables.kv.get(command.namespace, {}):
+                yield "namespace", command.namespace
+                yield "key", command.key
+        case RegisterTopic():
+            yield "topic", command.topic
+            for broker_name, _ in command.queue_datas:
+                if broker_name not in tables.groups:
+                    yield "brokerName", broker_name
+        case DeleteTopic():
+            if command.topic not in tables.topic_revisions:
+                yield "topic", command.topic
+            if command.cluster_name and command.cluster_name not in tables.cluster_names:
+                yield "clusterName", command.cluster_name
+        case ChangeWritePerm():
+            if command.broker_name not in tables.groups:
+                yield "brokerName", command.broker_name
+        case UnregisterBrokers():
+            for removal in command.removals:
+                if (removal.cluster_name, removal.broker_addr) not in tables.live:
+                    yield "clusterName", removal.cluster_name
+                    yield "brokerAddr", removal.broker_addr
+                if removal.broker_name not in tables.groups:
+                    yield "brokerName", removal.broker_name
+
+
+def _registration_texts(command: RegisterBroker) -> Iterator[tuple[str, str]]:
+    yield "clusterName", command.cluster_name
+    yield "brokerName", command.broker_name
+    yield "brokerAddr", command.broker_addr
+    yield "haServerAddr", command.ha_server_addr
+    yield "zoneName", command.zone_name or ""
+    for server in command.filter_servers or ():
+        yield "filterServerList", server
+    topics = command.topics or {}
+    if topics and max(map(len, topics)) * 4 > NAME_BYTES_MAX:
+        for topic in topics:
+            yield "topic", topic
+    for topic, info in command.topic_queue_mapping_infos.items():
+        yield "topic", topic
+        yield "bname", info.bname
+        yield "scope", info.scope
+        yield "topic", info.topic
+
+
+def needs(tables: Tables, command: Command) -> list[Need]:
+    """What applying ``command`` now would add, at most, wherever it adds anything."""
+    match command:
+        case PutKVConfig():
+            return _kv_needs(tables, command)
+        case RegisterBroker():
+            more, listed = _registration_growth(tables, command)
+            return _broker_needs(tables, {command.broker_name: more}, listed)
+        case RegisterTopic():
+            size = sizes.names_bytes((command.topic,))
+            groups = [tables.groups[name] for name, _ in command.queue_datas if name in tables.groups]
+            return _broker_needs(tables, {group.broker_name: size for group in groups if command.topic not in group.topics}, 0)
+    return []
+
+
+def _kv_needs(tables: Tables, command: PutKVConfig) -> list[Need]:
+    entries = tables.kv.get(command.namespace)
+    more = sizes.kv_bytes(command.key, command.value)
+    if entries is None:
+        more += sizes.kv_bytes(command.namespace, None)
+    elif command.key in entries:
+        more -= sizes.kv_bytes(command.key, entries[command.key])
+    held = tables.sizes
+    uses = ((NAMESPACE, command.namespace, held.namespaces.get(command.namespace, 0)), (KV, "", held.kv), (STATE, "", held.total))
+    return [Need(*use, more) for use in uses] if more > 0 else []
+
+
+def _broker_needs(tables: Tables, growth: Mapping[str, int], listed: int) -> list[Need]:
+    held = tables.sizes
+    found = [Need(BROKER, name, held.brokers.get(name, 0), more) for name, more in growth.items() if more > 0]
+    more = sum(growth.values()) + listed
+    return [*found, Need(STATE, "", held.total, more)] if more > 0 else found
+
+
+def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, int]:
+    """What a registration adds at most to its broker name, and to the clusters' lists. It may be refused in part, so what one
+    part of it gives back is no room for another."""
+    group = tables.groups.get(command.broker_name)
+    more = sizes.group_bytes(command.broker_name, command.cluster_name if group is None else group.cluster, command.zone_name)
+    if group is not None:
+        more = max(0, more - sizes.group_bytes(group.broker_name, group.cluster, group.zone_name))
+    more += max(0, _member_growth(tables, command, group))
+    topics, known = command.topics or {}, {} if group is None else group.topics
+    if not topics.keys() <= known.keys():
+        new = sizes.names_bytes([topic for topic in topics if topic not in known])
+        drops = tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos
+        more += max(0, new - sizes.names_bytes([topic for topic in known if topic not in topics])) if drops else new
+    for topic, info in command.topic_queue_mapping_infos.items():
+        more += max(
+            0, sizes.mapping_bytes(topic, info) - sizes.mapping_bytes(topic, tables.mappings.get(info.bname, {}).get(topic))
+        )
+    names = tables.cluster_names.get(command.cluster_name)
+    listed = 0 if names is not None else sizes.names_bytes((command.cluster_name,))
+    if names is None or command.broker_name not in names:
+        listed += sizes.names_bytes((command.broker_name,))
+    return more, listed
+
+
+def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup | None) -> int:
+    """Bytes of the registered broker, less those of the ones whose place it takes."""
+    held = tables.live.get((command.cluster_name, command.broker_addr))
+    replaced = {held} if held is not None and held.broker_name == command.broker_name else set()
+    if group is not None and command.broker_id in group.members:
+        replaced.add(group.members[command.broker_id])
+    servers = command.filter_servers
+    if servers is None:
+        servers = held.filter_servers if held is not None else ()
+    names = command.cluster_name, command.broker_addr, command.broker_name
+    registration = Registration(*names, command.broker_id, 0, command.data_version, 0, command.ha_server_addr, servers, 0)
+    return sizes.registration_bytes(registration) - sum(map(sizes.registration_bytes, replaced))
+
+
+class Grant:
+    """Bytes that were granted to one command and are not applied yet."""
+
+    def __init__(self, pending: dict[tuple[str, str], int], granted: list[Need]) -> None:
+        self._pending, self._granted = pending, granted
+        for need in granted:
+            place = need.bound, need.of
+            pending[place] = pending.get(place, 0) + need.more
+
+    def release(self) -> None:
+        """The command was applied, or never will be. Idempotent."""
+        granted, self._granted = self._granted, []
+        for need in granted:
+            place = need.bound, need.of
+            self._pending[place] -= need.more
+            if not self._pending[place]:
+                del self._pending[place]
+
+
+class Quotas:
+    """Says of each command whether there is room for it."""
+
+    def __init__(self, limits: Mapping[str, Callable[[], int]], check: Callable[[Command], Iterable[Need]]) -> None:
+        """``limits``: bytes by bound. ``check``: the needs of a command; raises LimitError if a text in it is too long."""
+        self.limits = dict(limits)
+        self.sources = [check]
+        self.refused: dict[str, int] = {}
+        """Commands refused, by limit."""
+        self._pending: dict[tuple[str, str], int] = {}
+
+    def grant(self, command: Command) -> Grant:
+        """Room for ``command``, until it is released. Raises LimitError if a text is too long or there is no room."""
+        try:
+            found = [need for source in self.sources for need in source(command)]
+            for need in found:
+                self._check(need, self._pending.get((need.bound, need.of), 0))
+        except LimitError as error:
+            self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
+            raise
+        return Grant(self._pending, found)
+
+    def check_settings(self, values: Mapping[str, str]) -> None:
+        """Raises LimitError for a value of code 318 that is too long."""
+        for name, text in values.items():
+            if len(text) > SETTING_CHARACTERS_MAX:
+                self.refused["setting"] = self.refused.get("setting", 0) + 1
+                told = (
+                    f"setting {name!r:.{SHOWN_CHARACTERS}} has {len(text)} characters, at most {SETTING_CHARACTERS_MAX} are taken"
+                )
+                raise LimitError("setting", told)
+
+    def check_whole(self, held: Sizes) -> None:
+        """Raises LimitError if a state of these sizes, to be put in the place of an empty one, is too large."""
+        whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv)]
+        whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
+        whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]
+        for need in whole:
+            self._check(need, 0)
+
+    def used(self, held: Sizes) -> dict[str, int]:
+        """Bytes used, by bound; the fullest where there are several."""
+        return {
+            STATE: held.total,
+            KV: held.kv,
+            NAMESPACE: max(held.namespaces.values(), default=0),
+            BROKER: max(held.brokers.values(), default=0),
+        }
+
+    def _check(self, need: Need, pending: int) -> None:
+        limit, used = self.limits[need.bound](), need.used + pending
+        if used + need.more > limit:
+            kind = {NAMESPACE: " of namespace ", BROKER: " of broker "}.get(need.bound)
+            of = f"{kind}{need.of!r:.{SHOWN_CHARACTERS}}" if kind else ""
+            raise LimitError(
+                need.bound,
+                f"{need.bound} is {limit}: {used} bytes{of} are in use and this adds {need.more}; remove what is not needed, "
+                f"or raise {need.bound}",
+            )

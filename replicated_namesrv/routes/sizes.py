@@ -1,0 +1,140 @@
+"""What the state takes, in bytes, kept up to date by whatever changes it.
+
+Everything that is stored counts with its text in UTF-8 and ``ENTRY_BYTES``, about what Python needs to hold it. Topics count for
+every broker that announces them. So the numbers follow from the state alone: they are equal on all nodes, ``measured`` finds them
+anew, and a snapshot need not carry them. Keeping them costs what a command changes.
+"""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from replicated_namesrv.model import TopicQueueMappingInfo
+
+if TYPE_CHECKING:
+    from replicated_namesrv.routes.tables import BrokerGroup, Registration, Tables
+
+ENTRY_BYTES = 64
+QUEUE_BYTES = 16
+"""One queue of a static topic mapping."""
+
+
+def text_bytes(text: str | None) -> int:
+    """Length in UTF-8; 0 for None."""
+    if text is None:
+        return 0
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def names_bytes(names: Collection[str]) -> int:
+    """Entries that consist of a name."""
+    return ENTRY_BYTES * len(names) + text_bytes("".join(names))
+
+
+def registration_bytes(registration: "Registration | None") -> int:
+    """A registered broker; 0 for None."""
+    if registration is None:
+        return 0
+    texts = (registration.cluster_name, registration.broker_addr, registration.broker_name, registration.ha_server_addr)
+    return ENTRY_BYTES + text_bytes("".join(texts)) + names_bytes(registration.filter_servers)
+
+
+def group_bytes(broker_name: str, cluster: str, zone_name: str | None) -> int:
+    """A broker group without what belongs to it."""
+    return ENTRY_BYTES + text_bytes(broker_name) + text_bytes(cluster) + text_bytes(zone_name)
+
+
+def mapping_bytes(topic: str, info: TopicQueueMappingInfo | None) -> int:
+    """A static topic mapping; 0 for None."""
+    if info is None:
+        return 0
+    return ENTRY_BYTES + text_bytes(topic + info.bname + info.scope + info.topic) + QUEUE_BYTES * len(info.curr_id_map)
+
+
+def kv_bytes(key: str, value: str | None) -> int:
+    """An entry of the KV config."""
+    return ENTRY_BYTES + text_bytes(key) + text_bytes(value)
+
+
+class Sizes:
+    """Bytes by what they belong to. Methods are told what comes (``sign`` 1) or goes (-1)."""
+
+    __slots__ = ("brokers", "kv", "namespaces", "total")
+
+    def __init__(self) -> None:
+        self.total = 0
+        """All of it, the clusters' lists of names included."""
+        self.kv = 0
+        """All namespaces."""
+        self.brokers: dict[str, int] = {}
+        """By brokerName: group, registrations, topics, static topic mappings."""
+        self.namespaces: dict[str, int] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sizes) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Sizes(total={self.total}, kv={self.kv}, brokers={self.brokers}, namespaces={self.namespaces})"
+
+    def group(self, group: "BrokerGroup", sign: int) -> None:
+        """A broker group itself, with its present cluster and zone."""
+        self._of_broker(group.broker_name, sign * group_bytes(group.broker_name, group.cluster, group.zone_name))
+
+    def topics(self, broker_name: str, topics: Collection[str], sign: int) -> None:
+        """Topics of a group."""
+        self._of_broker(broker_name, sign * names_bytes(topics))
+
+    def registration(self, registration: "Registration", sign: int) -> None:
+        """A registered broker."""
+        self._of_broker(registration.broker_name, sign * registration_bytes(registration))
+
+    def mapping(self, topic: str, info: TopicQueueMappingInfo, sign: int) -> None:
+        """A static topic mapping, stored under the broker name in it."""
+        self._of_broker(info.bname, sign * mapping_bytes(topic, info))
+
+    def cluster(self, name: str, sign: int) -> None:
+        """A cluster, or a name in the list of one."""
+        self.total += sign * (ENTRY_BYTES + text_bytes(name))
+
+    def namespace(self, namespace: str) -> None:
+        """A new namespace of the KV config; it stays."""
+        self._of_namespace(namespace, kv_bytes(namespace, None))
+
+    def entry(self, namespace: str, key: str, value: str | None, sign: int) -> None:
+        """An entry of the KV config."""
+        self._of_namespace(namespace, sign * kv_bytes(key, value))
+
+    def _of_broker(self, broker_name: str, more: int) -> None:
+        self.total += more
+        size = self.brokers.get(broker_name, 0) + more
+        if size:
+            self.brokers[broker_name] = size
+        else:
+            self.brokers.pop(broker_name, None)
+
+    def _of_namespace(self, namespace: str, more: int) -> None:
+        self.total += more
+        self.kv += more
+        self.namespaces[namespace] = self.namespaces.get(namespace, 0) + more
+
+
+def measured(tables: "Tables") -> Sizes:
+    """The sizes of ``tables``, worked out from what they hold; costs as much as they hold."""
+    sizes = Sizes()
+    for group in tables.groups.values():
+        sizes.group(group, 1)
+        sizes.topics(group.broker_name, group.topics, 1)
+    for registration in tables.live.values():
+        sizes.registration(registration, 1)
+    for infos in tables.mappings.values():
+        for topic, info in infos.items():
+            sizes.mapping(topic, info, 1)
+    for cluster, names in tables.cluster_names.items():
+        for name in (cluster, *names):
+            sizes.cluster(name, 1)
+    for namespace, entries in tables.kv.items():
+        sizes.namespace(namespace)
+        for key, value in entries.items():
+            sizes.entry(namespace, key, value, 1)
+    return sizes

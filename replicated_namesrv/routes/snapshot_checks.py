@@ -1,0 +1,216 @@
+"""What a snapshot has to be before it is believed: types, ranges, and references that lead somewhere.
+
+A backup is a file that people can edit, and its checksum proves no more than that they knew how to make a new one. A wrong value
+in it would stop every node of a cluster, at once or days later. So each line is looked at before anything is made of it. What
+passes gives a state in which every query, digest, snapshot and removal works.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+REVISION_MAX = 4 * 10**18
+"""Revisions, epochs and generations travel in 64 bits, and a restored state goes on counting."""
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
+NAMES_CHARACTERS_MAX = 10_000
+"""Of a registration's cluster, broker name and address together: they travel with every sign of life."""
+SHOWN_CHARACTERS = 60
+
+
+def _refuse(field: str, value: object, wanted: str) -> ValueError:
+    shown = repr(value)
+    return ValueError(
+        f"{field} is {shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + '…'}: {wanted} belongs there"
+    )
+
+
+def _text(field: str, value: object) -> str:
+    if type(value) is not str:
+        raise _refuse(field, value, "a text")
+    return value
+
+
+def _name(field: str, value: object) -> str:
+    if not _text(field, value):
+        raise _refuse(field, value, "a text that is not empty")
+    return str(value)
+
+
+def _bool(field: str, value: object) -> None:
+    if type(value) is not bool:
+        raise _refuse(field, value, "true or false")
+
+
+def _number(field: str, value: object, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise _refuse(field, value, f"a whole number from {least} to {most}")
+    return value
+
+
+def _list(field: str, value: object, length: int | None = None) -> list[Any]:
+    if type(value) is not list or length not in (None, len(value)):
+        raise _refuse(field, value, "a list" if length is None else f"a list of {length}")
+    return value
+
+
+def _texts(field: str, values: object) -> list[str]:
+    found = _list(field, values)
+    if not set(map(type, found)) <= {str}:
+        raise _refuse(f"an item of {field}", next(value for value in found if type(value) is not str), "a text")
+    return found
+
+
+def _numbers(field: str, values: object, least: int, most: int) -> list[int]:
+    found = _list(field, values)
+    if found and (set(map(type, found)) != {int} or min(found) < least or max(found) > most):
+        for value in found:
+            _number(f"an item of {field}", value, least, most)
+    return found
+
+
+def _add(known: set[Any], values: Iterable[Any], field: str) -> None:
+    """Raises ValueError if one of ``values`` is known already, or twice among them."""
+    for value in values:
+        if value in known:
+            raise _refuse(field, value, "one that has not been before")
+        known.add(value)
+
+
+class SnapshotChecks:
+    """Checks the lines of one snapshot, in their order. Fields are named as on the wire where they have names there."""
+
+    def __init__(self) -> None:
+        self._revision = 0
+        self._topics: set[str] = set()
+        self._members: dict[str, set[object]] = {}
+        """Ids and addresses of each group's members."""
+        self._served: set[int] = set()
+        """Numbers of the topics of the group in progress."""
+        self._clusters: set[str] = set()
+        self._live: set[tuple[str, str]] = set()
+        self._mappings: set[tuple[str, str]] = set()
+        self._kv: dict[str, set[str]] = {}
+
+    def line(self, kind: object, fields: list[Any]) -> None:
+        """Raises ValueError naming the field."""
+        if type(kind) is not str or kind not in _CHECKS:
+            raise _refuse("the kind of the line", kind, "one of " + ", ".join(_CHECKS))
+        check, count = _CHECKS[kind]
+        if len(fields) != count:
+            raise ValueError(f"a line of kind {kind} has {len(fields)} fields: {count} belong there")
+        check(self, *fields)
+
+    def _head(self, version: object, revision: object, settings_revision: object, settings: object) -> None:
+        self._revision = _number("revision", revision, 0, REVISION_MAX)
+        _number("settings revision", settings_revision, 0, self._revision)
+        if type(settings) is not dict:
+            raise _refuse("settings", settings, "an object")
+        for name, value in settings.items():
+            _bool(f"setting {name:.{SHOWN_CHARACTERS}}", value)
+
+    def _topic(self, topics: object, revisions: object) -> None:
+        names = _texts("topics", topics)
+        if len(_numbers("topic revisions", revisions, 0, self._revision)) != len(names):
+            raise ValueError("topics and topic revisions are not equally many")
+        _add(self._topics, names, "a topic")
+
+    def _group(self, name: object, cluster: object, zone_name: object, acting: object, generation: object) -> None:
+        if _text("brokerName", name) in self._members:
+            raise _refuse("brokerName", name, "one that has not been before")
+        _text("cluster of a broker name", cluster)
+        if zone_name is not None:
+            _text("zoneName", zone_name)
+        _bool("enableActingMaster", acting)
+        _number("generation of a broker name", generation, 0, self._revision)
+        self._members[str(name)] = set()
+        self._served = set()
+
+    def _queues(self, numbers: object, table: object, queue_numbers: object) -> None:
+        if not self._members:
+            raise ValueError("queues stand outside of a group")
+        found = _numbers("topic numbers", numbers, 0, len(self._topics) - 1)
+        _add(self._served, found, "a topic of a broker name")
+        kinds = _list("queue settings", table)
+        for kind in kinds:
+            _numbers("queue settings", _list("queue settings", kind, 4), INT_MIN, INT_MAX)
+        if type(queue_numbers) is list:
+            if len(_numbers("numbers of queue settings", queue_numbers, 0, len(kinds) - 1)) != len(found):
+                raise ValueError("topic numbers and numbers of queue settings are not equally many")
+        else:
+            _number("number of queue settings", queue_numbers, 0, len(kinds) - 1)
+
+    def _cluster(self, clusters: object) -> None:
+        for entry in _list("clusters", clusters):
+            cluster, names = _list("a cluster", entry, 2)
+            _add(self._clusters, [_name("clusterName", cluster)], "clusterName")
+            if not _texts("broker names of a cluster", names):
+                raise _refuse("broker names of a cluster", names, "a list that is not empty")
+            _add(set(), names, "a broker name of a cluster")
+
+    def _registration(self, registrations: object) -> None:
+        for entry in _list("registrations", registrations):
+            cluster, address, name, broker_id, epoch, version, timeout, ha_address, servers, since = _list(
+                "a registration", entry, 10
+            )
+            names = _name("clusterName", cluster), _text("brokerAddr", address), _text("brokerName", name)
+            if sum(map(len, names)) > NAMES_CHARACTERS_MAX:
+                raise ValueError(f"clusterName, brokerAddr and brokerName have more than {NAMES_CHARACTERS_MAX} characters")
+            if name not in self._members:
+                raise _refuse("brokerName", name, "one that has a line of kind group")
+            _add(self._live, [(cluster, address)], "clusterName and brokerAddr of a registration")
+            _number("brokerId", broker_id, LONG_MIN, LONG_MAX)
+            _add(self._members[name], [broker_id, address], f"brokerId or brokerAddr at {name:.{SHOWN_CHARACTERS}}")
+            _number("epoch", epoch, 0, self._revision)
+            _numbers("dataVersion", _list("dataVersion", version, 3), LONG_MIN, LONG_MAX)
+            _number("heartbeatTimeoutMillis", timeout, LONG_MIN, LONG_MAX)
+            _text("haServerAddr", ha_address)
+            _texts("filter servers", servers)
+            _number("time of the first registration", since, LONG_MIN, LONG_MAX)
+
+    def _mapping(self, broker_name: object, infos: object) -> None:
+        name = _text("brokerName of mappings", broker_name)
+        if not _list("mappings", infos):
+            raise _refuse("mappings", infos, "a list that is not empty")
+        for entry in _list("mappings", infos):
+            topic, fields = _list("a mapping", entry, 2)
+            _add(self._mappings, [(name, _text("topic of a mapping", topic))], "broker name and topic of a mapping")
+            bname, pairs, dirty, epoch, scope, own_topic, total = _list("a mapping", fields, 7)
+            if _text("bname", bname) != name:
+                raise _refuse("bname", bname, "the broker name of the line")
+            pairs = [
+                _numbers("currIdMap", _list("a pair of currIdMap", pair, 2), INT_MIN, INT_MAX)
+                for pair in _list("currIdMap", pairs)
+            ]
+            _add(set(), [pair[0] for pair in pairs], "a key of currIdMap")
+            _bool("dirty", dirty)
+            _number("epoch of a mapping", epoch, LONG_MIN, LONG_MAX)
+            _text("scope", scope)
+            _text("topic in a mapping", own_topic)
+            _number("totalQueues", total, INT_MIN, INT_MAX)
+
+    def _namespace(self, namespace: object) -> None:
+        if _text("namespace", namespace) in self._kv:
+            raise _refuse("namespace", namespace, "one that has not been before")
+        self._kv[str(namespace)] = set()
+
+    def _entries(self, namespace: object, entries: object) -> None:
+        if _text("namespace", namespace) not in self._kv:
+            raise _refuse("namespace", namespace, "one that has a line of kind namespace")
+        for entry in _list("KV entries", entries):
+            key, value = _list("a KV entry", entry, 2)
+            _add(self._kv[str(namespace)], [_text("key", key)], "key")
+            if value is not None:
+                _text("value", value)
+
+
+_CHECKS: dict[str, tuple[Callable[..., None], int]] = {
+    "head": (SnapshotChecks._head, 4),
+    "topics": (SnapshotChecks._topic, 2),
+    "group": (SnapshotChecks._group, 5),
+    "queues": (SnapshotChecks._queues, 3),
+    "clusters": (SnapshotChecks._cluster, 1),
+    "live": (SnapshotChecks._registration, 1),
+    "mappings": (SnapshotChecks._mapping, 2),
+    "namespace": (SnapshotChecks._namespace, 1),
+    "kv": (SnapshotChecks._entries, 2),
+}

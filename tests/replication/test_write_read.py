@@ -1,0 +1,306 @@
+"""Whatever the limits allow to be written can be read back: by this version, and by the one before, whose rules are frozen here.
+
+States are made of texts at and around their limits, of every kind of character. They go into commands of the log, snapshot files,
+backups, kvConfig.json and messages between nodes, and have to come back equal.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.snapshots import WRITING, Metadata, Reader, Writer
+from replicated_namesrv.replication import messages
+from replicated_namesrv.replication.machine import Opened, RouteStateMachine, content_of, encode_plain, encode_register
+from replicated_namesrv.replication.restore import RestorableMachine
+from replicated_namesrv.routes.backup import BackupReader
+from replicated_namesrv.routes.backup import encode as encode_backup
+from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.limits import BROKER, KV, NAME_BYTES_MAX, NAMESPACE, STATE, VALUE_BYTES_MAX, Quotas
+from replicated_namesrv.routes.sizes import text_bytes
+from replicated_namesrv.routes.state import RouteInfoManager
+from tests.raft.test_snapshots import filled
+from tests.support.raft_world import Disk, Machine, World
+from tests.support.routes import mapping, queues, register
+
+METADATA = Metadata("c", (6, 1), (7, 2), {"n1": 5}, [["n1", 5, 1, 0, 3, [4]]])
+CHARACTERS = ["x", "\x00", '"', "\\", "\n", "\u00e4", "\u20ac", "\ud800", "\U0001f600"]
+PLENTY = 1 << 40
+
+
+def filling(size: int, character: str, distinct: str = "") -> str:
+    """Text of at most ``size`` bytes, as near to it as the character allows, that begins with ``distinct``."""
+    return distinct + character * ((size - len(distinct)) // text_bytes(character))
+
+
+around_names = st.sampled_from((1, NAME_BYTES_MAX // 2, NAME_BYTES_MAX - 1, NAME_BYTES_MAX))
+around_values = st.sampled_from((0, 1, 60_000, 70_000, VALUE_BYTES_MAX // 6, VALUE_BYTES_MAX - 1, VALUE_BYTES_MAX))
+characters = st.sampled_from(CHARACTERS)
+
+
+@st.composite
+def commands_at_limits(draw: st.DrawFn) -> list[Command]:
+    """A few registrations and KV entries of the longest texts."""
+    found: list[Command] = []
+    for number in range(draw(st.integers(1, 4))):
+        character, size = draw(characters), draw(around_names)
+
+        def name(begin: str, size: int = size, character: str = character, number: int = number) -> str:
+            return filling(size, character, f"{begin}{number}"[:size])
+
+        count = draw(st.sampled_from((2, 30, 200)))
+        topics = {filling(size, character, f"{each}"[:size]): queues(each % 8) for each in range(count)}
+        infos = {topic: mapping(topic, name("b")) for topic in list(topics)[:3]}
+        servers = tuple(filling(size, character, f"{each}f"[:size]) for each in range(draw(st.sampled_from((0, 2, 120)))))
+        texts = {"cluster": name("c"), "ha": name("h"), "zone": name("z"), "filters": servers}
+        found.append(register(name("b"), 0, name("a"), topics=topics, mappings=infos, **texts))  # type: ignore[arg-type]
+        for each in range(draw(st.sampled_from((1, 3)))):
+            value = draw(st.sampled_from((filling(draw(around_values), character), None)))
+            found.append(PutKVConfig(name("n"), filling(size, character, f"{each}k"[:size]), value))
+    return found
+
+
+def admitted(state: RouteInfoManager) -> Quotas:
+    """Room for everything whose texts are short enough."""
+    return Quotas(dict.fromkeys((STATE, KV, NAMESPACE, BROKER), lambda: PLENTY), state.needs)
+
+
+def logged(command: Command, time_ms: int) -> bytes:
+    """The command as it stands in the log."""
+    if isinstance(command, RegisterBroker):
+        return encode_register(command, time_ms, 0, Opened(0, 0), content_of(command))
+    return encode_plain(command, time_ms)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(commands_at_limits())
+def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
+    machine, direct = RestorableMachine(RouteStateMachine()), RouteInfoManager()
+    for time_ms, command in enumerate(commands):
+        admitted(direct).grant(command).release()
+        direct.apply(command, time_ms)
+        machine.apply(logged(command, time_ms))
+    assert machine.machine.state.digest() == direct.digest()
+
+    disk = Disk()
+    writer = Writer(disk, METADATA)
+    for chunk in machine.snapshot():
+        assert len(chunk) <= 1 << 20
+        writer.write(chunk)
+    writer.finish()
+    twin = RestorableMachine(RouteStateMachine())
+    restoration = twin.restore()
+    for chunk in Reader(disk, WRITING).chunks():
+        restoration.feed(chunk)
+    restoration.finish()
+    assert twin.digest() == machine.digest()
+    assert twin.machine.state.sizes == direct.sizes
+    assert as_the_version_before_reads_it(bytes(disk.files[WRITING].data)) == facts(direct)
+
+    backup, state = BackupReader(), RouteInfoManager()
+    parts = [backup.feed(part) for part in encode_backup({"revision": direct.revision}, direct.snapshot())]
+    assert backup.finish().revision == direct.revision
+    state.restore(parts)
+    assert state.digest() == direct.digest()
+    assert state.sizes == direct.sizes
+
+    for registration in direct.registrations():
+        key = registration.cluster_name, registration.broker_addr
+        report = messages.Report(1, 2, 3, True, (messages.Entry(key, 1, True, 4, 5, 6, 7, 8),), 9, 10, 11, 12)
+        assert messages.decode(messages.encode(report)) == report
+        inquiry = messages.decode(messages.encode(messages.Inquiry(1, 2, 3, 0, 4, 5, key, "c")))
+        assert isinstance(inquiry, messages.Inquiry)
+        assert inquiry.key == key
+
+    table = {
+        name: {key: value for key, value in entries.items() if value is not None} for name, entries in direct.kv_table().items()
+    }
+    if "\\ud800" not in json.dumps(table):  # peers cannot send it: it becomes a question mark
+        with TemporaryDirectory() as folder:
+            write_kv_file(Path(folder) / "kvConfig.json", table)
+            assert read_kv_file(Path(folder) / "kvConfig.json") == table
+
+
+# What the version before reads. These rules are history: they never change.
+
+OLD_BLOCK_BYTES_MAX = 64 << 20
+OLD_FIELDS = {"topics": 2, "group": 5, "queues": 3, "clusters": 1, "live": 1, "mappings": 2, "namespace": 1, "kv": 2}
+
+
+def old_blocks(data: bytes) -> Iterator[bytes]:
+    """Blocks of a snapshot file; each was read as a whole, and none above 64 MiB."""
+    assert data[:12] == b"RAFTSNAP\x01\x00\x00\x00"
+    offset = 12
+    while True:
+        length, checksum = (int.from_bytes(data[offset + each : offset + each + 4], "little") for each in (0, 4))
+        if not length:
+            assert checksum == crc32(data[:offset])
+            assert offset + 8 == len(data)
+            return
+        assert length <= OLD_BLOCK_BYTES_MAX
+        block = data[offset + 8 : offset + 8 + length]
+        assert crc32(block) == checksum
+        yield block
+        offset += 8 + length
+
+
+def as_the_version_before_reads_it(data: bytes) -> dict[str, Any]:
+    """What it took from a snapshot file: metadata, the head of a restore, its own line, and lines of routes cut anywhere."""
+    metadata, restore, *rest = old_blocks(data)
+    assert set(json.loads(metadata)) == {"cluster", "previous", "last", "voters", "sessions"}
+    assert json.loads(restore) == [1, None, 0]
+    own, *lines = b"".join(rest).split(b"\n")
+    assert len(json.loads(own)) == 5
+    assert lines.pop() == b""
+    topics: list[str] = []
+    found: dict[str, Any] = {"revisions": {}, "topics": {}, "clusters": {}, "live": [], "mappings": {}, "kv": {}}
+    group = ""
+    for number, line in enumerate(lines):
+        kind, *fields = json.loads(line)
+        if kind == "end":
+            assert (number, fields) == (len(lines) - 1, [number])
+            break
+        assert (number == 0) == (kind == "head")
+        if kind == "head":
+            assert (fields[0], len(fields)) == (1, 4)
+            found["revision"] = fields[1]
+            continue
+        assert len(fields) == OLD_FIELDS[kind]
+        match kind:
+            case "topics":
+                topics += fields[0]
+                found["revisions"] |= dict(zip(*fields, strict=True))
+            case "group":
+                group = fields[0]
+                found["topics"][group] = {}
+            case "queues":
+                numbers, table, each = fields
+                kinds = [each] * len(numbers) if isinstance(each, int) else each
+                assert len(kinds) == len(numbers)
+                found["topics"][group] |= {topics[n]: table[k] for n, k in zip(numbers, kinds, strict=True)}
+            case "clusters":
+                found["clusters"] |= dict(fields[0])
+            case "live":
+                found["live"] += fields[0]
+            case "mappings":
+                found["mappings"].setdefault(fields[0], {}).update(dict(fields[1]))
+            case "namespace":
+                found["kv"][fields[0]] = {}
+            case "kv":
+                found["kv"][fields[0]] |= dict(fields[1])
+    else:
+        raise AssertionError("there is no end")
+    return found
+
+
+def facts(state: RouteInfoManager) -> dict[str, Any]:
+    """The same of a state, in JSON's types."""
+    tables = state._tables
+    found = {
+        "revision": state.revision,
+        "revisions": dict(state.topic_revisions),
+        "topics": {name: dict(group.topics) for name, group in tables.groups.items()},
+        "clusters": {cluster: list(names) for cluster, names in tables.cluster_names.items()},
+        "live": state.registrations(),
+        "mappings": {name: dict(infos) for name, infos in tables.mappings.items()},
+        "kv": {namespace: dict(entries) for namespace, entries in state.kv_table().items()},
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(found))
+    return plain
+
+
+# The log
+
+
+@pytest.mark.parametrize("character", CHARACTERS)
+def test_the_longest_texts_go_through_the_log_and_a_restart(character: str) -> None:
+    """Escaped, a value of 1 MiB has up to 6 MiB: it fits into a command, an entry and a message."""
+    value = filling(VALUE_BYTES_MAX, character)
+    command = encode_plain(PutKVConfig("n", "k", value), 1)
+    assert len(command) <= RaftConfig().command_bytes_max
+    world = World(3)
+    world.start_all()
+    leader = world.elect()
+    follower = next(node.node_id for node in world.nodes if node is not leader)
+    outcome = world.propose(follower, command)
+    world.run_until(lambda: outcome)
+    assert isinstance(outcome[0], Committed)
+    world.run_until(lambda: all(host.machine.commands == [command] for host in world.hosts.values()))
+    for host in world.hosts.values():
+        host.crash()
+    world.start_all()
+    world.elect()
+    world.run_until(lambda: all(host.machine.commands == [command] for host in world.hosts.values()))
+
+
+class Whole(Machine):
+    """A machine whose chunks may be cut anywhere, as those of the routes may."""
+
+    def restore(self) -> "Whole._Restoring":  # type: ignore[override]
+        return Whole._Restoring(self)
+
+    class _Restoring:
+        def __init__(self, machine: "Whole") -> None:
+            self.machine, self.data = machine, b""
+
+        def feed(self, chunk: bytes) -> None:
+            self.data += chunk
+
+        def finish(self) -> None:
+            self.machine.commands, start = [], 0
+            while start < len(self.data):
+                end = start + 4 + int.from_bytes(self.data[start : start + 4], "little")
+                self.machine.commands.append(self.data[start + 4 : end])
+                start = end
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_follower_without_a_disk_gets_a_snapshot_of_any_size(is_old: bool) -> None:
+    """Also one that the version before wrote, in blocks of any length."""
+    config = RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1)
+    world = World(3, config)
+    for host in world.hosts.values():
+        host.start(Whole())
+    world.elect()
+    commands = [bytes([number]) * (3 << 20) for number in range(1, 5)]
+    for command in commands:
+        outcome = world.propose("n1", command)
+        world.run_until(lambda: outcome)  # noqa: B023
+        assert isinstance(outcome[0], Committed)
+    commands += filled(world, 40)
+    world.run_until(lambda: all(node.taking.taken and not node.taking.running for node in world.nodes))
+    world.run_until(lambda: all(host.machine.commands == commands for host in world.hosts.values()))
+    for host in world.hosts.values():
+        host.crash()
+        if is_old:
+            for name in [name for name in host.disk.list_names() if name.startswith("snapshot-")]:
+                rewrite_as_before(host.disk, name)
+    *_, empty = world.hosts.values()
+    empty.disk = Disk()
+    for host in world.hosts.values():
+        host.start(Whole())
+    world.elect()
+    assert empty.node is not None
+    node = empty.node
+    world.run_until(lambda: node.receiving.installed and node.role == "follower")
+    world.run_until(lambda: empty.machine.commands == commands)
+
+
+def rewrite_as_before(disk: Disk, name: str) -> None:
+    """All chunks of a snapshot file in one block."""
+    data = bytes(disk.files[name].data)
+    metadata, *chunks = old_blocks(data)
+    whole = data[:12]
+    for block in (metadata, b"".join(chunks)):
+        whole += len(block).to_bytes(4, "little") + crc32(block).to_bytes(4, "little") + block
+    whole += bytes(4) + crc32(whole).to_bytes(4, "little")
+    disk.files[name] = disk.durable[name] = type(disk.files[name])(whole)

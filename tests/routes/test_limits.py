@@ -1,0 +1,299 @@
+"""What is refused before it is proposed: texts that are too long, and bytes for which there is no room."""
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replicated_namesrv.errors import LimitError
+from replicated_namesrv.model import TopicQueueMappingInfo
+from replicated_namesrv.routes.commands import (
+    BrokerRemoval,
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterTopic,
+    UnregisterBrokers,
+)
+from replicated_namesrv.routes.limits import (
+    BROKER,
+    KV,
+    NAME_BYTES_MAX,
+    NAMESPACE,
+    SETTING_CHARACTERS_MAX,
+    STATE,
+    VALUE_BYTES_MAX,
+    Quotas,
+)
+from replicated_namesrv.routes.sizes import ENTRY_BYTES
+from replicated_namesrv.routes.state import RouteInfoManager
+from tests.routes.strategies import commands
+from tests.support.routes import mapping, queues, register, unregister
+
+PLENTY = 1 << 40
+
+
+def quotas(state: RouteInfoManager, **limits: int) -> Quotas:
+    """Quotas of ``state``; what is not given is plenty."""
+    given_limits = dict.fromkeys((STATE, KV, NAMESPACE, BROKER), PLENTY) | limits
+    return Quotas({bound: partial(int, limit) for bound, limit in given_limits.items()}, state.needs)
+
+
+BYTES_OF = {"x": 1, "\u00e4": 2, "\u20ac": 3, "\U0001f600": 4, "\ud800": 3}
+
+
+def with_field(field: str, text: str) -> Command:
+    """A command whose field of that name is ``text``."""
+    plain = register("b", 0, "m:1")
+    match field:
+        case "clusterName":
+            return replace(plain, cluster_name=text)
+        case "brokerName":
+            return replace(plain, broker_name=text)
+        case "brokerAddr":
+            return replace(plain, broker_addr=text)
+        case "haServerAddr":
+            return replace(plain, ha_server_addr=text)
+        case "zoneName":
+            return replace(plain, zone_name=text)
+        case "filterServerList":
+            return replace(plain, filter_servers=("f:1", text))
+        case "topic":
+            return replace(plain, topics={"T": queues(), text: queues()})
+        case "bname":
+            return replace(plain, topic_queue_mapping_infos={"T": mapping("T", "b")._replace(bname=text)})
+        case "scope":
+            return replace(plain, topic_queue_mapping_infos={"T": mapping("T", "b")._replace(scope=text)})
+        case "topic of a mapping":
+            return replace(plain, topic_queue_mapping_infos={text: mapping("T", "b")})
+        case "topic in a mapping":
+            return replace(plain, topic_queue_mapping_infos={"T": mapping("T", "b")._replace(topic=text)})
+        case "topic of code 217":
+            return RegisterTopic(text, (("b", queues()),))
+        case "brokerName of code 217":
+            return RegisterTopic("T", ((text, queues()),))
+        case "namespace":
+            return PutKVConfig(text, "k", "v")
+        case "key":
+            return PutKVConfig("n", text, "v")
+        case "value":
+            return PutKVConfig("n", "k", text)
+        case "namespace of code 102":
+            return DeleteKVConfig(text, "k")
+        case "key of code 102":
+            return DeleteKVConfig("n", text)
+        case "topic of code 216":
+            return DeleteTopic(text, None)
+        case "clusterName of code 216":
+            return DeleteTopic("T", text)
+        case "brokerName of code 205":
+            return ChangeWritePerm(text, False)
+        case "clusterName of code 104":
+            return UnregisterBrokers((BrokerRemoval(text, "m:1", "b", 0, None),))
+        case "brokerAddr of code 104":
+            return UnregisterBrokers((BrokerRemoval("C", text, "b", 0, None),))
+        case "brokerName of code 104":
+            return UnregisterBrokers((BrokerRemoval("C", "m:1", text, 0, None),))
+    raise AssertionError(field)
+
+
+FIELDS = [
+    *("clusterName", "brokerName", "brokerAddr", "haServerAddr", "zoneName", "filterServerList", "topic", "bname", "scope"),
+    *("topic of a mapping", "topic in a mapping", "topic of code 217", "brokerName of code 217", "namespace", "key", "value"),
+    *("namespace of code 102", "key of code 102", "topic of code 216", "clusterName of code 216", "brokerName of code 205"),
+    *("clusterName of code 104", "brokerAddr of code 104", "brokerName of code 104"),
+]
+
+
+@pytest.mark.parametrize("character", BYTES_OF)
+@pytest.mark.parametrize("field", FIELDS)
+def test_texts_are_taken_up_to_their_limit_and_no_further(field: str, character: str) -> None:
+    limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
+    most = limit // BYTES_OF[character]
+    state = RouteInfoManager()
+    admission = quotas(state)
+    admission.grant(with_field(field, character * most)).release()
+    with pytest.raises(LimitError) as refused:
+        admission.grant(with_field(field, character * (most + 1)))
+    name = field.split(" ")[0]
+    assert refused.value.limit == name
+    assert str(refused.value).startswith(f"{name} has {(most + 1) * BYTES_OF[character]} bytes, at most {limit} are taken")
+    assert len(str(refused.value)) < 500
+    assert refused.value.definite
+    assert admission.refused == {name: 1}
+
+
+def test_every_text_of_a_registration_has_a_limit() -> None:
+    """Whatever is added to it later: a text that nobody looks at fails here."""
+    info = TopicQueueMappingInfo("b4", ((0, 0),), False, 1, "scope", "T5", 4)
+    command = register("b", 0, "m:1", zone="zone", filters=("f:1",), topics=["T1", "T2"], mappings={"T3": info})
+    found = set(texts_of(command))
+    assert found == {"C", "b", "m:1", "h:1", "zone", "f:1", "T1", "T2", "T3", "b4", "scope", "T5"}
+    for text in found:
+        longer = with_other_text(command, text, "\u00b6" * NAME_BYTES_MAX)
+        with pytest.raises(LimitError):
+            quotas(RouteInfoManager()).grant(longer)
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All texts in a command, as deep as they are."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from texts_of((*value.keys(), *value.values()))
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from texts_of(part)
+    elif is_dataclass(value):
+        yield from texts_of(tuple(getattr(value, field.name) for field in fields(value)))
+
+
+def with_other_text(value: Any, text: str, other: str) -> Any:
+    """The same with ``other`` wherever ``text`` stands."""
+    if isinstance(value, str):
+        return other if value == text else value
+    if isinstance(value, dict):
+        return {with_other_text(key, text, other): with_other_text(part, text, other) for key, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [with_other_text(part, text, other) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: with_other_text(getattr(value, field.name), text, other) for field in fields(value)})
+    return value
+
+
+def test_what_is_there_can_be_removed_however_long_it_is() -> None:
+    """An earlier version took texts of any length."""
+    long = "x" * 100_000
+    state = RouteInfoManager()
+    state.apply(PutKVConfig(long, long, long), 1)
+    state.apply(register(long, 0, long, cluster=long, topics=["T", long], ha=long), 2)
+    admission = quotas(state, maxStateBytes=1, maxKvBytes=1, maxKvNamespaceBytes=1, maxBrokerBytes=1)
+    for command in (
+        DeleteKVConfig(long, long),
+        DeleteTopic(long, long),
+        ChangeWritePerm(long, False),
+        unregister(long, 0, long, cluster=long),
+    ):
+        admission.grant(command).release()
+        state.apply(command, 3)
+    assert not state.registrations()
+    assert admission.refused == {}
+
+
+@given(st.lists(commands, max_size=12), commands)
+def test_no_command_adds_more_than_was_granted(history: list[Command], command: Command) -> None:
+    state = RouteInfoManager()
+    for time_ms, earlier in enumerate(history):
+        state.apply(earlier, time_ms)
+    needs = {(need.bound, need.of): need for need in state.needs(command)}
+    before = state.sizes.total, state.sizes.kv, dict(state.sizes.namespaces), dict(state.sizes.brokers)
+    state.apply(command, 99)
+    after = state.sizes
+    growth = {(STATE, ""): after.total - before[0], (KV, ""): after.kv - before[1]}
+    growth |= {(NAMESPACE, name): size - before[2].get(name, 0) for name, size in after.namespaces.items()}
+    growth |= {(BROKER, name): size - before[3].get(name, 0) for name, size in after.brokers.items()}
+    mapped = {info.bname for info in getattr(command, "topic_queue_mapping_infos", {}).values()}
+    for place, grown in growth.items():
+        if place[0] == BROKER and place[1] in mapped:
+            continue  # a mapping counts for its broker name, and is granted to the one that announces it
+        assert grown <= (needs[place].more if place in needs else 0), place
+    for place, need in needs.items():
+        assert need.more > 0
+        assert need.used == {STATE: before[0], KV: before[1]}.get(
+            place[0], (before[2] if place[0] == NAMESPACE else before[3]).get(place[1], 0)
+        )
+
+
+def entry_bytes(key: str, value: str) -> int:
+    return ENTRY_BYTES + len(key) + len(value)
+
+
+@pytest.mark.parametrize("bound", [STATE, KV, NAMESPACE])
+def test_kv_entries_are_taken_up_to_the_last_byte(bound: str) -> None:
+    room = ENTRY_BYTES + len("space") + 3 * entry_bytes("k1", "value")
+    state = RouteInfoManager()
+    admission = quotas(state, **{bound: room})
+    for number in range(3):
+        command = PutKVConfig("space", f"k{number}", "value")
+        admission.grant(command).release()
+        state.apply(command, 1)
+    assert admission.used(state.sizes)[bound] == room
+    admission.grant(PutKVConfig("space", "k1", "other"))
+    admission.grant(PutKVConfig("space", "k1", "less"))
+    for command in (PutKVConfig("space", "k1", "longer"), PutKVConfig("space", "k3", "")):
+        with pytest.raises(LimitError, match=f"{bound} is {room}: {room} bytes.* are in use and this adds") as refused:
+            admission.grant(command)
+        assert refused.value.limit == bound
+    assert admission.refused == {bound: 2}
+    state.apply(DeleteKVConfig("space", "k0"), 2)
+    admission.grant(PutKVConfig("space", "k3", "value"))
+
+
+def test_what_is_under_way_counts() -> None:
+    state = RouteInfoManager()
+    admission = quotas(state, maxKvBytes=ENTRY_BYTES + 1 + 2 * (ENTRY_BYTES + 1 + 100) + ENTRY_BYTES + 1)
+    first, second = (admission.grant(PutKVConfig("n", key, "v" * 100)) for key in "ab")
+    with pytest.raises(LimitError):
+        admission.grant(PutKVConfig("n", "c", "v" * 100))
+    second.release()
+    second.release()
+    third = admission.grant(PutKVConfig("n", "c", "v" * 100))
+    state.apply(PutKVConfig("n", "a", "v" * 100), 1)
+    first.release()
+    third.release()
+    assert admission._pending == {}
+    admission.grant(PutKVConfig("n", "b", "v" * 100))
+
+
+def test_a_broker_name_has_its_own_bound_over_all_registrations() -> None:
+    state = RouteInfoManager()
+    admission = quotas(state, maxBrokerBytes=30_000)
+    for version in range(8):
+        command = register("b", 0, "m:1", version=version, topics=[f"topic-{version}-{number}" for number in range(50)])
+        admission.grant(command).release()
+        state.apply(command, 1)
+    with pytest.raises(LimitError, match="bytes of broker 'b' are in use"):
+        admission.grant(register("b", 0, "m:1", version=9, topics=[f"topic-9-{number}" for number in range(50)]))
+    assert state.sizes.brokers["b"] <= 30_000
+    admission.grant(register("c", 0, "m:2")).release()
+    unchanged = register("b", 0, "m:1", version=99, topics=["topic-0-0", "topic-1-1"])
+    admission.grant(unchanged).release()
+
+
+def test_a_full_state_keeps_its_brokers_and_takes_no_new_ones() -> None:
+    state = RouteInfoManager()
+    for number in range(5):
+        state.apply(register(f"b{number}", 0, f"m:{number}"), 1)
+    admission = quotas(state, maxStateBytes=state.sizes.total - 1)
+    for number in range(5):
+        admission.grant(register(f"b{number}", 0, f"m:{number}", version=2)).release()
+    with pytest.raises(LimitError, match="maxStateBytes"):
+        admission.grant(register("b5", 0, "m:5"))
+    with pytest.raises(LimitError, match="maxStateBytes"):
+        admission.grant(RegisterTopic("new", (("b0", queues()),)))
+
+
+def test_a_whole_state_is_held_against_every_bound() -> None:
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "m:1"), 1)
+    state.apply(PutKVConfig("n", "k", "v"), 2)
+    held = state.sizes
+    for bound, size in quotas(state).used(held).items():
+        quotas(state, **{bound: size}).check_whole(held)
+        with pytest.raises(LimitError, match=bound):
+            quotas(state, **{bound: size - 1}).check_whole(held)
+
+
+def test_values_of_settings_have_a_limit() -> None:
+    admission = quotas(RouteInfoManager())
+    admission.check_settings({"nameServerAddresses": "x" * SETTING_CHARACTERS_MAX})
+    with pytest.raises(LimitError, match="setting 'nameServerAddresses' has 65537 characters"):
+        admission.check_settings({"nameServerAddresses": "x" * (SETTING_CHARACTERS_MAX + 1)})
+    assert admission.refused == {"setting": 1}

@@ -1,0 +1,153 @@
+"""What exceeds a limit is refused with a clear answer, in both modes, over remoting and HTTP, and is counted."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.node import Node
+from replicated_namesrv.routes.limits import SETTING_CHARACTERS_MAX, VALUE_BYTES_MAX
+from tests.support.nodes import http
+from tests.support.operated import operated
+from tests.support.remoting_server import broker_fields, topic_table
+
+LONG = "x" * 1_025
+SMALL = {"maxStateBytes": "400000", "maxKvBytes": "200000", "maxKvNamespaceBytes": "100000", "maxBrokerBytes": "66000"}
+MODES = pytest.mark.parametrize("mode", ["ap", "cp"])
+
+
+async def metric(port: int, name: str, label: str) -> float:
+    found = re.search(rf'^namesrv_{name}{{limit="{label}"}} (\S+)$', (await http(port, "/metrics")).text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def command(code: int, body: bytes = b"", **fields: str) -> RemotingCommand:
+    return RemotingCommand(code, fields, body)
+
+
+def untouched(node: Node) -> Any:
+    state = node.service.state
+    return state.revision, state.sizes.total, node.service.quotas._pending
+
+
+@MODES
+async def test_every_text_that_is_too_long_is_refused(tmp_path: Path, mode: str) -> None:
+    async with operated(tmp_path, 1, mode) as nodes:
+        node, port = nodes.nodes[0], nodes.admin_ports[0]
+        client, before = RemotingClient(), untouched(nodes.nodes[0])
+        broker = broker_fields(bodyCrc32="0")
+        filtered = topic_table("T", "U").replace(b'"filterServerList":[]', b'"filterServerList":["%s"]' % LONG.encode())
+        cases = {
+            "haServerAddr": command(103, topic_table("T", "U"), **{**broker, "haServerAddr": LONG}),
+            "zoneName": command(103, topic_table("T", "U"), **{**broker, "__ZONE_NAME": LONG}),
+            "brokerName": command(103, topic_table("T", "U"), **{**broker, "brokerName": LONG}),
+            "brokerAddr": command(103, topic_table("T", "U"), **{**broker, "brokerAddr": LONG}),
+            "clusterName": command(103, topic_table("T", "U"), **{**broker, "clusterName": LONG}),
+            "topic": command(103, topic_table("T", LONG), **broker),
+            "filterServerList": command(103, filtered, **broker),
+            "namespace": command(100, namespace=LONG, key="k", value="v"),
+            "key": command(100, namespace="n", key=LONG, value="v"),
+            "value": command(100, namespace="n", key="k", value="x" * (VALUE_BYTES_MAX + 1)),
+        }
+        for field, request in cases.items():
+            answer = await client.request(node.listen_address, request)
+            assert (answer.code, (answer.remark or "")[: len(field) + 5]) == (1, f"{field} has "), field
+            assert "at most" in (answer.remark or "")
+            assert await metric(port, "limits_hit_total", field) == 1, field
+        setting = json.dumps({"nameServerAddresses": "x" * (SETTING_CHARACTERS_MAX + 1)}).encode()
+        refused = await http(port, "/v1/config", "POST", setting)
+        assert refused.status == 413
+        assert "setting 'nameServerAddresses' has 65537 characters" in refused.json["error"]
+        assert await metric(port, "limits_hit_total", "setting") == 1
+        assert untouched(node) == before
+        unregistered = await client.request(node.listen_address, command(104, b"", **{**broker, "brokerName": LONG}))
+        assert unregistered.code == 1
+        await client.close()
+
+
+@MODES
+async def test_bytes_are_refused_when_there_is_no_room_and_taken_again_when_there_is(tmp_path: Path, mode: str) -> None:
+    async with operated(tmp_path, 1, mode, **SMALL) as nodes:
+        node, port = nodes.nodes[0], nodes.admin_ports[0]
+        client = RemotingClient()
+
+        async def put(namespace: str, key: str, size: int) -> RemotingCommand:
+            return await client.request(node.listen_address, command(100, namespace=namespace, key=key, value="v" * size))
+
+        async def register(name: str, *topics: str) -> RemotingCommand:
+            fields = broker_fields(name, f"{name}:1", bodyCrc32="0")
+            return await client.request(node.listen_address, command(103, topic_table(*topics), **fields))
+
+        for number in range(9):
+            assert (await put("n", f"k{number}", 10_000)).code == 0
+        refused = await put("n", "k9", 10_000)
+        assert refused.code == 1
+        assert "maxKvNamespaceBytes is 100000" in (refused.remark or "")
+        assert "of namespace 'n'" in (refused.remark or "")
+        assert (await put("n", "k8", 9_000)).code == 0, "less is no more"
+        assert (await put("m", "k", 95_000)).code == 0
+        refused = await put("o", "k", 20_000)
+        assert "maxKvBytes is 200000" in (refused.remark or "")
+        answer = await http(port, "/v1/kv/o/k", "PUT", b"v" * 20_000)
+        assert answer.status == 413
+        assert answer.json["outcome"] == "not done"
+        assert "maxKvBytes is 200000" in answer.json["error"]
+        assert await metric(port, "limits_hit_total", "maxKvBytes") == 2
+        assert await metric(port, "bounded_bytes_limit", "maxKvBytes") == 200_000
+        assert await metric(port, "bounded_bytes", "maxKvBytes") == node.service.state.sizes.kv > 180_000
+        assert (await client.request(node.listen_address, command(102, namespace="n", key="k0"))).code == 0
+        assert (await put("n", "k9", 10_000)).code == 0
+
+        too_many = [f"topic-{number}-{'x' * 100}" for number in range(400)]
+        refused = await register("big", *too_many)
+        assert refused.code == 1
+        assert "maxBrokerBytes is 66000" in (refused.remark or "")
+        assert node.service.state.registrations() == []
+        registered = 0
+        while (full := await register(f"b{registered}", *too_many[:300])).code == 0:
+            registered += 1
+        assert registered > 2
+        assert "maxStateBytes is 400000" in (full.remark or "")
+        assert node.service.state.sizes.total <= 400_000
+        assert (await register("b0", *too_many[:300])).code == 0, "who is registered stays so"
+        assert node.service.quotas._pending == {}
+        await client.close()
+
+
+@MODES
+async def test_puts_that_come_together_share_what_is_left(tmp_path: Path, mode: str) -> None:
+    """None of them is applied when the others are looked at."""
+    async with operated(tmp_path, 1, mode, **SMALL) as nodes:
+        node = nodes.nodes[0]
+        clients = [RemotingClient() for _ in range(4)]
+        answers = []
+        requests = [
+            clients[number % 4].request(node.listen_address, command(100, namespace="n", key=f"k{number}", value="v" * 5_000))
+            for number in range(40)
+        ]
+        for answer in await asyncio.gather(*requests):
+            answers.append(answer.code)
+        assert sorted(set(answers)) == [0, 1]
+        assert answers.count(0) == 100_000 // 5_066
+        assert node.service.state.sizes.namespaces["n"] <= 100_000
+        assert node.service.quotas._pending == {}
+        for client in clients:
+            await client.close()
+
+
+async def test_a_node_starts_with_more_than_its_limits_and_takes_less(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1, "cp") as nodes:
+        for number in range(5):
+            assert (await http(nodes.admin_ports[0], f"/v1/kv/n/k{number}", "PUT", b"v" * 50_000)).status == 200
+    async with operated(tmp_path, 1, "cp", **SMALL) as nodes:
+        port, state = nodes.admin_ports[0], nodes.nodes[0].service.state
+        assert len(state.kv_table()["n"]) == 5
+        assert (await http(port, "/v1/kv/n/k0", "PUT", b"v" * 50_001)).status == 413
+        assert (await http(port, "/v1/kv/n/k0", "PUT", b"w" * 50_000)).status == 200
+        for number in range(5):
+            assert (await http(port, f"/v1/kv/n/k{number}", "DELETE")).status == 200
+        assert (await http(port, "/v1/kv/n/k0", "PUT", b"v" * 50_001)).status == 200
