@@ -13,11 +13,11 @@ proposal whose outcome is unknown is repeated until it is known; as long as it i
 
 import logging
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from replicated_namesrv.raft.interfaces import MalformedError, ReadOutcome, ReadReady
-from replicated_namesrv.replication.admission import Admission, Asker
+from replicated_namesrv.replication.admission import Admission, Asker, Decided
 from replicated_namesrv.replication.leases import Expiry, Lease, LeaseTable
 from replicated_namesrv.replication.machine import (
     Applied,
@@ -34,6 +34,7 @@ from replicated_namesrv.replication.messages import (
     REGISTER,
     REMOVED,
     REMOVING,
+    WITHDRAW,
     Ages,
     Answer,
     Decision,
@@ -180,12 +181,12 @@ class Leading:
         self.table.succeed(before, self._machine.state.revision, self._now_ms())
         self._judge_next()
 
-    def registered(self, key: Key, epoch: int, content: str) -> None:
-        """A registration was applied: a sign of life."""
-        self._registered_lately.add(key)
-        self.table.heard(key, epoch, self._now_ms())
-        for decided in self._admission.applied(key, content):
-            self._decide(decided.asker, decided.verdict)
+    def registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """A registration was applied. ``epoch``: of what it registered, if that is in force; then it is a sign of life."""
+        if epoch is not None:
+            self._registered_lately.add(key)
+            self.table.heard(key, epoch, self._now_ms())
+        self._decide_all(self._admission.applied(key, content))
 
     def removed(self, key: Key, epoch: int) -> None:
         """A registration ended."""
@@ -274,10 +275,16 @@ class Leading:
             verdict = self._admission.ask(asker, inquiry.key, inquiry.content, inquiry.serial, self._now_ms())
             if verdict is not None:
                 self._decide(asker, verdict)
+        elif inquiry.kind == WITHDRAW:
+            self._decide_all(self._admission.withdraw(asker, inquiry.key, inquiry.content, self._now_ms()))
         elif self.is_known and self.table.is_ready:
             self._remove(asker, inquiry)
         else:
             self._early[asker] = inquiry
+
+    def _decide_all(self, decisions: Iterable[Decided]) -> None:
+        for decided in decisions:
+            self._decide(decided.asker, decided.verdict)
 
     def _decide(self, asker: Asker, verdict: int) -> None:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
@@ -322,8 +329,7 @@ class Leading:
         again, self._again = self._again, []
         for propose in again:
             propose()
-        for decided in self._admission.overdue(self.table.silent_nodes(now), now):
-            self._decide(decided.asker, decided.verdict)
+        self._decide_all(self._admission.overdue(self.table.silent_nodes(now), now))
         if not self.is_known:
             return
         self._judge_next()

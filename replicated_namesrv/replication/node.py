@@ -420,9 +420,11 @@ class ReplicatedNode(Observer):
             return DataVersionAnswer(stored is None or data_version != stored, stored)
         return self.registrations.keep(self.registrations.query_data_version(key, data_version, connection))
 
-    def _registered(self, key: Key, epoch: int, content: str) -> None:
-        if self._is_live:
-            asyncio.get_running_loop().call_soon(self.signs.registered, key, epoch, content)
+    def _registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """Told in a later turn, in replay only to a leader: nodes may wait for it already, but what is replayed is no sign of
+        life."""
+        if self._is_live or self.signs.leading is not None:
+            asyncio.get_running_loop().call_soon(self.signs.registered, key, epoch if self._is_live else None, content)
 
     # Configuration
 
