@@ -199,10 +199,11 @@ class Leading:
         """See ``SignsOfLife``."""
         if report.term != self.term or self.is_over:
             return
-        for entry in report.entries:
+        entries = tuple(entry for entry in report.entries if self._may_be_registered(entry))
+        for entry in entries:
             if entry.state >= LOST:
                 self._suspects[entry.key] = self._now_ms()
-        taken = self.table.report(peer, report, self._now_ms())
+        taken = self.table.report(peer, report._replace(entries=entries), self._now_ms())
         if report.is_full and self.is_known:
             self._tell_ages([peer], self._leases())
         renewed = [entry.key for entry in report.entries if entry.renews]
@@ -212,6 +213,12 @@ class Leading:
             self._judge_next()
         else:
             self._answer(peer, report, taken, ())
+
+    def _may_be_registered(self, entry: Entry) -> bool:
+        """False for a broker whose removal this leader has applied and the sender had not: nothing would remove its record again.
+        An entry about a node always counts."""
+        state = self._machine.state
+        return entry.key[0] == "" or entry.epoch > state.revision or state.registration(*entry.key) is not None
 
     def _answer(self, peer: str, report: Report, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
         self._send(peer, Answer(report.session, report.sequence, report.term, not taken, self._time_ms(), refusals))

@@ -256,20 +256,23 @@ class Registrations:
         assert result is not None, "it is registered"
         generation = self._machine.state.group_generation(registration.broker_name)
         received = self._machine.state.revision
-        return self.keep(self._renew_unchanged((cluster_name, broker_addr), result, generation, received, connection))
+        key = (cluster_name, broker_addr)
+        self._attach(key, registration.epoch, connection, Sign.REGISTRATION)  # now: it may be removed before the task begins
+        return self.keep(self._renew_unchanged(key, result, generation, received, connection))
 
     async def _renew_unchanged(
         self, key: Key, result: Result, generation: int, received: int, connection: Connection
     ) -> Result | None:
         assert result.epoch is not None, "of a registration"
         async with Budget(REGISTRATION_S):
-            if await self._renew(key, result.epoch, generation, connection) == ACCEPTED:
+            if await self._signs.renew(key, result.epoch, generation) == ACCEPTED:
                 return result
         if connection.connection_id in self._opened:
             self._refused[connection.connection_id, key] = received
         return None
 
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, sign: Sign = Sign.REGISTRATION) -> int:
+        """Call it in the turn in which the registration was looked at."""
         self._attach(key, epoch, connection, sign)
         return await self._signs.renew(key, epoch, generation)
 

@@ -365,7 +365,11 @@ class SignsOfLife:
             self.leading.led(before)
 
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied. ``epoch``: of what it registered, which is a sign of life."""
+        """A registration was applied, in an earlier turn. ``epoch``: of what it registered; a sign of life, unless that has been
+        removed since."""
+        held = self._machine.state.registration(*key)
+        if held is None or held.epoch != epoch:
+            epoch = None
         if epoch is not None:
             self.attachments.learn(key, self.now_ms)
         if self.leading is not None:
