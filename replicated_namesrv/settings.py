@@ -291,6 +291,8 @@ class Settings:
             if value != self.get(row):
                 setattr(self, row.attribute, value)
                 moved[row.attribute] = value
+                if row.group == NETTY_CLIENT:  # it stands in the file from now on
+                    self.origins[row.attribute] = f"file {self.config_store_path}"
         return moved
 
     def text(self) -> str:
@@ -301,8 +303,11 @@ class Settings:
         return self._lines(row for row in ROWS.values() if not row.secret)
 
     def file_text(self) -> str:
-        """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there."""
-        return self._lines(row for row in ROWS.values() if not row.secret or self._is_in_file(row))
+        """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there. Where
+        ``listen`` is set, what it says is not written a second time: ``check`` refuses a file with both."""
+        left_out = _LISTEN_RIVALS if self.listen else ()
+        rows = (row for row in ROWS.values() if row.attribute not in left_out)
+        return self._lines(row for row in rows if not row.secret or self._is_in_file(row))
 
     def _lines(self, rows: "Iterable[Row]") -> str:
         known = {row.name: row.show(self.get(row)) for row in rows if row.group != NETTY_CLIENT or self._is_in_file(row)}
@@ -493,6 +498,8 @@ _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("human", "json", "auto"),
 }
+_LISTEN_RIVALS = ("bind_address", "listen_port")
+"""What ``listen`` says in one setting."""
 _AT_LEAST = {
     "scan_not_active_broker_interval": 1,
     "server_channel_max_idle_time_seconds": 1,
@@ -527,9 +534,9 @@ def check(settings: Settings) -> None:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
-    for rival in ("bind_address", "listen_port"):
+    for rival in _LISTEN_RIVALS:
         source = settings.origins.get(rival)
-        if source is not None and source == settings.origins.get("listen"):
+        if settings.listen and source is not None and source == settings.origins.get("listen"):
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
             raise SettingError(f"{both}: both say where to listen; leave one out")
     admin, listen = settings.admin_address, settings.listen_address
