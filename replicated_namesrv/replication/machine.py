@@ -27,7 +27,7 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.interfaces import UnknownCommandError
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
-from replicated_namesrv.routes.history import EXPIRED, LOST, RESTORED, UNREGISTERED, History
+from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
@@ -298,7 +298,7 @@ class RouteStateMachine:
         """Take over what was read."""
         self.serial, self.time_ms, self.led_term, marks, unregistered = load(own)
         self.state.adopt(reader)
-        self.history.restart(self.state.revision)
+        self.history.restart(self.state.revision, self.time_ms)
         self.marks = {(cluster, address): Mark(*mark) for cluster, address, *mark in marks}
         self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
         self._own_digest = None
@@ -313,8 +313,7 @@ class RouteStateMachine:
         self.state.adopt(reader)
         self.state.begin_anew(max(before, self.state.revision) + revisions_skipped)
         self.serial += 1
-        self.history.restart(self.state.revision - 1)
-        self.history.add(self.state.revision, RESTORED, self.time_ms, {})
+        self.history.restart(self.state.revision, self.time_ms)
         for registration in self.state.registrations():
             key = (registration.cluster_name, registration.broker_addr)
             self.marks[key] = Mark(self.state.revision, self.serial, "")
