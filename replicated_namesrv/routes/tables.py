@@ -27,6 +27,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
 
 DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS = 120_000
@@ -141,6 +142,7 @@ class Tables:
         self.kv: dict[str, dict[str, str | None]] = {}
         self.kv_revision = 0
         """Revision of the last change of ``kv`` since this process holds it."""
+        self.kv_index = KVIndex(self.kv)
         self._interned: dict[QueueData, QueueData] = {}
 
     # -- the command in progress
@@ -168,6 +170,7 @@ class Tables:
     def begin_anew(self, revision: int) -> None:
         """Stamp everything with ``revision``."""
         self.revision = self.settings_revision = self.kv_revision = revision
+        self.kv_index.begin(revision)
         self.topic_revisions.update(dict.fromkeys(self.topic_revisions, revision))
         for group in self.groups.values():
             group.generation = revision
