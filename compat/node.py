@@ -10,7 +10,6 @@ machine) is not held against brokers whose heartbeats wait in the socket.
 """
 
 import asyncio
-import dataclasses
 import logging
 import time
 from asyncio import Future
@@ -23,8 +22,8 @@ from uuid import uuid4
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
+from replicated_namesrv.config_writer import ConfigWriter
 from replicated_namesrv.errors import SettingError, StaleReadError
-from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
@@ -86,6 +85,7 @@ class IndependentNode:
         self._freshness = Freshness(ReadLevel.LOCAL, 0, "", UNKNOWN_AGE)
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._kv = KVWriter(Path(settings.kv_config_path), self.state.kv_table, self._apply)
+        self._config = ConfigWriter(settings, self._put_in_force)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_scan_ms: float | None = None
         self._stopping = False
@@ -162,6 +162,7 @@ class IndependentNode:
         for timer in self._timers:
             timer.cancel()
         await self._kv.drain()
+        await self._config.drain()
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
         """At once: an independent node answers every level from what it knows. Raises StaleReadError for any bound."""
@@ -245,13 +246,9 @@ class IndependentNode:
         if not self._settings.black_list.isdisjoint(values):
             return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
         self.quotas.check_settings(values)
-        return asyncio.ensure_future(self._update_config(dict(values)))
+        return self._config.submit(dict(values))
 
-    async def _update_config(self, values: dict[str, str]) -> Result:
-        candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
-        candidate.update(values)
-        text = candidate.file_text().encode()
-        await asyncio.to_thread(write_atomically, Path(self._settings.config_store_path), text, backup=True)
+    def _put_in_force(self, values: Mapping[str, str]) -> Result:
         moved = self._settings.update(values)
         replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in _REPLICATED}
         if replicated:

@@ -57,5 +57,13 @@ class OutcomeUnknownError(NamesrvError):
     retriable: ClassVar[bool] = True
 
 
+class PartlyDoneError(NamesrvError):
+    """One part of the request was done and another was not, or may not have been; the text says which. Repeating the request is
+    safe."""
+
+    definite: ClassVar[bool] = False
+    retriable: ClassVar[bool] = True
+
+
 class StorageError(NamesrvError):
     """A file could not be written or read; the text names the file and the cause. Nothing was applied."""

@@ -1,34 +1,58 @@
 """Files that survive a crash whole: the old content or the new, never a mixture.
 
 Content is written beside the target, synced, renamed over it, and the folder is synced. A disk that fills up half-way leaves
-the old file as it was.
+the old file as it was. Writers of one path take turns: the file beside the target has a fixed name, so that a crash leaves at
+most one.
+
+``FileWriter`` is for files that are rewritten as a whole at each change of something in memory.
 """
 
+import asyncio
 import contextlib
 import os
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
-from replicated_namesrv.errors import StorageError
+from replicated_namesrv.errors import OutcomeUnknownError, StorageError
+
+Change = TypeVar("Change")
+Done = TypeVar("Done")
+
+_turns: dict[Path, threading.Lock] = {}
+"""By path that was written. A process writes few paths."""
 
 
 def write_atomically(path: Path, content: bytes, *, backup: bool = False) -> None:
     """Replace the content of ``path``; folders are created. ``backup``: keep what was there as ``<path>.bak``.
 
-    Raises StorageError; the old content is then still in place.
+    Raises StorageError: the old content is still in place. OutcomeUnknownError: the new content is in place, but the folder could
+    not be synced, so that a power loss may bring the old content back.
     """
+    with _turns.setdefault(path.absolute(), threading.Lock()):
+        _replace(path, content, backup)
+        try:
+            _sync_folder(path.parent)
+        except OSError as cause:
+            raise OutcomeUnknownError(
+                f"{path}: written, but its folder could not be synced ({cause.strerror}): after a power loss the old content may "
+                "be back; repeat the change"
+            ) from cause
+
+
+def _replace(path: Path, content: bytes, backup: bool) -> None:
     aside = path.with_name(path.name + ".new")
+    saved_aside = path.with_name(path.name + ".bak.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _create_folder(path.parent)
         _write_synced(aside, content)
         if backup and path.exists():
-            saved = path.with_name(path.name + ".bak")
-            saved_aside = path.with_name(path.name + ".bak.new")
             _write_synced(saved_aside, path.read_bytes())
-            os.replace(saved_aside, saved)
+            os.replace(saved_aside, path.with_name(path.name + ".bak"))
         os.replace(aside, path)
-        _sync_folder(path.parent)
     except OSError as cause:
-        for leftover in (aside, path.with_name(path.name + ".bak.new")):
+        for leftover in (aside, saved_aside):
             with contextlib.suppress(OSError):
                 leftover.unlink(missing_ok=True)
         raise StorageError(f"{path}: could not be written ({cause.strerror}); the old content is unchanged") from cause
@@ -46,6 +70,14 @@ def why_unwritable(path: Path) -> str | None:
     return None
 
 
+def _create_folder(folder: Path) -> None:
+    """With the folders above it, each durable before the next."""
+    if not folder.is_dir():
+        _create_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
 def _write_synced(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
@@ -59,3 +91,55 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class FileWriter(Generic[Change, Done]):
+    """Changes of what one file holds: on disk first, then in memory, then answered, in the order in which they came.
+
+    There is one write at a time, and it is built from all that was in memory when it began, so that no change is lost to another.
+    Changes that wait while the disk is busy go out together with the next write: a slow disk costs a round and not a round for
+    each. A change that the disk refuses has not happened. Runs on the event loop; the write itself in a thread.
+    """
+
+    def __init__(self, build: Callable[[Sequence[Change]], Callable[[], None]], apply: Callable[[Change], Done]) -> None:
+        """``build(changes)`` returns what writes the file as it is after them, to be called in a thread, where it may raise
+        StorageError or OutcomeUnknownError. ``apply(change)`` makes a change in memory once it is on disk."""
+        self._build, self._apply = build, apply
+        self._waiting: list[tuple[Change, asyncio.Future[Done]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, change: Change) -> "asyncio.Future[Done]":
+        """The result of ``apply`` once the change is on disk, or the error of the write."""
+        answer: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._waiting.append((change, answer))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._write_all())
+        return answer
+
+    async def drain(self) -> None:
+        """Wait until nothing is being written."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                await self._write(batch)
+        finally:
+            self._task = None
+
+    async def _write(self, batch: "list[tuple[Change, asyncio.Future[Done]]]") -> None:
+        try:
+            await asyncio.to_thread(self._build([change for change, _ in batch]))
+        except Exception as error:  # whatever it is belongs to those who wait, and the next batch gets its turn
+            if len(batch) > 1:  # one of them may be the reason: none fails because of another
+                for each in batch:
+                    await self._write([each])
+            elif not batch[0][1].done():
+                batch[0][1].set_exception(error)
+            return
+        for change, answer in batch:
+            result = self._apply(change)
+            if not answer.done():
+                answer.set_result(result)

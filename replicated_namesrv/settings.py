@@ -299,6 +299,8 @@ class Settings:
             if value != self.get(row):
                 setattr(self, row.attribute, value)
                 moved[row.attribute] = value
+                if row.group == NETTY_CLIENT:  # it stands in the file from now on
+                    self.origins[row.attribute] = f"file {self.config_store_path}"
         return moved
 
     def text(self) -> str:
@@ -310,9 +312,10 @@ class Settings:
 
     def file_text(self) -> str:
         """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there. It is
-        escaped, so that reading it gives the same settings."""
-        shown = self._shown(row for row in ROWS.values() if not row.secret or self._is_in_file(row))
-        return store_properties(shown).decode("ascii")
+        escaped, so that reading it gives the same settings. Where ``listen`` is set, what it says is not written again."""
+        left_out = _LISTEN_RIVALS if self.listen else ()
+        rows = (row for row in ROWS.values() if row.attribute not in left_out)
+        return store_properties(self._shown(row for row in rows if not row.secret or self._is_in_file(row))).decode("ascii")
 
     def _shown(self, rows: "Iterable[Row]") -> dict[str, str]:
         known = {row.name: row.show(self.get(row)) for row in rows if row.group != NETTY_CLIENT or self._is_in_file(row)}
@@ -503,6 +506,8 @@ _CHOICES = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("human", "json", "auto"),
 }
+_LISTEN_RIVALS = ("bind_address", "listen_port")
+"""What ``listen`` says in one setting."""
 _AT_LEAST = {
     "scan_not_active_broker_interval": 1,
     "server_channel_max_idle_time_seconds": 1,
@@ -541,7 +546,7 @@ def check(settings: Settings) -> None:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
-    for rival in ("bind_address", "listen_port"):
+    for rival in _LISTEN_RIVALS:
         source = settings.origins.get(rival)
         # A file that a run-time change wrote has all settings: one that is at its default says nothing.
         is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default

@@ -38,6 +38,12 @@ class Page(NamedTuple):
     total: int
     """Keys on all pages."""
 
+    @classmethod
+    def of(cls, keys: Sequence[str], limit: int, total: int) -> "Page":
+        """The first ``limit`` of ``keys``; one more says that there is another page."""
+        chosen = keys[:limit]
+        return cls(chosen, chosen[-1] if len(keys) > limit else None, total)
+
 
 def page_request(request: web.Request) -> PageRequest:
     """Read the query string. Raises BodyError naming a bad ``limit``."""
@@ -51,9 +57,7 @@ def cut(sorted_keys: Sequence[str], wanted: PageRequest) -> Page:
     """The page that is asked for."""
     keys = [key for key in sorted_keys if wanted.search in key.lower()] if wanted.search else sorted_keys
     first = bisect_right(keys, wanted.after) if wanted.after else 0
-    chosen = keys[first : first + wanted.limit]
-    more = first + wanted.limit < len(keys)
-    return Page(chosen, chosen[-1] if more and chosen else None, len(keys))
+    return Page.of(keys[first : first + wanted.limit + 1], wanted.limit, len(keys))
 
 
 async def build_rows(keys: Sequence[str], row: Callable[[str], Any]) -> list[Any]:

@@ -17,8 +17,9 @@ from replicated_namesrv import __version__
 from replicated_namesrv.admin.address_list import advertised_host
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import as_json, readiness
-from replicated_namesrv.admin.paging import build_rows, cut, page_request
+from replicated_namesrv.admin.paging import Page, PageRequest, build_rows, cut, page_request
 from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.routes.kv_index import entry_of
 from replicated_namesrv.routes.queries import BrokerData, TopicRoute
 from replicated_namesrv.routes.state import Registration, RouteInfoManager
 from replicated_namesrv.server.queries import freshness_fields, wanted_consistency
@@ -26,6 +27,8 @@ from replicated_namesrv.service import Freshness, ReadLevel
 
 DIGEST_ENTRIES_PER_TURN = 2_000
 """About a millisecond of work."""
+KV_ENTRIES_PER_TURN = 1_000
+"""The same."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
 
@@ -219,16 +222,34 @@ async def kv(request: web.Request) -> web.Response:
     wanted = page_request(request)
     state, told = await state_for(request)
     only = request.query.get("namespace")
-    entries = {
-        _SEPARATOR.join((namespace, key)): {"namespace": namespace, "key": key, "value": value}
-        for namespace, table in state.kv_table().items()
-        for key, value in table.items()
-        if only is None or namespace == only
-    }
-    revision = state.revision  # of the rows; building them may let others change the state
-    page = cut(sorted(entries), wanted)
-    rows = await build_rows(page.keys, entries.__getitem__)
-    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
+    while not state.advance_kv_index(KV_ENTRIES_PER_TURN):  # noqa: ASYNC110 - lets others run, waits for nothing
+        await asyncio.sleep(0)
+    if wanted.search:
+        page = await _search_kv(state, only, wanted)
+    else:
+        index = state.kv_index
+        page = Page.of(index.page(wanted.after, wanted.limit + 1, only), wanted.limit, index.count(only))
+    entries = ((namespace, key, state.kv_view(namespace)) for namespace, key in map(entry_of, page.keys))
+    rows = [{"namespace": namespace, "key": key, "value": view[key]} for namespace, key, view in entries if view and key in view]
+    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
+
+
+async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:
+    """The page of names that contain what is searched for, looked at a part at a time."""
+    found: list[str] = []
+    total, after = 0, ""
+    while True:
+        while not state.advance_kv_index(KV_ENTRIES_PER_TURN):  # noqa: ASYNC110 - a snapshot may have replaced it
+            await asyncio.sleep(0)
+        names = state.kv_index.page(after, KV_ENTRIES_PER_TURN, only)
+        if not names:
+            return Page.of(found, wanted.limit, total)
+        after = names[-1]
+        matching = [name for name in names if wanted.search in _SEPARATOR.join(entry_of(name)).lower()]
+        total += len(matching)
+        if len(found) <= wanted.limit:
+            found += [name for name in matching if name > wanted.after][: wanted.limit + 1 - len(found)]
+        await asyncio.sleep(0)
 
 
 async def digest(request: web.Request) -> web.Response:

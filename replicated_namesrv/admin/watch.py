@@ -2,9 +2,10 @@
 
 Each change of the state is one event whose ``id`` is its revision; whoever has seen it asks for what follows with
 ``?from=REVISION`` or, as browsers do by themselves, the header ``Last-Event-ID``. A watcher reads from the service's history at
-its own pace: nothing is kept per watcher but a position. If the position is no longer in the history, that is answer 410, or
-the event ``end`` within a stream; both name the oldest revision from which one may go on. Events without an ``id`` tell of this
-node: the leader it knows (``leader``) and why the stream ends (``end``).
+its own pace: nothing is kept per watcher but a position. If the position is no longer in the history, that is answer 410, or the
+event ``end`` within a stream; both name the oldest revision from which one may go on. If the whole state is replaced, an open
+stream goes on with the event ``restored``. A position that is newer than this node's state is denied only after a majority was
+asked. Events without an ``id`` tell of this node: the leader it knows (``leader``) and why the stream ends (``end``).
 
 Nodes of a cluster count the same revisions, so a watcher may go on at another one. An independent node counts anew in each of
 its lives: its ids name the life too (``REVISION@HISTORY``), and one of an earlier life is answered with 410.
@@ -19,9 +20,10 @@ from aiohttp import web
 
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.admin.views import fresh_state
+from replicated_namesrv.admin.views import fresh_state, passed
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes.history import CompactedError, History
+from replicated_namesrv.service import ReadLevel
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +123,9 @@ class Watchers:
             try:
                 changes = history.after(watcher.position, BATCH_BYTES)
             except CompactedError as error:
+                if watcher.position < history.replaced_at - 1:  # the state was replaced while this watcher was there
+                    watcher.position = history.replaced_at - 1
+                    continue
                 await self._send(response, _end("compacted", str(error), history))
                 self.too_slow_count += 1
                 return
@@ -171,6 +176,8 @@ async def watch(request: web.Request) -> web.StreamResponse:
     revision, of_history = _parse(asked)
     if of_history not in ("", history_id):
         return _gone(f"revision {revision} was counted in another life of an independent node", history)
+    if revision > history.newest:  # it may have been seen at another node while this one lags or answers stale
+        await passed(context, ReadLevel.LINEARIZABLE, None)
     if revision > history.newest:
         return _gone(f"revision {revision} has not happened here: the latest is {history.newest}", history)
     if revision < history.oldest:

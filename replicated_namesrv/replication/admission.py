@@ -2,8 +2,14 @@
 
 A broker registers with every node, so each change arrives as often as there are nodes. Whoever finds that a registration would
 change something asks the leader before proposing it. The first to ask is let through. While its copy is under way, equal ones
-(same broker, same content) wait; once it is applied, they are told to look again, and then find that nothing changes: a
-renewal. One that asks after the commit but has looked before it is told the same.
+(same broker, same content) wait. What ends the wait is any outcome of that copy:
+
+    outcome of the copy that was let through                the others
+    applied: accepted, refused or ignored                   look again; most find a renewal, or the same refusal
+    not proposed, rejected, or its outcome is unknown       the next one is let through
+    its node is silent, or GRANT_MS have passed             the next one is let through
+
+One that asks after the commit but has looked before it looks again too.
 
 A node counts once: if it asks again, for the same copy or one over another connection, its new question takes the place of the
 old one, which may have nobody waiting for it any more.
@@ -61,25 +67,38 @@ class Admission:
             self._passing[key, content] = _Passing(asker, now_ms)
             return GRANTED
         if passing.asker.node == asker.node:
+            passing.asker = asker
             return GRANTED
         passing.waiting[asker.node] = asker
         return None
 
     def applied(self, key: Key, content: str) -> list[Decided]:
-        """A registration was applied: who waited for it may look again."""
+        """A registration was applied, with whatever outcome: who waited for it may look again."""
         passing = self._passing.pop((key, content), None)
         return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting.values()]
+
+    def withdraw(self, asker: Asker, key: Key, content: str, now_ms: float) -> list[Decided]:
+        """``asker`` will not propose its copy, or does not know its outcome: who is let through instead."""
+        passing = self._passing.get((key, content))
+        if passing is None:
+            return []
+        if passing.asker == asker:
+            return self._pass_on((key, content), passing, now_ms)
+        if passing.waiting.get(asker.node) == asker:
+            del passing.waiting[asker.node]
+        return []
 
     def overdue(self, silent_nodes: Collection[str], now_ms: float) -> list[Decided]:
         """Who is let through because the one before has not come through in time, or its node is silent."""
         found = []
         for slot, passing in list(self._passing.items()):
-            if now_ms - passing.since_ms < GRANT_MS and passing.asker.node not in silent_nodes:
-                continue
-            if passing.waiting:
-                asker = passing.waiting.pop(next(iter(passing.waiting)))
-                passing.asker, passing.since_ms = asker, now_ms
-                found.append(Decided(asker, GRANTED))
-            else:
-                del self._passing[slot]
+            if now_ms - passing.since_ms >= GRANT_MS or passing.asker.node in silent_nodes:
+                found += self._pass_on(slot, passing, now_ms)
         return found
+
+    def _pass_on(self, slot: tuple[Key, str], passing: _Passing, now_ms: float) -> list[Decided]:
+        if not passing.waiting:
+            del self._passing[slot]
+            return []
+        passing.asker, passing.since_ms = passing.waiting.pop(next(iter(passing.waiting))), now_ms
+        return [Decided(passing.asker, GRANTED)]

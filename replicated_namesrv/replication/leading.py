@@ -13,11 +13,11 @@ proposal whose outcome is unknown is repeated until it is known; as long as it i
 
 import logging
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from replicated_namesrv.raft.interfaces import MalformedError, ReadOutcome, ReadReady
-from replicated_namesrv.replication.admission import Admission, Asker
+from replicated_namesrv.replication.admission import Admission, Asker, Decided
 from replicated_namesrv.replication.leases import Expiry, Lease, LeaseTable
 from replicated_namesrv.replication.machine import (
     Applied,
@@ -34,6 +34,7 @@ from replicated_namesrv.replication.messages import (
     REGISTER,
     REMOVED,
     REMOVING,
+    WITHDRAW,
     Ages,
     Answer,
     Decision,
@@ -180,12 +181,12 @@ class Leading:
         self.table.succeed(before, self._machine.state.revision, self._now_ms())
         self._judge_next()
 
-    def registered(self, key: Key, epoch: int, content: str) -> None:
-        """A registration was applied: a sign of life."""
-        self._registered_lately.add(key)
-        self.table.heard(key, epoch, self._now_ms())
-        for decided in self._admission.applied(key, content):
-            self._decide(decided.asker, decided.verdict)
+    def registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """A registration was applied. ``epoch``: of what it registered, if that is in force; then it is a sign of life."""
+        if epoch is not None:
+            self._registered_lately.add(key)
+            self.table.heard(key, epoch, self._now_ms())
+        self._decide_all(self._admission.applied(key, content))
 
     def removed(self, key: Key, epoch: int) -> None:
         """A registration ended."""
@@ -198,10 +199,11 @@ class Leading:
         """See ``SignsOfLife``."""
         if report.term != self.term or self.is_over:
             return
-        for entry in report.entries:
+        entries = tuple(entry for entry in report.entries if self._may_be_registered(entry))
+        for entry in entries:
             if entry.state >= LOST:
                 self._suspects[entry.key] = self._now_ms()
-        taken = self.table.report(peer, report, self._now_ms())
+        taken = self.table.report(peer, report._replace(entries=entries), self._now_ms())
         if report.is_full and self.is_known:
             self._tell_ages([peer], self._leases())
         renewed = [entry.key for entry in report.entries if entry.renews]
@@ -211,6 +213,12 @@ class Leading:
             self._judge_next()
         else:
             self._answer(peer, report, taken, ())
+
+    def _may_be_registered(self, entry: Entry) -> bool:
+        """False for a broker whose removal this leader has applied and the sender had not: nothing would remove its record again.
+        An entry about a node always counts."""
+        state = self._machine.state
+        return entry.key[0] == "" or entry.epoch > state.revision or state.registration(*entry.key) is not None
 
     def _answer(self, peer: str, report: Report, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
         self._send(peer, Answer(report.session, report.sequence, report.term, not taken, self._time_ms(), refusals))
@@ -274,10 +282,16 @@ class Leading:
             verdict = self._admission.ask(asker, inquiry.key, inquiry.content, inquiry.serial, self._now_ms())
             if verdict is not None:
                 self._decide(asker, verdict)
+        elif inquiry.kind == WITHDRAW:
+            self._decide_all(self._admission.withdraw(asker, inquiry.key, inquiry.content, self._now_ms()))
         elif self.is_known and self.table.is_ready:
             self._remove(asker, inquiry)
         else:
             self._early[asker] = inquiry
+
+    def _decide_all(self, decisions: Iterable[Decided]) -> None:
+        for decided in decisions:
+            self._decide(decided.asker, decided.verdict)
 
     def _decide(self, asker: Asker, verdict: int) -> None:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
@@ -322,8 +336,7 @@ class Leading:
         again, self._again = self._again, []
         for propose in again:
             propose()
-        for decided in self._admission.overdue(self.table.silent_nodes(now), now):
-            self._decide(decided.asker, decided.verdict)
+        self._decide_all(self._admission.overdue(self.table.silent_nodes(now), now))
         if not self.is_known:
             return
         self._judge_next()

@@ -27,7 +27,7 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.interfaces import UnknownCommandError
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
-from replicated_namesrv.routes.history import EXPIRED, LOST, RESTORED, UNREGISTERED, History
+from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader, in_parts
 from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
@@ -139,8 +139,9 @@ class RouteStateMachine:
         """Of the commands applied since the owner took them."""
         self.expired: dict[Key, int] = {}
         """Epochs of brokers that an expiry removed since the owner took them."""
-        self.on_registered: Callable[[Key, int, str], None] = lambda key, epoch, content: None
-        """Told of every registration taken: its epoch and the hash of its content. Also in replay."""
+        self.on_registered: Callable[[Key, int | None, str], None] = lambda key, epoch, content: None
+        """Called for every registration applied, whatever its outcome, with the hash of its content; the epoch is None if it was
+        refused or ignored. Also in replay."""
         self.on_settings: Callable[[], None] = lambda: None
         self.on_lead: Callable[[int, int], None] = lambda term, before: None
         """Told the term of every LEAD that counts, and that of the one before."""
@@ -193,14 +194,21 @@ class RouteStateMachine:
         return applied
 
     def _register(self, command: Command, received: int, least: int, most: int | None, content: str) -> Applied:
+        """The one exit of every registration: what waits for a copy of it waits for any outcome."""
         assert isinstance(command, RegisterBroker)
+        applied = self._judge(command, received, Opened(least, most), content)
+        epoch = applied.result.epoch if applied.ignored is None else None
+        self.on_registered((command.cluster_name, command.broker_addr), epoch, content)
+        return applied
+
+    def _judge(self, command: RegisterBroker, received: int, opened: Opened, content: str) -> Applied:
         key = (command.cluster_name, command.broker_addr)
         before = self.state.registration(*key)
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
             return Applied(Result(), Ignored.UNREGISTERED)
         if before is not None and mark is not None:
-            ignored = _lateness(command, before, mark, Opened(least, most))
+            ignored = _lateness(command, before, mark, opened)
             if ignored is not None:
                 return Applied(self.state.renewal_result(*key) or Result(), ignored)
         result = self._apply(command)
@@ -213,7 +221,6 @@ class RouteStateMachine:
             revision = mark.version_revision if same and mark is not None else self.state.revision
             self.marks[key] = Mark(revision, self.serial, content)
             self._unregistered.pop(key, None)
-            self.on_registered(key, after.epoch, content)
         return Applied(result)
 
     def _unregister(self, command: Command, term: int) -> Applied:
@@ -291,7 +298,7 @@ class RouteStateMachine:
         """Take over what was read."""
         self.serial, self.time_ms, self.led_term, marks, unregistered = load(own)
         self.state.adopt(reader)
-        self.history.restart(self.state.revision)
+        self.history.restart(self.state.revision, self.time_ms)
         self.marks = {(cluster, address): Mark(*mark) for cluster, address, *mark in marks}
         self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
         self._own_digest = None
@@ -306,8 +313,7 @@ class RouteStateMachine:
         self.state.adopt(reader)
         self.state.begin_anew(max(before, self.state.revision) + revisions_skipped)
         self.serial += 1
-        self.history.restart(self.state.revision - 1)
-        self.history.add(self.state.revision, RESTORED, self.time_ms, {})
+        self.history.restart(self.state.revision, self.time_ms)
         for registration in self.state.registrations():
             key = (registration.cluster_name, registration.broker_addr)
             self.marks[key] = Mark(self.state.revision, self.serial, "")

@@ -86,24 +86,25 @@ class Ages(NamedTuple):
     ages: tuple[tuple[Key, int], ...]
 
 
-REGISTER, REMOVE = range(2)
+REGISTER, REMOVE, WITHDRAW = range(3)
 
 
 class Inquiry(NamedTuple):
-    """A registration that may change something, or a removal: may it, and will it?"""
+    """A registration that may change something, or a removal: may it, and will it? Or the end of an inquiry about a registration
+    that will not be proposed, or whose proposal failed; it has no answer. A leader of an older version drops a WITHDRAW."""
 
     session: int
     number: int
     term: int
     kind: int
-    """REGISTER or REMOVE."""
+    """REGISTER, REMOVE or WITHDRAW."""
     serial: int
     """REGISTER: commands applied when the registration was found to change something."""
     registered_ms: int
     """REMOVE: since the connection it came over registered the broker; AGE_MAX: it never did."""
     key: Key
     content: str
-    """REGISTER: the registration's hash. REMOVE: the removal, as JSON."""
+    """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON."""
 
 
 GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)
@@ -231,7 +232,8 @@ def _decode(reader: _Reader) -> Message:
             return Ages(term, tuple(told))
         case 4:
             _, session, number, term, kind, serial, registered_ms = reader.take(_INQUIRY)
-            _check(0, kind)
+            if kind > WITHDRAW:
+                raise MalformedError(f"no inquiry is of kind {kind}")
             return Inquiry(session, number, term, kind, serial, registered_ms, reader.key(), reader.text())
         case 5:
             _, session, number, verdict = reader.take(_DECISION)

@@ -11,18 +11,23 @@ It returns by itself when a majority confirms again.
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
-from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Protocol
 
-from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
-from replicated_namesrv.files import write_atomically
+from replicated_namesrv.config_writer import ConfigWriter, describe_written
+from replicated_namesrv.errors import (
+    NamesrvError,
+    OutcomeUnknownError,
+    PartlyDoneError,
+    SettingError,
+    StorageError,
+    UnavailableError,
+)
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, RaftError, ReadOutcome, ReadReady, Rejected
@@ -152,6 +157,7 @@ class ReplicatedNode(Observer):
         self.history_id = ""
         self._is_live = False
         """Whether the log known at the start has been applied: what follows happens now."""
+        self._config = ConfigWriter(settings, lambda values: Result(changed=bool(settings.update(values))))
         self._ticker: asyncio.TimerHandle | None = None
         self._proposed: dict[Future[Outcome], None] = {}
         self._stopping = False
@@ -334,6 +340,7 @@ class ReplicatedNode(Observer):
             self._ticker.cancel()
         self.signs.fail("this node stops")
         self.registrations.stop()
+        await self._config.drain()
         await self._raft.stop()
 
     async def _hand_over(self) -> None:
@@ -433,38 +440,50 @@ class ReplicatedNode(Observer):
             return DataVersionAnswer(stored is None or data_version != stored, stored)
         return self.registrations.keep(self.registrations.query_data_version(key, data_version, connection))
 
-    def _registered(self, key: Key, epoch: int, content: str) -> None:
-        if self._is_live:
-            asyncio.get_running_loop().call_soon(self.signs.registered, key, epoch, content)
+    def _registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """Told in a later turn, in replay only to a leader: nodes may wait for it already, but what is replayed is no sign of
+        life."""
+        if self._is_live or self.signs.leading is not None:
+            asyncio.get_running_loop().call_soon(self.signs.registered, key, epoch if self._is_live else None, content)
 
     # Configuration
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """See NameService: replicated keys through the log, for all nodes; the others here, into the file."""
+        """See NameService: shared keys through the log, for all nodes; the others here, into the file. Fails with PartlyDoneError
+        if one of the two was done and the other was not, or may not have been."""
         if not self._settings.black_list.isdisjoint(values):
             return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
         self.quotas.check_settings(values)
         return self.registrations.keep(self._update_config(dict(values)))
 
     async def _update_config(self, values: dict[str, str]) -> Result:
-        replicated: dict[str, bool] = {}
-        local: dict[str, str] = {}
-        for key, text in values.items():
-            row = ROWS.get(key)
-            if row is not None and row.replicated:
-                replicated[row.attribute] = bool(row.parse(text))
-            else:
-                local[key] = text
-        changed = False
-        if replicated:
-            changed = (await self._plain(UpdateSettings(replicated))).changed
-        if local:
-            candidate = dataclasses.replace(self._settings, extra=dict(self._settings.extra))
-            candidate.update(local)
-            path = Path(self._settings.config_store_path)
-            await asyncio.to_thread(write_atomically, path, candidate.file_text().encode(), backup=True)
-            changed = bool(self._settings.update(local)) or changed
-        return Result(changed=changed)
+        """Local keys first: if the disk refuses them, nothing was done. Once they are written, the outcome of the shared ones
+        decides between done and partly done."""
+        shared = {key: text for key, text in values.items() if (row := ROWS.get(key)) is not None and row.replicated}
+        local = {key: text for key, text in values.items() if key not in shared}
+        if not values:
+            return Result()
+        command = UpdateSettings({ROWS[key].attribute: bool(ROWS[key].parse(text)) for key, text in shared.items()})
+        if not local:
+            return await self._plain(command)
+        if not shared:
+            return await self._config.submit(local)
+        await self._confirm_majority()
+        changed = (await self._config.submit(local)).changed
+        try:
+            return Result(changed=(await self._plain(command)).changed or changed)
+        except NamesrvError as error:
+            written = describe_written(self._settings, local)
+            if not written:
+                raise
+            shared_now = "not changed" if error.definite else "changed or not, which is not known"
+            raise PartlyDoneError(f"{written}; {', '.join(shared)} {shared_now}: {error}; repeat the request") from error
+
+    async def _confirm_majority(self) -> None:
+        """Raises UnavailableError: no majority confirms this node, so that a proposal would hardly be taken."""
+        if self.fenced:
+            raise UnavailableError(NO_MAJORITY)
+        await self.registrations.confirm()
 
     def _settings_applied(self) -> None:
         """Show by code 319 what is in force."""

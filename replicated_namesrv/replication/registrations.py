@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
+from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
 from replicated_namesrv.replication.leading import ACCEPTED
@@ -192,22 +192,29 @@ class Registrations:
         return task
 
     async def _register(self, registration: RegisterBroker, connection: Connection, received: int, opened: Opened) -> Result:
-        content = ""
-        async with Budget(REGISTRATION_S):
-            while True:
-                serial = self._machine.serial
-                unchanged = self._machine.state.unchanged_result(registration)
-                if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
-                    return unchanged
-                key = (registration.cluster_name, registration.broker_addr)
-                content = content or content_of(registration)
-                if await self._signs.may_register(key, content, serial) == GRANTED:
-                    break
-                await self.confirm()
-        if connection.connection_id not in self._opened:
-            raise UnavailableError("its connection has ended meanwhile")
-        data = encode_register(registration, self._signs.leader_time_ms, received, opened, content)
-        applied = await self._propose(data, int(REGISTRATION_S * 1000))
+        key = (registration.cluster_name, registration.broker_addr)
+        content, asked = "", None
+        try:
+            async with Budget(REGISTRATION_S):
+                while True:
+                    serial = self._machine.serial
+                    unchanged = self._machine.state.unchanged_result(registration)
+                    if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
+                        return unchanged
+                    content = content or content_of(registration)
+                    asked, decision = self._signs.may_register(key, content, serial)
+                    if await decision == GRANTED:
+                        break
+                    asked = None
+                    await self.confirm()
+            if connection.connection_id not in self._opened:
+                raise UnavailableError("its connection has ended meanwhile")
+            data = encode_register(registration, self._signs.leader_time_ms, received, opened, content)
+            applied = await self._propose(data, int(REGISTRATION_S * 1000))
+        except NamesrvError:  # copies of it that other nodes received go on without this one
+            if asked is not None:
+                self._signs.withdraw(asked, key, content)
+            raise
         if applied.ignored is Ignored.LATE_COPY and connection.connection_id in self._opened:
             if self._late.get(connection.connection_id) == content:
                 connection.close(CloseReason.OURS)  # whoever repeats it means it: over a new connection it is taken
@@ -249,20 +256,23 @@ class Registrations:
         assert result is not None, "it is registered"
         generation = self._machine.state.group_generation(registration.broker_name)
         received = self._machine.state.revision
-        return self.keep(self._renew_unchanged((cluster_name, broker_addr), result, generation, received, connection))
+        key = (cluster_name, broker_addr)
+        self._attach(key, registration.epoch, connection, Sign.REGISTRATION)  # now: it may be removed before the task begins
+        return self.keep(self._renew_unchanged(key, result, generation, received, connection))
 
     async def _renew_unchanged(
         self, key: Key, result: Result, generation: int, received: int, connection: Connection
     ) -> Result | None:
         assert result.epoch is not None, "of a registration"
         async with Budget(REGISTRATION_S):
-            if await self._renew(key, result.epoch, generation, connection) == ACCEPTED:
+            if await self._signs.renew(key, result.epoch, generation) == ACCEPTED:
                 return result
         if connection.connection_id in self._opened:
             self._refused[connection.connection_id, key] = received
         return None
 
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, sign: Sign = Sign.REGISTRATION) -> int:
+        """Call it in the turn in which the registration was looked at."""
         self._attach(key, epoch, connection, sign)
         return await self._signs.renew(key, epoch, generation)
 

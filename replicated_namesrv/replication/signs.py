@@ -23,6 +23,7 @@ from replicated_namesrv.replication.messages import (
     DIFFERS,
     REGISTER,
     REMOVE,
+    WITHDRAW,
     Ages,
     Answer,
     Decision,
@@ -156,9 +157,19 @@ class SignsOfLife:
         self.report_soon()
         return future
 
-    def may_register(self, key: Key, content: str, serial: int) -> "Future[int]":
-        """GRANTED or LOOK_AGAIN. The caller gives up by cancelling."""
-        return self._ask(REGISTER, key, content, serial, None)
+    def may_register(self, key: Key, content: str, serial: int) -> "tuple[int, Future[int]]":
+        """The number of the question, and GRANTED or LOOK_AGAIN. Whoever gives up, or is let through and then does not see its
+        registration applied, has to call ``withdraw``."""
+        future = self._ask(REGISTER, key, content, serial, None)
+        return self._last_question, future
+
+    def withdraw(self, number: int, key: Key, content: str) -> None:
+        """The registration of this question will not be proposed, or its proposal failed, or the outcome is unknown: copies of it
+        shall not wait for it."""
+        self._questions.pop(number, None)
+        leader = self._group.leader
+        if leader is not None:
+            self._send(leader, Inquiry(self._session, number, self._group.term, WITHDRAW, 0, AGE_MAX, key, content))
 
     def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
         """Code 104; REMOVED or LATE. ``registered``: what the connection that it came over registered last. The caller gives up
@@ -353,9 +364,14 @@ class SignsOfLife:
         if self.leading is not None and self.leading.term == term:
             self.leading.led(before)
 
-    def registered(self, key: Key, epoch: int, content: str) -> None:
-        """A registration was applied: a sign of life."""
-        self.attachments.learn(key, self.now_ms)
+    def registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """A registration was applied, in an earlier turn. ``epoch``: of what it registered; a sign of life, unless that has been
+        removed since."""
+        held = self._machine.state.registration(*key)
+        if held is None or held.epoch != epoch:
+            epoch = None
+        if epoch is not None:
+            self.attachments.learn(key, self.now_ms)
         if self.leading is not None:
             self.leading.registered(key, epoch, content)
 

@@ -32,7 +32,7 @@ UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-l
 REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
 """A new life of a broker; other content of a life; a refused registration that left a trace in its group, as in Java."""
 RESTORED = "restored"
-"""The whole state was replaced by a backup: read it anew."""
+"""The whole state was replaced, by a backup or by another node's snapshot: read it anew."""
 TOPICS_LISTED_MAX = 1_000
 _CHANGE_OVERHEAD_BYTES = 250
 """About what Python keeps per change beside its text."""
@@ -94,6 +94,9 @@ class History:
         self._bytes = 0
         self.oldest = 0
         self.newest = 0
+        self.replaced_at = 0
+        """Revision of the last RESTORED; 0: there was none. A position before it was reached in the state before it, so it needs
+        no change in between: whoever stands there goes on from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:
@@ -117,11 +120,11 @@ class History:
             self._first = 0
         self._tell()
 
-    def restart(self, revision: int) -> None:
-        """The state was replaced as a whole and is at ``revision``: how it came there is not known here."""
+    def restart(self, revision: int, time_ms: int = 0) -> None:
+        """The state was replaced as a whole and is at ``revision``, which is one change: how it came there is not known here."""
         self._changes, self._first, self._bytes = [], 0, 0
-        self.oldest = self.newest = revision
-        self._tell()
+        self.oldest, self.replaced_at = max(0, revision - 1), revision
+        self.add(revision, RESTORED, time_ms, {})
 
     def after(self, revision: int, bytes_max: int) -> list[Change]:
         """The first changes after ``revision``, about ``bytes_max`` of them and at least one if there is any. Raises
@@ -164,9 +167,11 @@ def describe(state: RouteInfoManager, command: Command, removal: str) -> tuple[s
 
 
 def _registration(state: RouteInfoManager, command: RegisterBroker) -> tuple[str, dict[str, Any]]:
+    """The address may be registered as before, under another name or id, though this registration was refused."""
     registration = state.registration(command.cluster_name, command.broker_addr)
     fields: dict[str, Any] = {"topics": _topics(state), "replaced": [_broker(gone) for gone in state.last_ended()]}
-    if registration is None or registration.broker_id != command.broker_id:
+    announced = (command.broker_name, command.broker_id)
+    if registration is None or (registration.broker_name, registration.broker_id) != announced:
         return GROUP_CHANGED, {"brokerName": command.broker_name, **fields}
     version = registration.data_version
     broker = _broker(registration) | {

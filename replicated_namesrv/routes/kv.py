@@ -39,5 +39,6 @@ def delete_kv_config(tables: Tables, command: DeleteKVConfig) -> Result:
 def _moved(tables: Tables, namespace: str, key: str) -> None:
     tables.changed = True
     tables.kv_revision = tables.next_revision
+    tables.kv_index.moved(namespace, key, tables.next_revision)
     if namespace == NAMESPACE_ORDER_TOPIC_CONFIG:
         tables.touch_topics((key,))

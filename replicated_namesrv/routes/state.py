@@ -31,6 +31,7 @@ from replicated_namesrv.routes.commands import (
 )
 from replicated_namesrv.routes.digest import Digester
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
+from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.limits import Need
 from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
@@ -108,6 +109,7 @@ class RouteInfoManager:
         revisions.clear()
         revisions.update(restored)
         tables.topic_revisions = revisions
+        tables.kv_index.begin(tables.revision)
         self._tables = tables
         self._digester = Digester(tables)
 
@@ -209,6 +211,24 @@ class RouteInfoManager:
         """Code 219: a copy of the namespace, None if it never existed."""
         entries = self._tables.kv.get(namespace)
         return None if entries is None else dict(entries)
+
+    def kv_view(self, namespace: str) -> Mapping[str, str | None] | None:
+        """The namespace as a view for reading only, None if it never existed."""
+        entries = self._tables.kv.get(namespace)
+        return None if entries is None else MappingProxyType(entries)
+
+    def kv_revision(self, namespace: str) -> int:
+        """Moves whenever the namespace changes: what was made of it at the same revision still holds."""
+        return self._tables.kv_index.revision(namespace)
+
+    def advance_kv_index(self, entries_max: int) -> bool:
+        """Do part of what ``kv_index`` needs, about ``entries_max`` entries; True if it is complete."""
+        return self._tables.kv_index.advance(entries_max)
+
+    @property
+    def kv_index(self) -> KVIndex:
+        """The entries of the KV config in order, after ``advance_kv_index`` was True in the same turn of the loop."""
+        return self._tables.kv_index
 
     def kv_table(self) -> Mapping[str, Mapping[str, str | None]]:
         """The whole KV config, as read-only views that follow later changes."""

@@ -27,6 +27,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
 from replicated_namesrv.routes.sizes import Sizes
 
@@ -144,6 +145,7 @@ class Tables:
         """Revision of the last change of ``kv`` since this process holds it."""
         self.sizes = Sizes()
         """Of all that is held; every change below tells it."""
+        self.kv_index = KVIndex(self.kv)
         self._interned: dict[QueueData, QueueData] = {}
 
     # -- the command in progress
@@ -171,6 +173,7 @@ class Tables:
     def begin_anew(self, revision: int) -> None:
         """Stamp everything with ``revision``."""
         self.revision = self.settings_revision = self.kv_revision = revision
+        self.kv_index.begin(revision)
         self.topic_revisions.update(dict.fromkeys(self.topic_revisions, revision))
         for group in self.groups.values():
             group.generation = revision

@@ -79,6 +79,8 @@ class Registrations:
         self._metrics = metrics
         self._wall_clock_ms = wall_clock_ms
         self._memos: dict[tuple[str, str], Memo] = {}
+        self._order_topics: tuple[int, bytes] | None = None
+        """Revision of ORDER_TOPIC_CONFIG, and what is answered of it."""
 
     def register(self, request: Request) -> Outcome:
         """Code 103. Raises BodyError."""
@@ -212,12 +214,17 @@ class Registrations:
             fields["haServerAddr"] = result.ha_server_addr
         if result.master_addr:
             fields["masterAddr"] = result.master_addr
-        body = b""
+        is_wanted = self._service.state.settings.return_order_topic_config_to_broker
+        return Answer(ext_fields=fields, body=self._order_topic_config() if is_wanted else b"")
+
+    def _order_topic_config(self) -> bytes:
+        """The same for all brokers, so it is encoded once for each change of the namespace."""
         state = self._service.state
-        if state.settings.return_order_topic_config_to_broker:
-            table = state.kv_namespace(ORDER_TOPIC_CONFIG)
-            body = b"" if table is None else encode_kv_table(table)
-        return Answer(ext_fields=fields, body=body)
+        revision = state.kv_revision(ORDER_TOPIC_CONFIG)
+        if self._order_topics is None or self._order_topics[0] != revision:
+            table = state.kv_view(ORDER_TOPIC_CONFIG)
+            self._order_topics = (revision, b"" if table is None else encode_kv_table(table))
+        return self._order_topics[1]
 
 
 def key_of(request: Request) -> tuple[str, str]:

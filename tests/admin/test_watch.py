@@ -10,9 +10,12 @@ import pytest
 from replicated_namesrv.admin import watch as watch_module
 from replicated_namesrv.admin.watch import WATCHERS_MAX
 from replicated_namesrv.node import Node
+from replicated_namesrv.replication.machine import RouteStateMachine, encode_plain
+from replicated_namesrv.replication.node import ReplicatedNode
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.events import watching
 from tests.support.nodes import http, running_node
+from tests.support.operated import operated, run
 from tests.support.waiting import until
 
 
@@ -145,3 +148,67 @@ async def test_watching_is_documented_as_it_is() -> None:
     assert f"At most {WATCHERS_MAX} watchers" in text
     assert f"takes nothing for {watch_module.WRITE_TIMEOUT_S:g} s" in text
     assert f"comment every {watch_module.KEEP_ALIVE_S:g} s" in text
+
+
+async def test_an_open_watcher_is_told_that_a_backup_took_the_place_of_the_state(tmp_path: Path) -> None:
+    file = tmp_path / "backup"
+    async with operated(tmp_path / "old", 1) as old:
+        for number in range(5):
+            await put(old.nodes[0], str(number))
+        assert (await run("backup", str(file), "-a", old.admin)).code == 0
+    async with operated(tmp_path / "new", 1) as new, watching(new.admin_ports[0]) as stream:
+        assert (await stream.next()).kind == "hello"
+        answer = await http(new.admin_ports[0], "/v1/restore", "POST", file.read_bytes())
+        assert answer.status == 200, answer.body
+        event = await stream.until("restored")
+        assert event.data["revision"] == answer.json["revision"] == new.nodes[0].service.state.revision
+        assert event.id == str(event.data["revision"])
+        after = await put(new.nodes[0], "later")
+        assert (await stream.next()).data["revision"] == after
+        assert "namesrv_watchers_too_slow_total 0.0" in (await http(new.admin_ports[0], "/metrics")).text
+
+
+async def test_an_open_watcher_is_told_that_a_snapshot_took_the_place_of_the_state(tmp_path: Path) -> None:
+    """As Raft installs one on a node that was far behind. What the snapshot holds cannot be told change by change."""
+    ahead = RouteStateMachine()
+    for number in range(9):
+        ahead.apply(encode_plain(PutKVConfig("n", "k", str(number)), 7))
+    async with operated(tmp_path, 1) as cluster, watching(cluster.admin_ports[0]) as stream:
+        service = cluster.nodes[0].service
+        assert isinstance(service, ReplicatedNode)
+        assert (await stream.next()).kind == "hello"
+        await put(cluster.nodes[0], "seen")
+        assert (await stream.until("kv-put")).data["revision"] == 1
+        installing = service._machine.restore()
+        for chunk in ahead.snapshot():
+            installing.feed(chunk)
+        installing.finish()
+        event = await stream.next()
+        assert (event.id, event.kind, event.data["revision"]) == ("9", "restored", 9)
+        assert await put(cluster.nodes[0], "later") == 10
+        assert (await stream.next()).data["revision"] == 10
+        async with watching(cluster.admin_ports[0], "?from=9") as second:
+            await second.next()
+            assert (await second.next()).data["revision"] == 10
+        assert (await http(cluster.admin_ports[0], "/v1/watch?from=1")).status == 410
+
+
+async def test_a_node_that_may_lag_denies_no_revision_before_it_has_asked_a_majority(tmp_path: Path) -> None:
+    """Also not under readConsistency=stale, which lets views be answered from what the node has applied."""
+    async with operated(tmp_path, readConsistency="stale", fenceAfterMs="700") as cluster:
+        leader = await cluster.elected()
+        port = next(port for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True) if node is not leader)
+        for number in range(5):
+            revision = await put(leader, str(number))
+            async with watching(port, f"?from={revision}") as stream:
+                assert (await stream.next()).data["from"] == revision
+        answer = await http(port, f"/v1/watch?from={revision + 1}")
+        assert (answer.status, answer.json["revision"]) == (410, revision)
+        for node in cluster.nodes:
+            if node.admin is not None and node.admin.address is not None and node.admin.address[1] != port:
+                await node.stop()
+        answer = await http(port, f"/v1/watch?from={revision + 1}")
+        assert answer.status == 503, "the others may have gone on without it"
+        assert (await http(port, f"/v1/watch?from={revision + 1}")).json["outcome"] == "not done"
+        async with watching(port, f"?from={revision}") as stream:
+            assert (await stream.next()).kind == "hello", "what it has, it tells"

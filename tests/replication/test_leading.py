@@ -391,3 +391,25 @@ def test_the_next_is_let_through_if_the_firsts_node_is_not_heard() -> None:
     admission.ask(SECOND, KEY, "x", 0, 1)
     assert admission.overdue((SECOND.node,), 2) == []
     assert admission.overdue((FIRST.node,), 2) == [Decided(SECOND, GRANTED)]
+
+
+def test_the_next_is_let_through_if_the_first_withdraws() -> None:
+    admission = Admission({})
+    admission.ask(FIRST, KEY, "x", 0, 0)
+    admission.ask(SECOND, KEY, "x", 0, 1)
+    admission.ask(THIRD, KEY, "x", 0, 2)
+    assert admission.withdraw(FIRST._replace(number=9), KEY, "x", 3) == [], "another question of that node"
+    assert admission.withdraw(SECOND, KEY, "x", 3) == [], "it has only waited"
+    assert admission.withdraw(FIRST, KEY, "x", 3) == [Decided(THIRD, GRANTED)]
+    assert admission.withdraw(THIRD, KEY, "x", 4) == []
+    assert admission.withdraw(THIRD, KEY, "x", 4) == []
+    assert admission.ask(SECOND, KEY, "x", 0, 5) == GRANTED, "forgotten"
+
+
+def test_the_newer_question_of_a_node_takes_the_place_of_the_older_one() -> None:
+    admission, newer = Admission({}), FIRST._replace(number=2)
+    admission.ask(FIRST, KEY, "x", 0, 0)
+    assert admission.ask(newer, KEY, "x", 0, 1) == GRANTED
+    admission.ask(SECOND, KEY, "x", 0, 2)
+    assert admission.withdraw(FIRST, KEY, "x", 3) == []
+    assert admission.withdraw(newer, KEY, "x", 3) == [Decided(SECOND, GRANTED)]

@@ -12,6 +12,7 @@ from replicated_namesrv.replication.messages import (
     LOST,
     REGISTER,
     REMOVE,
+    WITHDRAW,
     Ages,
     Answer,
     Decision,
@@ -39,6 +40,7 @@ MESSAGES = [
     Ages(7, ((("c", "a:1"), 12), (("", "n1"), 0))),
     Inquiry(5, 6, 7, REGISTER, 8, AGE_MAX, ("c", "a:1"), "0123456789abcdef"),
     Inquiry(5, 6, 7, REMOVE, 0, 9, ("c", "a:1"), '["a",0,3]'),
+    Inquiry(5, 6, 7, WITHDRAW, 0, AGE_MAX, ("c", "a:1"), "0123456789abcdef"),
     Decision(5, 6, GRANTED),
 ]
 

@@ -1,6 +1,8 @@
 """What changed, as watchers are told it."""
 
 import json
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -117,6 +119,51 @@ def test_who_was_pushed_out_is_named() -> None:
     assert [broker["brokerAddr"] for broker in told["replaced"]] == ["10.0.0.1:10911"]
 
 
+@pytest.mark.parametrize("topics", [{"t1": QUEUES}, {}])
+def test_a_registration_that_is_refused_under_another_name_is_no_change_of_the_broker(topics: dict[str, QueueData]) -> None:
+    """The address stays registered under the name that it had; the refusal leaves a group without members behind."""
+    watched = Watched()
+    watched.apply(registration({"t1": QUEUES, "t2": QUEUES}))
+    moved = replace(registration(topics, version=2), broker_name="b", topics=topics or None)
+    told = watched.apply(moved)
+    assert told is not None
+    assert (told["kind"], told["brokerName"], "brokers" in told) == ("broker-group-changed", "b", False)
+
+
+def any_registration(chance: Random) -> RegisterBroker:
+    topics = {f"t{number}": QUEUES for number in range(chance.randint(1, 3))}
+    command = registration(topics, f"10.0.0.{chance.randint(1, 3)}:10911", chance.randint(1, 3), chance.choice((0, 0, 1)))
+    return replace(command, broker_name=chance.choice("ab"), zone_name=chance.choice((None, "z")))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_told_of_brokers_is_what_became_of_them(seed: int) -> None:
+    """Whoever applies all that is told to what was there has what is there. Repeat one with -k 'became and [SEED]'."""
+    chance, watched = Random(seed), Watched()
+    followed: dict[str, dict[str, Any]] = {}
+    for _ in range(200):
+        command: Command = any_registration(chance)
+        if chance.random() < 0.2:
+            command = UnregisterBrokers((BrokerRemoval("C", f"10.0.0.{chance.randint(1, 3)}:10911", "a", 0, None),))
+        told = watched.apply(command) or {}
+        for gone in told.get("replaced", []) if told.get("kind") != "broker-unregistered" else told["brokers"]:
+            followed.pop(gone["brokerAddr"])
+        if told.get("kind") in ("broker-registered", "broker-changed"):
+            (broker,) = told["brokers"]
+            before = followed.get(broker["brokerAddr"])
+            assert (told["kind"] == "broker-changed") == (before is not None and before["epoch"] == broker["epoch"])
+            followed[broker["brokerAddr"]] = broker
+        assert {
+            held.broker_addr: (held.broker_name, held.broker_id, held.epoch, held.data_version.state_version)
+            for held in watched.state.registrations()
+        } == {
+            address: (told["brokerName"], told["brokerId"], told["epoch"], told["dataVersion"]["stateVersion"])
+            for address, told in followed.items()
+        }, f"seed {seed}, {command}"
+        if isinstance(command, RegisterBroker) and told.get("brokers"):
+            assert (told["brokers"][0]["brokerName"], told["brokers"][0]["brokerId"]) == (command.broker_name, command.broker_id)
+
+
 def test_very_many_topics_are_not_listed() -> None:
     watched = Watched()
     told = watched.apply(registration({f"t{number}": QUEUES for number in range(TOPICS_LISTED_MAX + 1)}))
@@ -154,3 +201,7 @@ def test_a_replaced_state_has_no_past() -> None:
     assert watched.history.after(50, 1) == []
     with pytest.raises(CompactedError):
         watched.history.after(1, 1)
+    (told,) = watched.history.after(watched.history.replaced_at - 1, 1)
+    assert (told.kind, told.revision) == ("restored", 50)
+    watched.history.restart(0)
+    assert (watched.history.oldest, watched.history.after(0, 1)) == (0, [])

@@ -1,0 +1,131 @@
+"""What nodes remember of brokers refers to registrations that are there: whatever removes one removes all that is known of it."""
+
+from random import Random
+
+import pytest
+
+from replicated_namesrv.model import DataVersion
+from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.simulation.route_cluster import Wire
+from tests.replication.virtual import KEY, Cluster, registration, virtual_cluster
+
+TIMEOUT_MS = 1_500
+
+
+def ghosts(node: ReplicatedNode) -> list[str]:
+    """What a node remembers of brokers that it does not show."""
+    live = {(held.cluster_name, held.broker_addr): held.epoch for held in node.state.registrations()}
+    attached = {entry.key: entry.epoch for entry in node.signs.attachments.everything(node.signs.now_ms) if entry.key[0]}
+    found = [f"attached {key}" for key, epoch in attached.items() if key not in live or epoch > live[key]]
+    if node._machine.marks.keys() != live.keys():
+        found.append(f"marks {node._machine.marks.keys() ^ live.keys()}")
+    leading = node.signs.leading
+    if leading is not None and not leading.is_over:
+        table, revision = leading.table, node.state.revision
+        told = {f"accepted {key}": key for key in table._accepted} | {f"credited {key}": key for key in table._credited}
+        for name, reporter in table._nodes.items():
+            told |= {f"{name} told of {key}": key for key, record in reporter.records.items() if record.epoch <= revision}
+        found += [what for what, key in told.items() if key not in live]
+    return found
+
+
+def assert_no_ghosts(cluster: Cluster, when: object) -> None:
+    for name, machine in cluster.machines.items():
+        if machine.is_up():
+            assert ghosts(cluster.node(name)) == [], f"{name}: {when}"
+
+
+def test_a_broker_that_registered_and_left_in_one_turn_is_forgotten() -> None:
+    """A node that was cut off applies both at once."""
+    with virtual_cluster() as cluster:
+        near, far = cluster.followers()
+        mend = cluster.isolate(far)
+        wire = cluster.wire(near)
+        cluster.register(wire, registration())
+        cluster.unregister(wire)
+        mend()
+        applied = cluster.node(cluster.leader()).state.revision
+        cluster.until(lambda: cluster.node(far).state.revision == applied, "caught up")
+        cluster.run(0.5)
+        assert cluster.is_gone()
+        assert_no_ghosts(cluster, "after both")
+        assert cluster.node(far).heartbeat_age_ms(*KEY) is None
+
+
+def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
+    """Its broker is removed between its arrival and its first turn."""
+    with virtual_cluster() as cluster:
+        server = cluster.servers.servers[cluster.leader()]
+        wire = cluster.wire(server.machine.name)
+        cluster.register(wire, registration())
+        assert wire.connection is not None
+        with server.loop.running():
+            server.node.renew_unchanged(*KEY, wire.connection)
+            removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
+            for effect in server.node._machine.state.apply(removal, 0).effects:
+                server.node.registrations.removed(effect, False)  # type: ignore[arg-type]  # what it ended
+            server.loop.run()
+            assert [entry.key for entry in server.node.signs.attachments.everything(0) if entry.key[0]] == []
+
+
+def say_anything(cluster: Cluster, wires: list[Wire], chance: Random) -> None:
+    """One broker does one thing; its answer is not waited for."""
+    wire = chance.choice(wires)
+    key = ("c", f"a:{chance.randint(1, 3)}")
+    broker_id = int(key[1][2:]) - 1
+    command: RegisterBroker = registration(chance.randint(1, 3), TIMEOUT_MS, key[1], broker_id)
+    match chance.randrange(8):
+        case 0 | 1:
+            cluster.say(wire, lambda server, c: server.node.register(command, c))
+        case 2 | 3:
+            cluster.say(wire, lambda server, c: server.node.renew_unchanged(*key, c))
+        case 4:
+            cluster.say(wire, lambda server, c: server.node.heartbeat(*key, c))
+        case 5:
+            cluster.say(wire, lambda server, c: server.node.query_data_version(*key, DataVersion(1, 0, 1), c))
+        case 6:
+            removal = UnregisterBrokers((BrokerRemoval(*key, "a", broker_id, None),))
+            cluster.say(wire, lambda server, c: server.node.propose(removal, c))
+        case 7:
+            wire.hang_up()
+
+
+def disturb(cluster: Cluster, chance: Random) -> None:
+    """One fault that heals, or one that healed before."""
+    machine = cluster.machines[chance.choice(list(cluster.machines))]
+    others = [other for other in cluster.machines.values() if other is not machine]
+    if not all(other.is_up() for other in others):
+        return
+    match chance.randrange(3):
+        case 0:
+            cluster.network.cut([link for link in cluster.network.links if machine.name in link], hold=False)
+            cluster.run(chance.random())
+            cluster.network.mend(cluster.network.links)
+        case 1:
+            machine.crash(power_loss=False)
+            cluster.run(chance.random())
+            machine.start()
+        case 2:
+            machine.pause()
+            cluster.run(chance.random())
+            machine.resume()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_nothing_is_remembered_of_what_is_not_registered(seed: int) -> None:
+    """Repeat one with -k 'remembered and [SEED]'."""
+    chance = Random(seed)
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines for _ in range(2)]
+        for step in range(400):
+            say_anything(cluster, wires, chance)
+            if chance.random() < 0.02:
+                disturb(cluster, chance)
+            cluster.run(chance.choice((0, 0.001, 0.002, 0.02, 0.3)))
+            assert_no_ghosts(cluster, f"seed {seed}, step {step}")
+        cluster.run(6 * TIMEOUT_MS / 1000)
+        assert cluster.node(cluster.leader()).state.registrations() == [], f"seed {seed}"
+        assert_no_ghosts(cluster, f"seed {seed}, at the end")
+        for node in cluster.nodes:
+            assert {entry.key for entry in node.signs.attachments.everything(0) if entry.key[0]} == set(), f"seed {seed}"
