@@ -267,6 +267,12 @@ class Membership:
         judged = self._judged.get(peer)
         return judged[2] if judged is not None and judged[0] == incarnation else Standing.PENDING
 
+    def standing_now(self, peer: str) -> Standing:
+        """The same for the incarnation that introduced itself last; peers of protocol 0 are accepted when they greet."""
+        if self.protocol(peer) == 0:
+            return Standing.ACCEPTED if peer in self.known else Standing.PENDING
+        return self._judged[peer][2] if peer in self._judged else Standing.PENDING
+
     def may_send(self, peer: str, kind: type) -> bool:
         """Whether ``peer`` has accepted this process and understands messages of ``kind``."""
         protocol = self.protocol(peer)

@@ -18,6 +18,7 @@ from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import Append, AppendReply, HigherTerm, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, unpack_entries
 from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress, Transfer
+from replicated_namesrv.raft.snapshots import Snapshot
 from replicated_namesrv.raft.standing import NOTHING, Memory
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Replication:
         self._changing = 0
         """Index of the newest change of the configuration proposed here."""
         self._term_led = 0
+        self._unreadable: set[tuple[str, int]] = set()
+        """(peer, format) of snapshots that could not be sent, so that each is noted once."""
         self._noticed_commit = 0
         """Commit index at the last tick."""
 
@@ -426,8 +429,10 @@ class Replication:
             transfer = progress.transfer = Transfer(node.snapshots.current)
             node.compaction.transfer_began(progress, transfer.snapshot.last_index)
         sent = False
+        readable = self._is_readable(progress, transfer.snapshot)
         while (
-            transfer.room(config.snapshot_window_bytes)
+            readable
+            and transfer.room(config.snapshot_window_bytes)
             and not progress.backoff.pause
             and progress.inflight.with_data < config.inflight_messages_max
         ):
@@ -440,6 +445,20 @@ class Replication:
             sent = True
         if heartbeat and not sent:
             self._send_chunk(progress, transfer, b"")
+
+    def _is_readable(self, progress: Progress, snapshot: Snapshot) -> bool:
+        """Whether the follower reads files of this format; else it gets heartbeats alone, and operators are told."""
+        node = self._node
+        reads = node.membership.snapshot_version(progress.peer)
+        if snapshot.version <= reads:
+            return True
+        if (progress.peer, snapshot.version) not in self._unreadable:
+            self._unreadable.add((progress.peer, snapshot.version))
+            node.note(
+                f"{progress.peer} needs a snapshot and reads formats up to {reads}; ours has format {snapshot.version}: "
+                "upgrade that node"
+            )
+        return False
 
     def _send_chunk(self, progress: Progress, transfer: Transfer, data: bytes) -> None:
         node, snapshot, offset = self._node, transfer.snapshot, transfer.sent

@@ -53,6 +53,10 @@ class Metadata(NamedTuple):
             raise ValueError(f"malformed snapshot metadata: {error!r}") from None
 
 
+class UnknownFormatError(ValueError):
+    """The file was written by a newer version; it is not damaged."""
+
+
 class Snapshot(NamedTuple):
     """A complete file."""
 
@@ -60,6 +64,8 @@ class Snapshot(NamedTuple):
     size: int
     checksum: int
     metadata: Metadata
+    version: int = VERSION
+    """Format of the file."""
 
     @property
     def last_index(self) -> int:
@@ -104,8 +110,9 @@ class Reader:
         header = storage.read(name, 0, HEADER.size)
         if len(header) < HEADER.size or header[:8] != MAGIC:
             raise ValueError("offset 0: no snapshot header")
-        if (version := HEADER.unpack(header)[1]) != VERSION:
-            raise ValueError(f"offset 8: format version {version}, this program reads {VERSION}")
+        self.version = HEADER.unpack(header)[1]
+        if self.version != VERSION:
+            raise UnknownFormatError(f"offset 8: format version {self.version}, this program reads {VERSION}")
         self.offset, self.checksum = HEADER.size, crc32(header)
         self._left = 0
         """Bytes of a checked block that are yet to be given out."""

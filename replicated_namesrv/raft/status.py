@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.raft.membership import STATES
+from replicated_namesrv.raft.messages import ApplicationData
 
 if TYPE_CHECKING:
     from replicated_namesrv.raft.node import RaftNode
@@ -21,6 +22,14 @@ def status_of(node: "RaftNode") -> dict[str, object]:
             "votes": membership.counts_now(p.peer),
         }
         for p in node.replication.progress.values()
+    }
+    peers = {
+        peer: {
+            "protocol": membership.protocol(peer),
+            "standing": membership.standing_now(peer).name.lower(),
+            "accepts_us": membership.may_send(peer, ApplicationData),
+        }
+        for peer in node.peers
     }
     return {
         "node": node.node_id,
@@ -54,6 +63,7 @@ def status_of(node: "RaftNode") -> dict[str, object]:
         "digests_compared": node.digests.compared,
         "digest_mismatches": node.digests.mismatches,
         "lease_valid": node.lease_valid(),
+        "peers": peers,
         "followers": followers if node.core.is_leader else {},
         "counters": dict(node.counters),
         "notes": list(node.notes),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from replicated_namesrv.raft.interfaces import Restoration
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import AppendReply, SnapshotAck, SnapshotChunk
-from replicated_namesrv.raft.snapshots import BLOCK, RECEIVING, WRITING, Metadata, Reader, Snapshot, Writer
+from replicated_namesrv.raft.snapshots import BLOCK, RECEIVING, WRITING, Metadata, Reader, Snapshot, UnknownFormatError, Writer
 
 if TYPE_CHECKING:
     from replicated_namesrv.raft.node import RaftNode
@@ -130,6 +130,8 @@ class SnapshotReceiving:
         self._node = node
         self._identity: tuple[int, int, int, int] | None = None
         """(index, term, checksum, size) of the file being received; chunks of another start over."""
+        self._unreadable: tuple[int, int, int, int] | None = None
+        """The file that a newer version wrote; its chunks are ignored."""
         self._received = 0
         self._generation = 0
         """Distinguishes transfers: a sync that completes for one given up is ignored."""
@@ -176,6 +178,8 @@ class SnapshotReceiving:
                 return
             self._identity = identity
             node.storage.remove(RECEIVING)
+        if identity == self._unreadable:
+            return
         if message.offset != self._received or not message.data or self._received + len(message.data) > message.total:
             return
         node.storage.append(RECEIVING, message.data)
@@ -201,10 +205,20 @@ class SnapshotReceiving:
             return
         try:
             self._reader = Reader(self._node.storage, RECEIVING)
+        except UnknownFormatError as error:
+            self._refuse(error)
+            return
         except ValueError as error:
             self._damaged(error)
             return
         self._restoration = self._node.state_machine.restore()
+
+    def _refuse(self, error: ValueError) -> None:
+        """A newer version wrote it: fetching it again would not help. Another snapshot is tried."""
+        self._node.counters["unreadable_snapshots"] += 1
+        self._node.note(f"the leader's snapshot cannot be read by this version: {error}; upgrade this node")
+        self._unreadable = self._identity
+        self._give_up()
 
     def _damaged(self, error: ValueError) -> None:
         """Not what the leader has: ask again from the start."""

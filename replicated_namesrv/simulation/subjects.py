@@ -35,6 +35,7 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
         lease_reads=rng.random() < 0.7,
         proposal_timeout_ms=2_000,
         read_timeout_ms=1_000,
+        command_bytes_max=4_096,
         entry_bytes_max=rng.choice((64, 1_024, 128 << 10)),
         append_bytes_max=append_bytes_max,
         inflight_bytes_max=rng.choice((2_048, 4 << 20)),
