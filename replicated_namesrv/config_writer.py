@@ -18,7 +18,7 @@ Done = TypeVar("Done")
 
 class ConfigWriter(FileWriter[Mapping[str, str], Done]):
     """Persists changes, each given as texts by outside name, and then puts them in force by ``apply``, which has to call
-    ``settings.update``. Whoever submits one has checked it against the black list."""
+    ``settings.update``. The caller has checked them against the black list."""
 
     def __init__(self, settings: Settings, apply: Callable[[Mapping[str, str]], Done]) -> None:
         super().__init__(self._build_file, apply)

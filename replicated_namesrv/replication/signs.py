@@ -158,8 +158,8 @@ class SignsOfLife:
         return future
 
     def may_register(self, key: Key, content: str, serial: int) -> "tuple[int, Future[int]]":
-        """The number of the question, and GRANTED or LOOK_AGAIN. Whoever gives up, or is let through and then does not see its
-        registration applied, has to call ``withdraw``."""
+        """The number of the question, and GRANTED or LOOK_AGAIN. A caller that gives up, or that is let through and then does not
+        see its registration applied, has to call ``withdraw``."""
         future = self._ask(REGISTER, key, content, serial, None)
         return self._last_question, future
 

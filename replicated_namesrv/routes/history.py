@@ -96,7 +96,7 @@ class History:
         self.newest = 0
         self.replaced_at = 0
         """Revision of the last RESTORED; 0: there was none. A position before it was reached in the state before it, so it needs
-        no change in between: whoever stands there goes on from ``replaced_at - 1``."""
+        no change in between: a watcher there goes on from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:

@@ -159,7 +159,7 @@ class Told:
         self.machine.apply(encode_lead(RouteSettings(), 0, 1))
 
     def register(self, command: RegisterBroker, received: int = 10_000, opened: Opened = OPENED_LATER) -> Ignored | None:
-        """Apply it; it is told of once, with its key and content."""
+        """Apply it; it is reported once, with its key and content."""
         before = len(self.calls)
         applied = self.machine.apply(encode_register(command, 0, received, opened, content_of(command)))
         assert len(self.calls) == before + 1
