@@ -100,6 +100,9 @@ class _Observers(Observer):
         self._invariants.role_changed(role, term)
         self._node.role_changed(role, term)
 
+    def voted(self, candidate: str, term: int) -> None:
+        self._invariants.voted(candidate, term)
+
     def leader_changed(self, leader: str | None, term: int) -> None:
         self._node.leader_changed(leader, term)
 
