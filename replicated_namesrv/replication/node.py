@@ -255,12 +255,6 @@ class ReplicatedNode(Observer):
             registration = self.state.registration(*entry.key)
             if entry.key[0] and (registration is None or registration.epoch > entry.epoch):
                 self.signs.attachments.remove(entry.key, entry.epoch)
-        asyncio.get_running_loop().call_soon(self._advance_digest)
-
-    def _advance_digest(self) -> None:
-        """After a snapshot was taken over all digests are to be made: in slices, not when the first is asked for."""
-        if not self._stopping and not self.state.advance_digest():
-            asyncio.get_running_loop().call_soon(self._advance_digest)
 
     def received(self, peer: str, data: bytes) -> None:
         """See ``raft.interfaces.Observer``."""
@@ -295,7 +289,6 @@ class ReplicatedNode(Observer):
             await self._raft.start()
         except (RaftError, OSError, ValueError) as error:
             raise StorageError(f"cannot take part in the cluster: {error}") from error
-        self._advance_digest()
         self._tick()
         try:
             while True:

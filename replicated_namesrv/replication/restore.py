@@ -110,6 +110,8 @@ class Incoming:
 class RestorableMachine:
     """Implements ``raft.interfaces.StateMachine``: the routes, and a backup on its way to take their place."""
 
+    digest_version = RouteStateMachine.digest_version
+
     def __init__(self, machine: RouteStateMachine) -> None:
         self.machine = machine
         self.incoming: Incoming | None = None

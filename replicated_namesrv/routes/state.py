@@ -29,7 +29,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
-from replicated_namesrv.routes.digest import Digester
+from replicated_namesrv.routes.digest import DIGEST_VERSION, digest
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
@@ -38,7 +38,16 @@ from replicated_namesrv.routes.results import Applied, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
 
-__all__ = ["BrokerData", "ClusterInfo", "Registration", "RouteInfoManager", "RouteSettings", "SystemTopics", "TopicRoute"]
+__all__ = [
+    "DIGEST_VERSION",
+    "BrokerData",
+    "ClusterInfo",
+    "Registration",
+    "RouteInfoManager",
+    "RouteSettings",
+    "SystemTopics",
+    "TopicRoute",
+]
 
 
 class RouteInfoManager:
@@ -46,7 +55,8 @@ class RouteInfoManager:
 
     def __init__(self, settings: RouteSettings = RouteSettings()) -> None:  # noqa: B008 - frozen
         self._tables = Tables(settings)
-        self._digester = Digester(self._tables)
+        self._digested: tuple[int, bytes] | None = None
+        """The last digest, and of which revision."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
         """Exactly the topics that have a route entry, with the revision of the last change that their route may show. The
         same object for the life of the manager; for reading only."""
@@ -80,13 +90,12 @@ class RouteInfoManager:
     # -- the whole
 
     def digest(self) -> bytes:
-        """16 bytes that equal states share and different ones do not; costs what changed since the last digest."""
-        return self._digester.digest()
-
-    def advance_digest(self, max_entries: int = 20_000) -> bool:
-        """Do part of a digest's work, about ``max_entries`` queue entries (some milliseconds); True if ``digest`` is cheap now.
-        For use between turns of a loop after much has changed at once, as after ``restore``."""
-        return self._digester.advance(max_entries)
+        """16 bytes that equal states share and different ones do not; costs the groups that changed since the last digest.
+        Comparable between processes of the same ``DIGEST_VERSION``."""
+        tables = self._tables
+        if self._digested is None or self._digested[0] != tables.revision:
+            self._digested = tables.revision, digest(tables)
+        return self._digested[1]
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, as JSON lines of some milliseconds' work each, to be taken while changes go on."""
@@ -107,7 +116,7 @@ class RouteInfoManager:
         revisions.update(restored)
         tables.topic_revisions = revisions
         self._tables = tables
-        self._digester = Digester(tables)
+        self._digested = None
 
     def begin_anew(self, revision: int) -> None:
         """Count everything held as having changed at ``revision``, brokers as begun there: nothing remembered of an earlier
@@ -161,9 +170,9 @@ class RouteInfoManager:
         return () if group is None else queries.broker_data(group).broker_addrs
 
     def topic_queues(self, topic: str) -> Mapping[str, QueueData] | None:
-        """Queue entries of a topic by brokerName, as a view for reading only; None if no broker serves it."""
-        by_name = self._tables.topic_queues.get(topic)
-        return None if by_name is None else MappingProxyType(by_name)
+        """Queue entries of a topic by brokerName; None if no broker serves it."""
+        groups = self._tables.topic_groups.of(topic)
+        return {group.broker_name: group.topics[topic] for group in groups} if groups else None
 
     def topic_count(self, broker_name: str) -> int:
         """Topics that have a queue entry of this broker name."""
@@ -172,7 +181,7 @@ class RouteInfoManager:
 
     def all_topics(self) -> list[str]:
         """Code 206."""
-        return list(self._tables.topic_queues)
+        return list(self._tables.topic_revisions)
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
         """Code 224."""
