@@ -26,6 +26,7 @@ from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TI
 from replicated_namesrv.errors import SettingError, StaleReadError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.model import DataVersion
+from replicated_namesrv.routes.bounds import with_own_mappings
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     Command,
@@ -154,12 +155,19 @@ class IndependentNode:
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
         """Applied at once; a KV command once it is on disk."""
+        refused = self.state.refusal(command)
+        if refused is not None:
+            return refused
         if isinstance(command, PutKVConfig | DeleteKVConfig):
             return self._kv.submit(command)
         return self._apply(command)
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Applied at once and attached to ``connection``."""
+        registration = with_own_mappings(registration)
+        refused = self.state.refusal(registration)
+        if refused is not None:
+            return refused
         result = self._apply(registration)
         self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
         return result

@@ -55,6 +55,8 @@ class Applied(NamedTuple):
 
     result: Result
     ignored: Ignored | None = None
+    leftover: str | None = None
+    """Of the begin of a restore that was refused: another one, whose pieces this node still holds."""
 
 
 class Mark(NamedTuple):

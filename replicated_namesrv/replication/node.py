@@ -32,8 +32,9 @@ from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
 from replicated_namesrv.replication.registrations import Registrations
-from replicated_namesrv.replication.restore import RestorableMachine, restore
+from replicated_namesrv.replication.restore import Leftovers, RestorableMachine, restore
 from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
+from replicated_namesrv.routes.bounds import with_own_mappings
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
@@ -94,8 +95,10 @@ class ReplicatedNode(Observer):
         """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to go on
         while the machine sleeps."""
         clock = monotonic_s or boot_clock()
+        self._now_ms: Callable[[], float] = lambda: clock() * 1000
         self._settings = settings
         self._machine = RouteStateMachine()
+        self._leftovers: Leftovers | None = None
         self.state: RouteInfoManager = self._machine.state
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         config = RaftConfig(
@@ -106,11 +109,11 @@ class ReplicatedNode(Observer):
         )
         if raft is None:
             machine = RestorableMachine(self._machine)
+            self._leftovers = Leftovers(machine, self._now_ms)
             self._raft: Raft = RaftService(transport, settings.data_path / "raft", machine, config, self)
         else:
             self._raft = raft(self._machine, config, self)
         self._members = sorted(transport.addresses)
-        self._now_ms: Callable[[], float] = lambda: clock() * 1000
         self.signs = SignsOfLife(
             settings.node_id,
             self._members,
@@ -328,6 +331,9 @@ class ReplicatedNode(Observer):
         self.signs.tick()
         self.registrations.tick()
         self.reads.tick()
+        abandon = None if self._leftovers is None else self._leftovers.tick(self.led_term is not None)
+        if abandon is not None:
+            self.decide(abandon)
 
     def _change_serving(self, serving: bool) -> None:
         """The fence came (False) or went."""
@@ -371,6 +377,9 @@ class ReplicatedNode(Observer):
         """See NameService."""
         if isinstance(command, UnregisterBrokers):
             return self.registrations.unregister(command, connection)
+        refused = self.state.refusal(command)
+        if refused is not None:
+            return refused
         return self.registrations.keep(self._plain(command))
 
     async def _plain(self, command: Command) -> Result:
@@ -388,7 +397,9 @@ class ReplicatedNode(Observer):
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """See NameService: a renewal if it changes nothing, else through the log."""
-        return self.registrations.register(registration, connection)
+        registration = with_own_mappings(registration)
+        refused = self.state.refusal(registration)
+        return self.registrations.register(registration, connection) if refused is None else refused
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 FORMAT = "replicated-namesrv-backup"
 VERSION = 1
 HEAD_BYTES_MAX = 64 << 10
+END_BYTES_MAX = 1_000
 
 
 class BackupError(Exception):
@@ -64,6 +65,8 @@ class BackupReader:
             self._count(line + newline)
             self._rest = rest
         cut = self._rest.rfind(b"\n", 0, max(0, len(self._rest) - 1)) + 1  # the last line waits: it may be the end
+        if len(self._rest) - cut > END_BYTES_MAX:  # it is not
+            cut = len(self._rest)
         ready, self._rest = self._rest[:cut], self._rest[cut:]
         self._count(ready)
         return ready

@@ -117,27 +117,38 @@ class SnapshotReader:
         self._hashes: list[int] = []
         """Of ``_topics``."""
         self._group: BrokerGroup | None = None
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Parts of a line whose end has not come."""
         self._lines = 0
         self._complete = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes. Raises RouteFormatError."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self._complete:
-                raise RouteFormatError("snapshot goes on after its end")
-            try:
-                kind, *fields = load(line)
-                if kind == "end":
-                    self._end(*fields)
-                elif (self._lines == 0) != (kind == "head"):
-                    raise RouteFormatError("snapshot does not begin with its head")
-                else:
-                    getattr(self, _READERS[kind])(*fields)
-            except (ValueError, TypeError, KeyError, IndexError) as error:
-                raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1}: {error!r}") from error
-            self._lines += 1
+        start = 0
+        while (end := data.find(b"\n", start)) >= 0:
+            line = data[start:end]
+            if self._rest:
+                line = b"".join([*self._rest, line])
+                self._rest = []
+            self._line(line)
+            start = end + 1
+        if start < len(data):
+            self._rest.append(data[start:])
+
+    def _line(self, line: bytes) -> None:
+        if self._complete:
+            raise RouteFormatError("snapshot goes on after its end")
+        try:
+            kind, *fields = load(line)
+            if kind == "end":
+                self._end(*fields)
+            elif (self._lines == 0) != (kind == "head"):
+                raise RouteFormatError("snapshot does not begin with its head")
+            else:
+                getattr(self, _READERS[kind])(*fields)
+        except (ValueError, TypeError, KeyError, IndexError) as error:
+            raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1}: {error!r}") from error
+        self._lines += 1
 
     def finish(self) -> Tables:
         """The tables, once everything was fed. Raises RouteFormatError if something is missing."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.routes import queries
+from replicated_namesrv.routes.bounds import refusal
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -71,6 +72,10 @@ class RouteInfoManager:
         if tables.end():
             result = replace(result, changed=True)
         return Applied(result, tuple(tables.effects))
+
+    def refusal(self, command: Command) -> Result | None:
+        """Why ``command`` must not be proposed (bounds.py); None: it may. ``apply`` does not ask."""
+        return refusal(self._tables, command)
 
     def last_ended(self) -> list[Registration]:
         """Registrations that the last command ended and that it put no other in the place of."""
@@ -228,6 +233,11 @@ class RouteInfoManager:
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""
         return list(self._tables.live.values())
+
+    @property
+    def broker_count(self) -> int:
+        """Number of live entries."""
+        return len(self._tables.live)
 
     def renewal_result(self, cluster_name: str, broker_addr: str) -> Result | None:
         """What registering again unchanged answers; None if the broker is not registered."""
