@@ -31,7 +31,7 @@ from replicated_namesrv.raft.service import RaftService, boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
-from replicated_namesrv.replication.registrations import Registrations
+from replicated_namesrv.replication.registrations import Budget, Registrations
 from replicated_namesrv.replication.restore import Leftovers, RestorableMachine, restore
 from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
 from replicated_namesrv.routes.bounds import with_own_mappings
@@ -48,6 +48,9 @@ APPLY_BYTES_MAX = 256 << 10
 """Applied in one go: some 30,000 topics' worth of registrations, 20 ms."""
 BUDGET_MARGIN_MS = 500
 """What a request may take beyond fenceAfterMs before its connection is closed."""
+HEAVY_TOPICS = 20_000
+"""A command that concerns more topics (some 4 ms) is proposed when the one before it has been applied: many of them in one entry
+would hold all nodes for longer than an election takes."""
 HAND_OVER_TIMEOUT_S = 2.0
 """What the stop of a leader waits for its successor; Raft itself gives up earlier."""
 _REPLICATED = {row.attribute: row for row in ROWS.values() if row.replicated}
@@ -156,6 +159,9 @@ class ReplicatedNode(Observer):
         """Whether the log known at the start has been applied: what follows happens now."""
         self._ticker: asyncio.TimerHandle | None = None
         self._proposed: dict[Future[Outcome], None] = {}
+        self._budget_ms = budget_ms
+        self._heavy = asyncio.Lock()
+        """Held by the heavy command under way."""
         self._stopping = False
 
     # Group, as SignsOfLife needs it
@@ -355,9 +361,19 @@ class ReplicatedNode(Observer):
 
     # Writes
 
-    async def _propose(self, data: bytes, timeout_ms: int | None = None) -> Applied:
+    async def _propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> Applied:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
-        comes. ``timeout_ms`` None: that of all requests."""
+        comes. ``timeout_ms`` None: that of all requests. ``topics``: so many the command concerns."""
+        if topics <= HEAVY_TOPICS:
+            return await self._log(data, timeout_ms)
+        async with Budget((timeout_ms or self._budget_ms) / 1000):
+            await self._heavy.acquire()
+        try:
+            return await self._log(data, timeout_ms)
+        finally:
+            self._heavy.release()
+
+    async def _log(self, data: bytes, timeout_ms: int | None) -> Applied:
         if self.fenced:
             raise UnavailableError(NO_MAJORITY)
         proposed = self._raft.propose(data, timeout_ms)
@@ -383,7 +399,8 @@ class ReplicatedNode(Observer):
         return self.registrations.keep(self._plain(command))
 
     async def _plain(self, command: Command) -> Result:
-        return (await self._propose(encode_plain(command, self.signs.leader_time_ms))).result
+        topics = self.state.topics_concerned(command)
+        return (await self._propose(encode_plain(command, self.signs.leader_time_ms), None, topics)).result
 
     # Brokers
 

@@ -51,7 +51,7 @@ def snapshot(tables: Tables) -> Iterator[bytes]:
     lines = chain(
         [["head", *header]],
         _topic_lines(dict(tables.topic_revisions), groups),
-        [["clusters", [[cluster, list(names)] for cluster, names in tables.cluster_names.items()]]],
+        _cluster_lines({cluster: list(names) for cluster, names in tables.cluster_names.items()}),
         _live_lines(list(tables.live.values())),
         _mapping_lines(dict(tables.mappings)),
         _kv_lines({namespace: dict(entries) for namespace, entries in tables.kv.items()}),
@@ -88,6 +88,14 @@ def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iter
         for names, queue_datas in _item_slices(topics):
             table, queue_numbers = number_queue_datas(queue_datas)
             yield ["queues", list(map(numbers.__getitem__, names)), table, queue_numbers]
+
+
+def _cluster_lines(clusters: Mapping[str, list[str]]) -> Iterator[list[Any]]:
+    """A cluster is in one line with all its names: a second line of it would take the place of the first in earlier versions."""
+    if not clusters:
+        yield ["clusters", []]
+    for part in _slices(clusters.items()):
+        yield ["clusters", [list(item) for item in part]]
 
 
 def _live_lines(registrations: list[Registration]) -> Iterator[list[Any]]:
@@ -156,6 +164,7 @@ class SnapshotReader:
             raise RouteFormatError("snapshot is cut off")
         if len(self._tables.topic_groups) != len(self._tables.topic_revisions):
             raise RouteFormatError("snapshot has topics without queues")
+        self._tables.count_groups()
         return self._tables
 
     def _end(self, count: int) -> None:
@@ -177,6 +186,7 @@ class SnapshotReader:
         self._tables.load_revisions(topics, revisions)
 
     def _group_head(self, name: str, cluster: str, zone_name: str | None, enable_acting_master: bool, generation: int) -> None:
+        self._tables.count_groups()  # the one before is complete
         group = self._tables.groups[name] = self._group = BrokerGroup(name, cluster)
         group.zone_name, group.enable_acting_master, group.generation = zone_name, enable_acting_master, generation
         self._tables.uncounted[name] = None

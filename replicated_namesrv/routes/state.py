@@ -77,6 +77,17 @@ class RouteInfoManager:
         """Why ``command`` must not be proposed (bounds.py); None: it may. ``apply`` does not ask."""
         return refusal(self._tables, command)
 
+    def topics_concerned(self, command: Command) -> int:
+        """About how many topics applying ``command`` may go over beside those in it: its cost, whatever its own size."""
+        match command:
+            case UpdateSettings():
+                return len(self.topic_revisions)
+            case ChangeWritePerm() | RegisterBroker():
+                return self.topic_count(command.broker_name)
+            case UnregisterBrokers():
+                return sum(self.topic_count(name) for name in {removal.broker_name for removal in command.removals})
+        return 0
+
     def last_ended(self) -> list[Registration]:
         """Registrations that the last command ended and that it put no other in the place of."""
         tables = self._tables
