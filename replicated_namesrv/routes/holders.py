@@ -6,7 +6,7 @@ Python for each topic, and costs no object for each.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import compress, filterfalse
 from operator import is_
 from typing import Generic, TypeVar, cast
@@ -28,6 +28,9 @@ class Holders(Generic[V]):
 
     def __len__(self) -> int:
         return len(self._by_topic)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_topic)
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._by_topic

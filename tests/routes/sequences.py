@@ -114,7 +114,3 @@ def fingerprint(seed: int, count: int) -> str:
         for part in seen(state):
             total.update(repr(part).encode())
     return total.hexdigest()
-
-
-if __name__ == "__main__":
-    print({seed: fingerprint(seed, 400) for seed in range(8)})
