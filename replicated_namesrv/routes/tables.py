@@ -388,9 +388,13 @@ class Tables:
     def change_queue_datas(self, group: BrokerGroup, after: Mapping[QueueData, QueueData]) -> None:
         """Replace the queue settings of all topics that have one of those in ``after``, none of which it gives in exchange."""
         own = group.own()
-        is_changed = list(map(after.__contains__, own.values()))
-        topics = list(compress(own, is_changed))
-        own.update(zip(topics, map(after.__getitem__, compress(own.values(), is_changed)), strict=True))
+        topics: Collection[str] = own
+        if after.keys() >= group.kinds.keys():
+            own.update(zip(own, list(map(after.__getitem__, own.values())), strict=True))
+        else:
+            is_changed = list(map(after.__contains__, own.values()))
+            topics = list(compress(own, is_changed))
+            own.update(zip(topics, map(after.__getitem__, compress(own.values(), is_changed)), strict=True))
         for old, new in after.items():
             kind = group.kinds.pop(old)
             into = group.kinds.setdefault(new, Kind())
