@@ -57,7 +57,7 @@ copies of a change do not wait for it."""
 REMOVALS_PER_COMMAND = 4
 """Every node applies a command in one go."""
 REMOVED_TOPICS_MAX = 200_000
-"""Of the brokers that one command removes, unless one alone has more; so many take about 40 ms."""
+"""Of the brokers whose removal is under way at a time, unless one alone has more; so many take about 40 ms."""
 LARGE_TOPICS = 20_000
 """A broker with more is removed alone by code 104; the next one waits for a tick."""
 ACCEPTED = 0
@@ -367,13 +367,17 @@ class Leading:
                 self._propose_expiry(of_kind, is_lost)
 
     def _first(self, due: list[Expiry]) -> list[Expiry]:
-        """Those to be removed by one command."""
-        state, topics = self._machine.state, 0
+        """Those to be removed by one command, with regard to the topics of those that are being removed."""
+        state = self._machine.state
+
+        def topics_of(key: Key) -> int:
+            held = state.registration(*key)
+            return 0 if held is None else state.topic_count(held.broker_name)
+
+        topics = sum(topics_of(key) for key, _ in self._removing)
         for position, expiry in enumerate(due[:REMOVALS_PER_COMMAND]):
-            held = state.registration(*expiry.key)
-            assert held is not None, "leases are made of registrations"
-            topics += state.topic_count(held.broker_name)
-            if position and topics > REMOVED_TOPICS_MAX:
+            topics += topics_of(expiry.key)
+            if topics > REMOVED_TOPICS_MAX and (position or self._removing):
                 return due[:position]
         return due[:REMOVALS_PER_COMMAND]
 
