@@ -41,7 +41,7 @@ class Holders(Generic[V]):
         if held is None:
             return ()
         if isinstance(held, Shared):
-            return tuple(held[name] for name in sorted(held))
+            return tuple(map(held.__getitem__, sorted(held)))
         return (held,)
 
     def link(self, entries: Mapping[str, V]) -> None:
@@ -53,14 +53,15 @@ class Holders(Generic[V]):
             by_topic.update(zip(fresh, map(entries.__getitem__, fresh), strict=True))
         else:
             by_topic.update(entries)
+        name = name_of(entries[known[0]]) if known else ""
         for topic in known:
             held, value = by_topic[topic], entries[topic]
             if isinstance(held, Shared):
-                held[name_of(value)] = value
-            elif name_of(held) == name_of(value):
+                held[name] = value
+            elif name_of(held) == name:
                 by_topic[topic] = value
             else:
-                by_topic[topic] = Shared({name_of(held): held, name_of(value): value})
+                by_topic[topic] = Shared({name_of(held): held, name: value})
 
     def unlink(self, name: str, topics: Collection[str], values: Iterable[V]) -> list[str]:
         """Remove the values, which are those that ``name`` holds. Topics that nobody holds any more."""

@@ -60,21 +60,23 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
     groups = tables.topic_groups.of(topic)
     if not groups:
         return None
-    queue_datas = tuple((group.broker_name, group.topics[topic]) for group in groups)
     acting = tables.settings.support_acting_master and not topic.startswith(SYNC_BROKER_MEMBER_GROUP_PREFIX)
+    queue_datas: list[tuple[str, QueueData]] = []
     broker_datas: list[BrokerData] = []
     filter_servers: dict[str, tuple[str, ...]] = {}
-    for group, (_, queue_data) in zip(groups, queue_datas, strict=True):
-        shown = shown_of(group)
+    for group in groups:
+        queue_data, shown = group.topics[topic], shown_of(group)
+        queue_datas.append((group.broker_name, queue_data))
         broker_datas.append(shown.acting if acting and not queue_data.perm & PERM_WRITE else shown.plain)
-        filter_servers.update(shown.filter_servers)
-    mappings = tuple((info.bname, info) for info in tables.topic_mappings.of(topic))
+        if shown.filter_servers:
+            filter_servers.update(shown.filter_servers)
+    mappings = tuple([(info.bname, info) for info in tables.topic_mappings.of(topic)])
     order_topic_conf = None
     if tables.settings.order_message_enable:
         order_topic_conf = tables.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, {}).get(topic)
     return TopicRoute(
         order_topic_conf,
-        queue_datas,
+        tuple(queue_datas),
         tuple(broker_datas),
         tuple(sorted(filter_servers.items())),
         mappings or None,

@@ -211,7 +211,9 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
             tables.drop_topics(group, gone)
             stored = group.topics
     if take_all:
-        if topics != stored:
+        if not stored and topics:
+            tables.put_topics(group, topics)
+        elif topics != stored:
             get = stored.get
             differing = {topic: new for topic, new in topics.items() if (old := get(topic)) is not new and old != new}
             if differing:
