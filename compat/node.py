@@ -25,6 +25,7 @@ from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TI
 from replicated_namesrv.config_writer import ConfigWriter
 from replicated_namesrv.errors import SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion
+from replicated_namesrv.routes.bounds import with_own_mappings
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     Command,
@@ -175,12 +176,19 @@ class IndependentNode:
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
         """Applied at once; a KV command once it is on disk."""
+        refused = self.state.refusal(command)
+        if refused is not None:
+            return refused
         if isinstance(command, PutKVConfig | DeleteKVConfig):
             return within(self.quotas, command, lambda: self._kv.submit(command))
         return within(self.quotas, command, lambda: self._apply(command))
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Applied at once and attached to ``connection``."""
+        registration = with_own_mappings(registration)
+        refused = self.state.refusal(registration)
+        if refused is not None:
+            return refused
         result = within(self.quotas, registration, lambda: self._apply(registration))
         self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
         return result

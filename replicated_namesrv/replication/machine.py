@@ -16,7 +16,6 @@ Each rule is decided here, from state and command alone, so that all nodes decid
 A command of a newer format stops the node (UnknownCommandError): guessing would make nodes differ.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -31,6 +30,7 @@ from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, Histo
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader, in_parts
 from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.sums import SummedTable, entry_hash
 
 ENVELOPE_FORMAT = 1
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
@@ -55,6 +55,8 @@ class Applied(NamedTuple):
 
     result: Result
     ignored: Ignored | None = None
+    leftover: str | None = None
+    """Of the begin of a restore that was refused: another one, whose pieces this node still holds."""
 
 
 class Mark(NamedTuple):
@@ -124,17 +126,15 @@ class RouteStateMachine:
     def __init__(self) -> None:
         self.state = RouteInfoManager(RouteSettings())
         self.history = History()
-        self.marks: dict[Key, Mark] = {}
+        self.marks: SummedTable[Key, Mark] = SummedTable(_mark_hash)
         self.serial = 0
         """Commands applied so far."""
         self.led_term = 0
         """Term of the newest leader that has said so in the log."""
         self.time_ms = 0
         """The newest time a leader has told."""
-        self._unregistered: OrderedDict[Key, int] = OrderedDict()
+        self._unregistered: SummedTable[Key, int] = SummedTable(_unregistered_hash)
         """Broker to the revision at which it was unregistered, oldest first."""
-        self._own_digest: tuple[int, bytes] | None = None
-        """Of what is kept here beside the routes, and after how many commands."""
         self.effects: list[Effect] = []
         """Of the commands applied since the owner took them."""
         self.expired: dict[Key, int] = {}
@@ -175,7 +175,7 @@ class RouteStateMachine:
             self.history.note(self.state, command, self.time_ms, removal)
         for effect in applied.effects:
             if isinstance(effect, BrokerRemoved):
-                self.marks.pop((effect.cluster_name, effect.broker_addr), None)
+                self.marks.take((effect.cluster_name, effect.broker_addr))
         self.effects.extend(applied.effects)
         return applied.result
 
@@ -212,15 +212,13 @@ class RouteStateMachine:
             if ignored is not None:
                 return Applied(self.state.renewal_result(*key) or Result(), ignored)
         result = self._apply(command)
-        if result.changed:
-            self.state.advance_digest()  # its part now, so that no digest has the work of many to do at once
         after = self.state.registration(*key)
         if after is not None:
             same = before is not None and mark is not None and before.data_version == after.data_version
             same = same and before is not None and before.epoch == after.epoch
             revision = mark.version_revision if same and mark is not None else self.state.revision
-            self.marks[key] = Mark(revision, self.serial, content)
-            self._unregistered.pop(key, None)
+            self.marks.put(key, Mark(revision, self.serial, content))
+            self._unregistered.take(key)
         return Applied(result)
 
     def _unregister(self, command: Command, term: int) -> Applied:
@@ -244,10 +242,9 @@ class RouteStateMachine:
     def _note_unregistered(self, removal: BrokerRemoval) -> None:
         key = (removal.cluster_name, removal.broker_addr)
         if self.state.registration(*key) is None:
-            self._unregistered[key] = self.state.revision
-            self._unregistered.move_to_end(key)
+            self._unregistered.put(key, self.state.revision)
             if len(self._unregistered) > UNREGISTERED_MAX:
-                self._unregistered.popitem(last=False)
+                self._unregistered.take(next(iter(self._unregistered)))
 
     def _expire(self, command: Command, term: int, serial: int, is_lost: int) -> Applied:
         assert isinstance(command, UnregisterBrokers)
@@ -276,9 +273,8 @@ class RouteStateMachine:
 
     def digest(self) -> bytes:
         """See ``raft.interfaces.StateMachine``."""
-        if self._own_digest is None or self._own_digest[0] != self.serial:
-            self._own_digest = self.serial, blake2b(self._own(), digest_size=16).digest()
-        return self.state.digest() + self._own_digest[1]
+        own = [self.serial, self.time_ms, self.led_term, f"{self.marks.sum:x}", f"{self._unregistered.sum:x}"]
+        return self.state.digest() + blake2b(dump(own), digest_size=16).digest()
 
     def snapshot(self) -> Iterator[bytes]:
         """Our own line, then those of the routes."""
@@ -299,9 +295,10 @@ class RouteStateMachine:
         self.serial, self.time_ms, self.led_term, marks, unregistered = load(own)
         self.state.adopt(reader)
         self.history.restart(self.state.revision, self.time_ms)
-        self.marks = {(cluster, address): Mark(*mark) for cluster, address, *mark in marks}
-        self._unregistered = OrderedDict(((cluster, address), revision) for cluster, address, revision in unregistered)
-        self._own_digest = None
+        self.marks = SummedTable(_mark_hash, (((cluster, address), Mark(*mark)) for cluster, address, *mark in marks))
+        self._unregistered = SummedTable(
+            _unregistered_hash, (((cluster, address), revision) for cluster, address, revision in unregistered)
+        )
         self.effects.clear()
         self.expired.clear()
         self.on_settings()
@@ -316,9 +313,17 @@ class RouteStateMachine:
         self.history.restart(self.state.revision, self.time_ms)
         for registration in self.state.registrations():
             key = (registration.cluster_name, registration.broker_addr)
-            self.marks[key] = Mark(self.state.revision, self.serial, "")
+            self.marks.put(key, Mark(self.state.revision, self.serial, ""))
             self.on_registered(key, registration.epoch, "")
         self.on_settings()
+
+
+def _mark_hash(key: Key, mark: Mark) -> int:
+    return entry_hash("mark", *key, *mark)
+
+
+def _unregistered_hash(key: Key, revision: int) -> int:
+    return entry_hash("unregistered", *key, revision)
 
 
 def _lateness(command: RegisterBroker, held: Registration, mark: Mark, opened: Opened) -> Ignored | None:

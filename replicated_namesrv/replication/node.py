@@ -36,12 +36,13 @@ from replicated_namesrv.raft.service import RaftService, boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
-from replicated_namesrv.replication.registrations import Registrations
-from replicated_namesrv.replication.restore import RestorableMachine, restore
+from replicated_namesrv.replication.registrations import Budget, Registrations
+from replicated_namesrv.replication.restore import Leftovers, RestorableMachine, restore
 from replicated_namesrv.replication.signs import TICK_S, SignsOfLife
+from replicated_namesrv.routes.bounds import with_own_mappings
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
-from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager, RouteSettings
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel, quotas_of, within
 from replicated_namesrv.settings import ROWS, Settings
 
@@ -52,6 +53,9 @@ APPLY_BYTES_MAX = 256 << 10
 """Applied in one go: some 30,000 topics' worth of registrations, 20 ms."""
 BUDGET_MARGIN_MS = 500
 """What a request may take beyond fenceAfterMs before its connection is closed."""
+HEAVY_TOPICS = 20_000
+"""A command that concerns more topics (some 4 ms) is proposed when the one before it has been applied: many of them in one entry
+would hold all nodes for longer than an election takes."""
 HAND_OVER_TIMEOUT_S = 2.0
 """What the stop of a leader waits for its successor; Raft itself gives up earlier."""
 _REPLICATED = {row.attribute: row for row in ROWS.values() if row.replicated}
@@ -99,12 +103,15 @@ class ReplicatedNode(Observer):
         """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to go on
         while the machine sleeps."""
         clock = monotonic_s or boot_clock()
+        self._now_ms: Callable[[], float] = lambda: clock() * 1000
         self._settings = settings
         self._machine = RouteStateMachine()
+        self._leftovers: Leftovers | None = None
         self.state: RouteInfoManager = self._machine.state
         self.quotas = quotas_of(settings, self.state)
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         config = RaftConfig(
+            digest_version=DIGEST_VERSION,
             proposal_timeout_ms=budget_ms,
             read_timeout_ms=budget_ms,
             lease_reads=True,
@@ -112,11 +119,11 @@ class ReplicatedNode(Observer):
         )
         if raft is None:
             machine = RestorableMachine(self._machine)
+            self._leftovers = Leftovers(machine, self._now_ms)
             self._raft: Raft = RaftService(transport, settings.data_path / "raft", machine, config, self)
         else:
             self._raft = raft(self._machine, config, self)
         self._members = sorted(transport.addresses)
-        self._now_ms: Callable[[], float] = lambda: clock() * 1000
         self.signs = SignsOfLife(
             settings.node_id,
             self._members,
@@ -160,6 +167,9 @@ class ReplicatedNode(Observer):
         self._config = ConfigWriter(settings, lambda values: Result(changed=bool(settings.update(values))))
         self._ticker: asyncio.TimerHandle | None = None
         self._proposed: dict[Future[Outcome], None] = {}
+        self._budget_ms = budget_ms
+        self._heavy = asyncio.Lock()
+        """Held by the heavy command under way."""
         self._stopping = False
 
     # Group, as SignsOfLife needs it
@@ -274,12 +284,6 @@ class ReplicatedNode(Observer):
             registration = self.state.registration(*entry.key)
             if entry.key[0] and (registration is None or registration.epoch > entry.epoch):
                 self.signs.attachments.remove(entry.key, entry.epoch)
-        asyncio.get_running_loop().call_soon(self._advance_digest)
-
-    def _advance_digest(self) -> None:
-        """After a snapshot was taken over all digests are to be made: in slices, not when the first is asked for."""
-        if not self._stopping and not self.state.advance_digest():
-            asyncio.get_running_loop().call_soon(self._advance_digest)
 
     def received(self, peer: str, data: bytes) -> None:
         """See ``raft.interfaces.Observer``."""
@@ -314,7 +318,6 @@ class ReplicatedNode(Observer):
             await self._raft.start()
         except (RaftError, OSError, ValueError) as error:
             raise StorageError(f"cannot take part in the cluster: {error}") from error
-        self._advance_digest()
         self._tick()
         try:
             while True:
@@ -355,6 +358,9 @@ class ReplicatedNode(Observer):
         self.signs.tick()
         self.registrations.tick()
         self.reads.tick()
+        abandon = None if self._leftovers is None else self._leftovers.tick(self.led_term is not None)
+        if abandon is not None:
+            self.decide(abandon)
 
     def _change_serving(self, serving: bool) -> None:
         """The fence came (False) or went."""
@@ -376,9 +382,19 @@ class ReplicatedNode(Observer):
 
     # Writes
 
-    async def _propose(self, data: bytes, timeout_ms: int | None = None) -> Applied:
+    async def _propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> Applied:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
-        comes. ``timeout_ms`` None: that of all requests."""
+        comes. ``timeout_ms`` None: that of all requests. ``topics``: so many the command concerns."""
+        if topics <= HEAVY_TOPICS:
+            return await self._log(data, timeout_ms)
+        async with Budget((timeout_ms or self._budget_ms) / 1000):
+            await self._heavy.acquire()
+        try:
+            return await self._log(data, timeout_ms)
+        finally:
+            self._heavy.release()
+
+    async def _log(self, data: bytes, timeout_ms: int | None) -> Applied:
         if self.fenced:
             raise UnavailableError(NO_MAJORITY)
         proposed = self._raft.propose(data, timeout_ms)
@@ -398,10 +414,14 @@ class ReplicatedNode(Observer):
         """See NameService."""
         if isinstance(command, UnregisterBrokers):
             return within(self.quotas, command, lambda: self.registrations.unregister(command, connection))
+        refused = self.state.refusal(command)
+        if refused is not None:
+            return refused
         return within(self.quotas, command, lambda: self.registrations.keep(self._plain(command)))
 
     async def _plain(self, command: Command) -> Result:
-        return (await self._propose(encode_plain(command, self.signs.leader_time_ms))).result
+        topics = self.state.topics_concerned(command)
+        return (await self._propose(encode_plain(command, self.signs.leader_time_ms), None, topics)).result
 
     # Brokers
 
@@ -415,6 +435,10 @@ class ReplicatedNode(Observer):
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """See NameService: a renewal if it changes nothing, else through the log."""
+        registration = with_own_mappings(registration)
+        refused = self.state.refusal(registration)
+        if refused is not None:
+            return refused
         return within(self.quotas, registration, lambda: self.registrations.register(registration, connection))
 
     def renew_unchanged(

@@ -56,13 +56,13 @@ SYSTEM_ERROR = 1
 
 
 class Registrations:
-    """Of one node, on its event loop. ``propose(command, timeout_ms)`` raises UnavailableError and OutcomeUnknownError."""
+    """Of one node, on its loop. ``propose(command, timeout_ms, topics)`` raises UnavailableError and OutcomeUnknownError."""
 
     def __init__(
         self,
         machine: RouteStateMachine,
         signs: SignsOfLife,
-        propose: Callable[[bytes, int], Awaitable[Applied]],
+        propose: Callable[[bytes, int, int], Awaitable[Applied]],
         read_index: Callable[[], "Future[ReadOutcome]"],
         is_leaving: Callable[[], bool],
         budget_s: float,
@@ -210,7 +210,8 @@ class Registrations:
             if connection.connection_id not in self._opened:
                 raise UnavailableError("its connection has ended meanwhile")
             data = encode_register(registration, self._signs.leader_time_ms, received, opened, content)
-            applied = await self._propose(data, int(REGISTRATION_S * 1000))
+            topics = self._machine.state.topics_concerned(registration)
+            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics)
         except NamesrvError:  # copies of it that other nodes received go on without this one
             if asked is not None:
                 self._signs.withdraw(asked, key, content)

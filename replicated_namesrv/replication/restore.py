@@ -4,6 +4,9 @@ A backup may be larger than a command, and reading it may take longer than an el
 its own, which every node feeds to a second state beside the one in use. The last command puts it in place, on all nodes at the
 same point of the log. What has come so far is part of the replicated state: of snapshots and of digests.
 
+A restore whose node died is abandoned through the log: by the next one if that is refused, else by the leader once nothing of it
+has come for ``IDLE_MS_MAX``. Until then its pieces are in every state and snapshot.
+
 Only a fresh cluster takes a backup, one that holds no broker, no topic and no KV entry, when the first piece comes and still when
 the last has come: restoring over anything would undo what was acknowledged. Revisions go on far above those of the backup
 (``REVISIONS_SKIPPED``), so that a watcher of the cluster that was lost is told so and takes no other changes for those it missed.
@@ -20,6 +23,7 @@ from uuid import uuid4
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.raft.interfaces import Restoration, UnknownCommandError
 from replicated_namesrv.replication.machine import Applied, RouteStateMachine
+from replicated_namesrv.routes.cutting import LineCutter
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
@@ -30,8 +34,12 @@ VERSION = 1
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 KIND_NAMES = ("restore-begin", "restore-piece", "restore-finish", "restore-abandon")
 PIECE_BYTES = 64 << 10
+PART_BYTES = 1 << 20
+"""Of a backup looked at in one go."""
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
+IDLE_MS_MAX = 60_000.0
+"""The leader abandons a restore of which nothing came for so long: twice what the body of a request may pause."""
 
 Propose = Callable[[bytes], Awaitable[Applied]]
 
@@ -56,9 +64,11 @@ def decode(data: bytes) -> tuple[int, str, int, bytes]:
 async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
     """Send the snapshot in a backup through the log. An error of ``snapshot`` abandons the restore and is raised again."""
     restore_id, number = uuid4().hex, 0
-    result = (await propose(encode(BEGIN, restore_id))).result
-    if result.code:
-        return result
+    begun = await propose(encode(BEGIN, restore_id))
+    if begun.result.code:
+        if begun.leftover is not None:  # it would be refused in the end, too
+            await _abandon(propose, begun.leftover)
+        return begun.result
     try:
         async for piece in _pieces(snapshot):
             result = (await propose(encode(PIECE, restore_id, number, piece))).result
@@ -72,19 +82,23 @@ async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
 
 
 async def _abandon(propose: Propose, restore_id: str) -> None:
-    with contextlib.suppress(NamesrvError):  # the next restore takes its place
+    with contextlib.suppress(NamesrvError):  # the leader will do it
         await propose(encode(ABANDON, restore_id))
 
 
 async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    rest = b""
+    """The snapshot with short lines, in pieces of PIECE_BYTES, the last one shorter."""
+    cutter, rest = LineCutter(), b""
     async for part in snapshot:
-        rest += part
-        while len(rest) >= PIECE_BYTES:
-            yield rest[:PIECE_BYTES]
-            rest = rest[PIECE_BYTES:]
-    if rest:
-        yield rest
+        for start in range(0, len(part), PART_BYTES):
+            rest = b"".join([rest, *cutter.feed(part[start : start + PART_BYTES])])
+            whole = len(rest) - len(rest) % PIECE_BYTES
+            for position in range(0, whole, PIECE_BYTES):
+                yield rest[position : position + PIECE_BYTES]
+            rest = rest[whole:]
+    rest += cutter.finish()
+    for position in range(0, len(rest), PIECE_BYTES):
+        yield rest[position : position + PIECE_BYTES]
 
 
 class Incoming:
@@ -121,7 +135,8 @@ class RestorableMachine:
         kind, restore_id, number, piece = decode(data)
         refusal = self._refusal(kind, restore_id, number)
         if refusal is not None:
-            return Applied(Result(code=REFUSED, remark=refusal))
+            leftover = self.incoming.restore_id if kind == BEGIN and self.incoming is not None else None
+            return Applied(Result(code=REFUSED, remark=refusal), leftover=leftover)
         incoming = self.incoming
         if kind == BEGIN:
             self.incoming = Incoming(restore_id)
@@ -143,7 +158,7 @@ class RestorableMachine:
         state, incoming = self.machine.state, self.incoming
         if kind in (BEGIN, FINISH):
             holds = {
-                "brokers": len(state.registrations()),
+                "brokers": state.broker_count,
                 "topics": len(state.topic_revisions),
                 "KV entries": sum(map(len, state.kv_table().values())),
             }
@@ -178,6 +193,27 @@ class RestorableMachine:
     def restore(self) -> Restoration:
         """See ``raft.interfaces.StateMachine``."""
         return _Restoring(self)
+
+
+class Leftovers:
+    """Finds a restore that nobody continues; of one node, which acts on it while it leads."""
+
+    def __init__(self, machine: RestorableMachine, now_ms: Callable[[], float]) -> None:
+        self._machine, self._now_ms = machine, now_ms
+        self._seen: tuple[str, int] | None = None
+        """Restore under way and pieces that had come when its count changed last."""
+        self._since_ms = 0.0
+
+    def tick(self, leads: bool) -> bytes | None:
+        """The command that abandons the restore, if it is time; call it now and then."""
+        incoming, now_ms = self._machine.incoming, self._now_ms()
+        seen = None if incoming is None else (incoming.restore_id, len(incoming.pieces))
+        if seen != self._seen:
+            self._seen, self._since_ms = seen, now_ms
+        elif seen is not None and leads and now_ms - self._since_ms > IDLE_MS_MAX:
+            self._since_ms = now_ms  # again in as long, should this be lost
+            return encode(ABANDON, seen[0])
+        return None
 
 
 class _Restoring:

@@ -14,24 +14,16 @@ NAMESPACE_ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
     """Code 100."""
     entries = tables.kv.get(command.namespace)
-    if entries is None:
-        entries = tables.kv[command.namespace] = {}
-        tables.sizes.namespace(command.namespace)
-    elif command.key in entries:
-        if entries[command.key] == command.value:
-            return Result()
-        tables.sizes.entry(command.namespace, command.key, entries[command.key], -1)
-    tables.sizes.entry(command.namespace, command.key, command.value, 1)
-    entries[command.key] = command.value
-    _moved(tables, command.namespace, command.key)
+    if entries is None or command.key not in entries or entries[command.key] != command.value:
+        tables.put_kv(command.namespace, {command.key: command.value})
+        _moved(tables, command.namespace, command.key)
     return Result()
 
 
 def delete_kv_config(tables: Tables, command: DeleteKVConfig) -> Result:
     """Code 102: not finding the key is no error."""
-    entries = tables.kv.get(command.namespace)
-    if entries is not None and command.key in entries:
-        tables.sizes.entry(command.namespace, command.key, entries.pop(command.key), -1)
+    if command.key in tables.kv.get(command.namespace, {}):
+        tables.delete_kv(command.namespace, command.key)
         _moved(tables, command.namespace, command.key)
     return Result()
 

@@ -57,24 +57,26 @@ class SystemTopics(NamedTuple):
 
 def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
     """Code 105 (``pickupTopicRouteData``), with the slave of least id shown as master where that applies."""
-    by_name = tables.topic_queues.get(topic)
-    if by_name is None:
+    groups = tables.topic_groups.of(topic)
+    if not groups:
         return None
-    names = sorted(by_name)
     acting = tables.settings.support_acting_master and not topic.startswith(SYNC_BROKER_MEMBER_GROUP_PREFIX)
+    queue_datas: list[tuple[str, QueueData]] = []
     broker_datas: list[BrokerData] = []
     filter_servers: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        shown = shown_of(tables.groups[name])
-        broker_datas.append(shown.acting if acting and not by_name[name].perm & PERM_WRITE else shown.plain)
-        filter_servers.update(shown.filter_servers)
-    mappings = tuple((name, tables.mappings[name][topic]) for name in sorted(tables.mappings) if topic in tables.mappings[name])
+    for group in groups:
+        queue_data, shown = group.topics[topic], shown_of(group)
+        queue_datas.append((group.broker_name, queue_data))
+        broker_datas.append(shown.acting if acting and not queue_data.perm & PERM_WRITE else shown.plain)
+        if shown.filter_servers:
+            filter_servers.update(shown.filter_servers)
+    mappings = tuple([(info.bname, info) for info in tables.topic_mappings.of(topic)])
     order_topic_conf = None
     if tables.settings.order_message_enable:
         order_topic_conf = tables.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, {}).get(topic)
     return TopicRoute(
         order_topic_conf,
-        tuple((name, by_name[name]) for name in names),
+        tuple(queue_datas),
         tuple(broker_datas),
         tuple(sorted(filter_servers.items())),
         mappings or None,
@@ -129,7 +131,7 @@ def topics_by_cluster(tables: Tables, cluster: str) -> list[str]:
     """Code 224 (``getTopicsByCluster``): topics of all broker names listed in the cluster, each once."""
     topics: dict[str, None] = {}
     for name in sorted(tables.cluster_names.get(cluster, ())):
-        if len(topics) == len(tables.topic_queues):
+        if len(topics) == len(tables.topic_revisions):
             break
         group = tables.groups.get(name)
         if group is not None:
@@ -167,8 +169,8 @@ def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> list[str]:
     """Topics judged by the queue entry of their first broker name; Java takes an arbitrary one."""
     judged: dict[str, QueueData] = {}
     for name in sorted(tables.groups):
-        if len(judged) == len(tables.topic_queues):
+        if len(judged) == len(tables.topic_revisions):
             break
         topics = tables.groups[name].topics
         judged.update((topic, topics[topic]) for topic in topics if topic not in judged)
-    return [topic for topic in tables.topic_queues if judge(judged[topic].topic_sys_flag)]
+    return [topic for topic in tables.topic_revisions if judge(judged[topic].topic_sys_flag)]

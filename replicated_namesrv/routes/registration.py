@@ -5,6 +5,7 @@ are compared at the speed of dictionary views: a registration that brings nothin
 """
 
 from collections.abc import Mapping
+from itertools import filterfalse
 
 from replicated_namesrv.model import MASTER_ID, QueueData
 from replicated_namesrv.routes.commands import RegisterBroker, RegisterTopic
@@ -116,14 +117,14 @@ def register_topic(tables: Tables, command: RegisterTopic) -> Result:
     accepted: dict[str, QueueData] = {}
     for broker_name, queue_data in command.queue_datas:
         if broker_name not in tables.groups:
-            if command.topic not in tables.topic_queues:
+            if command.topic not in tables.topic_groups:
                 return Result()
             break
         accepted[broker_name] = queue_data
     for broker_name, queue_data in accepted.items():
         group = tables.groups[broker_name]
         if group.topics.get(command.topic) != queue_data:
-            tables.put_topics(group, [(command.topic, queue_data)])
+            tables.put_topics(group, {command.topic: queue_data})
     return Result()
 
 
@@ -204,19 +205,21 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
         topics = _without_write_perm(topics)
     stored = group.topics
     if tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos:
-        gone = [topic for topic in stored if topic not in topics]
+        gone = list(filterfalse(topics.__contains__, stored))
         if gone:
             tables.drop_topics(group, gone)
             stored = group.topics
     if take_all:
-        if topics != stored:
+        if not stored and topics:
+            tables.put_topics(group, topics)
+        elif topics != stored:
             get = stored.get
-            differing = [entry for entry in topics.items() if get(entry[0]) is not entry[1] and get(entry[0]) != entry[1]]
+            differing = {topic: new for topic, new in topics.items() if (old := get(topic)) is not new and old != new}
             if differing:
                 tables.put_topics(group, differing)
         tables.put_mappings(group, command.topic_queue_mapping_infos)
     elif not topics.keys() <= stored.keys():
-        tables.put_topics(group, [entry for entry in topics.items() if entry[0] not in stored])
+        tables.put_topics(group, {topic: topics[topic] for topic in filterfalse(stored.__contains__, topics)})
 
 
 def _without_write_perm(topics: Mapping[str, QueueData]) -> Mapping[str, QueueData]:

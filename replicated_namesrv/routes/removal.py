@@ -41,7 +41,7 @@ def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -
     """
     if not group.members:
         tables.drop_group(group)
-        for cluster in list(tables.cluster_names) if cluster_name is None else (cluster_name,):
+        for cluster in list(tables.clusters_of.get(group.broker_name, ())) if cluster_name is None else (cluster_name,):
             tables.unlist_from_cluster(cluster, group.broker_name)
     elif group.enable_acting_master and min(group.members) > MASTER_ID:
         _change_perm(tables, group, writable=False)
@@ -49,13 +49,12 @@ def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -
 
 def delete_topic(tables: Tables, command: DeleteTopic) -> Result:
     """Code 216: everywhere, or from the groups listed in a cluster. Static topic mappings stay, as in Java."""
-    by_name = tables.topic_queues.get(command.topic, {})
-    names = list(by_name)
+    groups = tables.topic_groups.of(command.topic)
     if command.cluster_name:
         listed = tables.cluster_names.get(command.cluster_name, {})
-        names = [name for name in names if name in listed]
-    for name in names:
-        tables.drop_topics(tables.groups[name], (command.topic,))
+        groups = tuple(group for group in groups if group.broker_name in listed)
+    for group in groups:
+        tables.drop_topics(group, (command.topic,))
     return Result()
 
 
@@ -80,12 +79,12 @@ def _find_member(tables: Tables, group: BrokerGroup, removal: BrokerRemoval) -> 
 
 def _change_perm(tables: Tables, group: BrokerGroup, writable: bool) -> None:
     after: dict[QueueData, QueueData] = {}
-    for queue_data in set(group.topics.values()):
+    for queue_data in group.kinds:
         perm = PERM_READ | PERM_WRITE if writable else queue_data.perm & ~PERM_WRITE
         if perm != queue_data.perm:
             after[queue_data] = queue_data._replace(perm=perm)
     if after:
-        tables.put_topics(group, [(topic, after[old]) for topic, old in group.topics.items() if old in after])
+        tables.change_queue_datas(group, after)
 
 
 def _min_id_left(group: BrokerGroup, offline_broker_addr: str) -> NotifyMinBrokerIdChange:

@@ -5,7 +5,7 @@ every broker that announces them. So the numbers follow from the state alone: th
 anew, and a snapshot need not carry them. Keeping them costs what a command changes.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.model import TopicQueueMappingInfo
@@ -58,7 +58,7 @@ def kv_bytes(key: str, value: str | None) -> int:
 class Sizes:
     """Bytes by what they belong to. Methods are told what comes (``sign`` 1) or goes (-1)."""
 
-    __slots__ = ("brokers", "kv", "namespaces", "total")
+    __slots__ = ("brokers", "kv", "mapped", "namespaces", "total")
 
     def __init__(self) -> None:
         self.total = 0
@@ -67,6 +67,8 @@ class Sizes:
         """All namespaces."""
         self.brokers: dict[str, int] = {}
         """By brokerName: group, registrations, topics, static topic mappings."""
+        self.mapped: dict[str, int] = {}
+        """The part of ``brokers`` that static topic mappings take."""
         self.namespaces: dict[str, int] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -89,9 +91,15 @@ class Sizes:
         """A registered broker."""
         self._of_broker(registration.broker_name, sign * registration_bytes(registration))
 
-    def mapping(self, topic: str, info: TopicQueueMappingInfo, sign: int) -> None:
-        """A static topic mapping, stored under the broker name in it."""
-        self._of_broker(info.bname, sign * mapping_bytes(topic, info))
+    def mappings(self, broker_name: str, topics: Iterable[str], infos: Iterable[TopicQueueMappingInfo], sign: int) -> None:
+        """Static topic mappings that are stored under one broker name."""
+        more = sign * sum(map(mapping_bytes, topics, infos))
+        self.mapped[broker_name] = self.mapped.get(broker_name, 0) + more
+        self._of_broker(broker_name, more)
+
+    def mappings_gone(self, broker_name: str) -> None:
+        """All static topic mappings of a broker name: costs nothing for each."""
+        self._of_broker(broker_name, -self.mapped.pop(broker_name, 0))
 
     def cluster(self, name: str, sign: int) -> None:
         """A cluster, or a name in the list of one."""
@@ -127,9 +135,8 @@ def measured(tables: "Tables") -> Sizes:
         sizes.topics(group.broker_name, group.topics, 1)
     for registration in tables.live.values():
         sizes.registration(registration, 1)
-    for infos in tables.mappings.values():
-        for topic, info in infos.items():
-            sizes.mapping(topic, info, 1)
+    for broker_name, infos in tables.mappings.items():
+        sizes.mappings(broker_name, infos, infos.values(), 1)
     for cluster, names in tables.cluster_names.items():
         for name in (cluster, *names):
             sizes.cluster(name, 1)

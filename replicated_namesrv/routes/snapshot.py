@@ -12,7 +12,7 @@ taking a snapshot again gives the same bytes, and a node that was restored goes 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain, count, islice
 from typing import Any, NamedTuple, TypeVar
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
@@ -26,6 +26,7 @@ from replicated_namesrv.routes.encoding import (
     queue_datas_of,
 )
 from replicated_namesrv.routes.snapshot_checks import SnapshotChecks
+from replicated_namesrv.routes.sums import topic_hashes
 from replicated_namesrv.routes.tables import BrokerGroup, Registration, RouteSettings, Tables
 
 SNAPSHOT_FORMAT = 1
@@ -51,6 +52,7 @@ def snapshot(tables: Tables) -> Iterator[bytes]:
         group.shared = True
         head = [group.broker_name, group.cluster, group.zone_name, group.enable_acting_master, group.generation]
         groups.append(_GroupView(head, group.topics))
+    tables.shared_mappings.update(tables.mappings)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
         [["head", *header]],
@@ -64,11 +66,11 @@ def snapshot(tables: Tables) -> Iterator[bytes]:
 
 
 def _encoded(lines: Iterable[list[Any]]) -> Iterator[bytes]:
-    count = 0
+    number = 0
     for line in lines:
-        count += 1
+        number += 1
         yield from in_parts(dump(line) + b"\n")
-    yield dump(["end", count]) + b"\n"
+    yield dump(["end", number]) + b"\n"
 
 
 def in_parts(line: bytes) -> Iterator[bytes]:
@@ -101,9 +103,10 @@ def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None
 
 
 def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iterator[list[Any]]:
+    numbers: dict[str, int] = {}
     for names, values in _item_slices(revisions, len):
+        numbers.update(zip(names, count(len(numbers)), strict=False))
         yield ["topics", names, values]
-    numbers = {topic: number for number, topic in enumerate(revisions)}
     for head, topics in groups:
         yield ["group", *head]
         for names, queue_datas in _item_slices(topics):
@@ -155,6 +158,8 @@ class SnapshotReader:
         self._tables = Tables(RouteSettings())
         self._checks = None if trusted else SnapshotChecks()
         self._topics: list[str] = []
+        self._hashes: list[int] = []
+        """Of ``_topics``."""
         self._group: BrokerGroup | None = None
         self._rest: list[bytes] = []
         """Parts of a line whose end has not come."""
@@ -200,8 +205,9 @@ class SnapshotReader:
         """The tables, once everything was fed. Raises RouteFormatError if something is missing."""
         if not self._complete or self._rest:
             raise RouteFormatError("snapshot is cut off")
-        if self._checks is not None and not all(self._tables.topic_queues.values()):
+        if self._checks is not None and len(self._tables.topic_groups) != len(self._tables.topic_revisions):
             raise RouteFormatError("snapshot has topics that no broker serves")
+        self._tables.count_groups()
         return self._tables
 
     def _end(self, count: int) -> None:
@@ -219,33 +225,29 @@ class SnapshotReader:
 
     def _topic(self, topics: list[str], revisions: list[int]) -> None:
         self._topics += topics
-        self._tables.topic_revisions.update(zip(topics, revisions, strict=True))
-        self._tables.topic_queues.update((topic, {}) for topic in topics)
+        self._hashes += topic_hashes(topics)
+        self._tables.load_revisions(topics, revisions)
 
     def _group_head(self, name: str, cluster: str, zone_name: str | None, enable_acting_master: bool, generation: int) -> None:
+        self._tables.count_groups()  # the one before is complete
         group = self._tables.groups[name] = self._group = BrokerGroup(name, cluster)
         group.zone_name, group.enable_acting_master, group.generation = zone_name, enable_acting_master, generation
         self._tables.sizes.group(group, 1)
+        self._tables.uncounted[name] = None
 
     def _queues(self, numbers: list[int], table: list[list[int]], queue_numbers: list[int] | int) -> None:
         group = self._group
         if group is None:
             raise RouteFormatError("snapshot has queues outside of a group")
-        name, topics, queues = group.broker_name, self._topics, self._tables.topic_queues
         if not isinstance(queue_numbers, int) and len(queue_numbers) != len(numbers):
             raise RouteFormatError("snapshot has queues without topic or topics without queues")
-        for number, given in zip(numbers, queue_datas_of(table, queue_numbers), strict=False):
-            queue_data = self._tables.interned(given)
-            topic = topics[number]
-            group.topics[topic] = queue_data
-            queues[topic][name] = queue_data
-        self._tables.sizes.topics(name, list(map(topics.__getitem__, numbers)), 1)
+        topics, hashes = list(map(self._topics.__getitem__, numbers)), list(map(self._hashes.__getitem__, numbers))
+        self._tables.load_topics(group, topics, hashes, list(islice(queue_datas_of(table, queue_numbers), len(numbers))))
 
     def _clusters(self, clusters: list[tuple[str, list[str]]]) -> None:
         for cluster, names in clusters:
-            self._tables.cluster_names[cluster] = dict.fromkeys(names)
-            for name in (cluster, *names):
-                self._tables.sizes.cluster(name, 1)
+            for name in names:
+                self._tables.load_cluster(cluster, name)
 
     def _live(self, registrations: list[list[Any]]) -> None:
         for fields in registrations:
@@ -253,25 +255,18 @@ class SnapshotReader:
             registration = registration._replace(
                 data_version=DataVersion(*registration.data_version), filter_servers=tuple(registration.filter_servers)
             )
-            self._tables.sizes.registration(registration, 1)
-            self._tables.live[registration.cluster_name, registration.broker_addr] = registration
-            self._tables.groups[registration.broker_name].members[registration.broker_id] = registration
+            self._tables.load_registration(self._tables.groups[registration.broker_name], registration)
 
     def _mappings(self, broker_name: str, infos: list[tuple[str, list[Any]]]) -> None:
-        of_name = self._tables.mappings.setdefault(broker_name, {})
-        for topic, fields in infos:
-            info = of_name[topic] = mapping_of(fields)
-            self._tables.sizes.mapping(topic, info, 1)
+        self._tables.load_mappings(broker_name, {topic: mapping_of(fields) for topic, fields in infos})
 
     def _namespace(self, namespace: str) -> None:
-        self._tables.kv[namespace] = {}
-        self._tables.sizes.namespace(namespace)
+        self._tables.put_namespace(namespace)
 
     def _kv(self, namespace: str, entries: list[tuple[str, str | None]]) -> None:
-        held, sizes = self._tables.kv[namespace], self._tables.sizes
-        for key, value in entries:
-            held[key] = value
-            sizes.entry(namespace, key, value, 1)
+        if namespace not in self._tables.kv:
+            raise RouteFormatError("snapshot has KV entries outside of a namespace")
+        self._tables.put_kv(namespace, dict(entries))
 
 
 _READERS = {

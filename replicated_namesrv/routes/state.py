@@ -18,6 +18,7 @@ from typing import Any
 
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.routes import limits, queries
+from replicated_namesrv.routes.bounds import refusal
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -29,7 +30,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
-from replicated_namesrv.routes.digest import Digester
+from replicated_namesrv.routes.digest import DIGEST_VERSION, digest
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.limits import Need
@@ -41,7 +42,16 @@ from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
 from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
 
-__all__ = ["BrokerData", "ClusterInfo", "Registration", "RouteInfoManager", "RouteSettings", "SystemTopics", "TopicRoute"]
+__all__ = [
+    "DIGEST_VERSION",
+    "BrokerData",
+    "ClusterInfo",
+    "Registration",
+    "RouteInfoManager",
+    "RouteSettings",
+    "SystemTopics",
+    "TopicRoute",
+]
 
 
 class RouteInfoManager:
@@ -49,7 +59,8 @@ class RouteInfoManager:
 
     def __init__(self, settings: RouteSettings = RouteSettings()) -> None:  # noqa: B008 - frozen
         self._tables = Tables(settings)
-        self._digester = Digester(self._tables)
+        self._digested: tuple[int, bytes] | None = None
+        """The last digest, and of which revision."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
         """Exactly the topics that have a route entry, with the revision of the last change that their route may show. The
         same object for the life of the manager; for reading only."""
@@ -64,6 +75,21 @@ class RouteInfoManager:
         if tables.end():
             result = replace(result, changed=True)
         return Applied(result, tuple(tables.effects))
+
+    def refusal(self, command: Command) -> Result | None:
+        """Why ``command`` must not be proposed (bounds.py); None: it may. ``apply`` does not ask."""
+        return refusal(self._tables, command)
+
+    def topics_concerned(self, command: Command) -> int:
+        """About how many topics applying ``command`` may go over beside those in it: its cost, whatever its own size."""
+        match command:
+            case UpdateSettings():
+                return len(self.topic_revisions)
+            case ChangeWritePerm() | RegisterBroker():
+                return self.topic_count(command.broker_name)
+            case UnregisterBrokers():
+                return sum(self.topic_count(name) for name in {removal.broker_name for removal in command.removals})
+        return 0
 
     def last_ended(self) -> list[Registration]:
         """Registrations that the last command ended and that it put no other in the place of."""
@@ -83,13 +109,12 @@ class RouteInfoManager:
     # -- the whole
 
     def digest(self) -> bytes:
-        """16 bytes that equal states share and different ones do not; costs what changed since the last digest."""
-        return self._digester.digest()
-
-    def advance_digest(self, max_entries: int = 20_000) -> bool:
-        """Do part of a digest's work, about ``max_entries`` queue entries (some milliseconds); True if ``digest`` is cheap now.
-        For use between turns of a loop after much has changed at once, as after ``restore``."""
-        return self._digester.advance(max_entries)
+        """16 bytes that equal states share and different ones do not; costs the groups that changed since the last digest.
+        Comparable between processes of the same ``DIGEST_VERSION``."""
+        tables = self._tables
+        if self._digested is None or self._digested[0] != tables.revision:
+            self._digested = tables.revision, digest(tables)
+        return self._digested[1]
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, as JSON lines of some milliseconds' work each, to be taken while changes go on."""
@@ -111,7 +136,7 @@ class RouteInfoManager:
         tables.topic_revisions = revisions
         tables.kv_index.begin(tables.revision)
         self._tables = tables
-        self._digester = Digester(tables)
+        self._digested = None
 
     def begin_anew(self, revision: int) -> None:
         """Count everything held as having changed at ``revision``, brokers as begun there: nothing remembered of an earlier
@@ -170,9 +195,9 @@ class RouteInfoManager:
         return () if group is None else queries.broker_data(group).broker_addrs
 
     def topic_queues(self, topic: str) -> Mapping[str, QueueData] | None:
-        """Queue entries of a topic by brokerName, as a view for reading only; None if no broker serves it."""
-        by_name = self._tables.topic_queues.get(topic)
-        return None if by_name is None else MappingProxyType(by_name)
+        """Queue entries of a topic by brokerName; None if no broker serves it."""
+        groups = self._tables.topic_groups.of(topic)
+        return {group.broker_name: group.topics[topic] for group in groups} if groups else None
 
     def topic_count(self, broker_name: str) -> int:
         """Topics that have a queue entry of this broker name."""
@@ -181,7 +206,7 @@ class RouteInfoManager:
 
     def all_topics(self) -> list[str]:
         """Code 206."""
-        return list(self._tables.topic_queues)
+        return list(self._tables.topic_revisions)
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
         """Code 224."""
@@ -251,6 +276,11 @@ class RouteInfoManager:
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""
         return list(self._tables.live.values())
+
+    @property
+    def broker_count(self) -> int:
+        """Number of live entries."""
+        return len(self._tables.live)
 
     def renewal_result(self, cluster_name: str, broker_addr: str) -> Result | None:
         """What registering again unchanged answers; None if the broker is not registered."""

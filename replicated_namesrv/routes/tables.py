@@ -2,15 +2,19 @@
 
 RocketMQ's six tables (``RouteInfoManager.java``), arranged so that what belongs to a broker group lies together::
 
-    topicQueueTable             topic_queues    topic -> brokerName -> QueueData,  and  groups[brokerName].topics
+    topicQueueTable             groups[brokerName].topics, and  topic_groups  topic -> groups
     brokerAddrTable             groups          brokerName -> BrokerGroup
     clusterAddrTable            cluster_names   cluster -> names, in the order in which they came
     brokerLiveTable             live            (cluster, address) -> Registration
     filterServerTable           filter_servers of each Registration
-    topicQueueMappingInfoTable  mappings        brokerName -> topic -> TopicQueueMappingInfo
+    topicQueueMappingInfoTable  mappings[bname], and  topic_mappings  topic -> TopicQueueMappingInfo of each name
 
-A queue entry is reachable from its topic and from its group, so that neither "what does this group still lack" nor "drop all
-of this group" ever walks over the topics of others; both sides hold the same interned value.
+A queue entry belongs to its group, and its group is reachable from its topic, so that neither "what does this group still
+lack" nor "drop all of this group" ever walks over the topics of others. Static topic mappings are arranged in the same way.
+
+**Invariant: a command costs what it names, not what is stored beside it.** A command that concerns a whole group (its addresses,
+its write permission, its removal) costs the topics of this group, and then by operations on whole dictionaries, without a step of
+Python for each topic. What the digest needs of each table is a sum that every change corrects (sums.py).
 
 **Invariant: registrations and members correspond one to one.** ``group.members[id]`` is the very Registration that ``live``
 holds under its key. Java keeps the two tables apart and lets them drift, which leaves live entries that no scan removes and
@@ -21,21 +25,22 @@ may depend on: ``topic_revisions`` for answers of route queries, ``BrokerGroup.g
 Dictionaries are shared with a snapshot being taken until they are changed: ``own`` makes a group's copy at that moment.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from itertools import compress, repeat
+from operator import attrgetter, is_, is_not
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.routes.holders import Holders
 from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
 from replicated_namesrv.routes.sizes import Sizes
+from replicated_namesrv.routes.sums import PRIME, entry_hash, entry_hashes, queue_hash, text_hash, topic_hashes
 
 DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS = 120_000
 PERM_READ, PERM_WRITE = 4, 2
 INTERNED_LIMIT = 65_536
-PENDING_SHARE = 4
-"""Once a quarter of a group's topics changed, its part of the digest is taken anew instead of being corrected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +74,30 @@ class Registration(NamedTuple):
     """Stamped time of the command that began this life."""
 
 
+class Kind:
+    """The topics of a group that have the same queue settings: how many, and the sum of their hashes."""
+
+    __slots__ = ("count", "sum")
+
+    def __init__(self) -> None:
+        self.count = self.sum = 0
+
+
 class BrokerGroup:
     """The brokers of one name and what they serve (``BrokerData.java`` and this name's part of topicQueueTable)."""
 
     __slots__ = (
         "broker_name",
         "cluster",
-        "digest_pending",
-        "digest_sum",
+        "counted",
         "enable_acting_master",
         "generation",
+        "kinds",
         "members",
         "shared",
         "shown",
         "topics",
+        "topics_sum",
         "zone_name",
     )
 
@@ -94,15 +109,17 @@ class BrokerGroup:
         self.enable_acting_master = False
         self.members: dict[int, Registration] = {}
         self.topics: dict[str, QueueData] = {}
+        self.kinds: dict[QueueData, Kind] = {}
+        """Exactly the values of ``topics``."""
+        self.topics_sum = 0
+        """Over ``topics``: hash of the topic times hash of its queue settings."""
         self.generation = 0
+        self.counted = 0
+        """Hash with which this group is part of ``Tables.groups_sum``."""
         self.shown: tuple[int, object] | None = None
         """Generation and what routes showed of this group then (see queries.py): derived, no part of the state."""
         self.shared = False
         """A snapshot still reads ``topics``: copy before changing."""
-        self.digest_sum: int | None = None
-        """Sum over ``topics`` as of the last digest, None if it has to be taken anew (see digest.py)."""
-        self.digest_pending: dict[str, QueueData | None] = {}
-        """Topics changed since then, with the value that ``digest_sum`` still counts."""
 
     def own(self) -> dict[str, QueueData]:
         """``topics``, no longer shared with a snapshot."""
@@ -111,10 +128,33 @@ class BrokerGroup:
             self.shared = False
         return self.topics
 
-    def note(self, topic: str, old: QueueData | None) -> None:
-        """Remember for the digest that ``topic`` is about to change from ``old``."""
-        if self.digest_sum is not None:
-            self.digest_pending.setdefault(topic, old)
+    def count(self, hashes: Sequence[int], values: Sequence[QueueData], sign: int) -> None:
+        """Add (``sign`` 1) or take away (-1) the queue settings ``values`` of the topics with these hashes in the sums."""
+        totals: dict[QueueData, list[int]] = {}
+        if len(set(values)) == 1:
+            totals[values[0]] = [len(values), sum(hashes)]
+        else:
+            for topic_hash, queue_data in zip(hashes, values, strict=True):
+                total = totals.get(queue_data)
+                if total is None:
+                    totals[queue_data] = [1, topic_hash]
+                else:
+                    total[0] += 1
+                    total[1] += topic_hash
+        for queue_data, (count, hash_sum) in totals.items():
+            kind = self.kinds.get(queue_data)
+            if kind is None:
+                kind = self.kinds[queue_data] = Kind()
+            kind.count += sign * count
+            kind.sum = (kind.sum + sign * hash_sum) % PRIME
+            self.topics_sum = (self.topics_sum + sign * hash_sum * queue_hash(queue_data)) % PRIME
+            if not kind.count:
+                del self.kinds[queue_data]
+
+    def hash(self) -> int:
+        """Of everything but the members, which are counted in ``Tables.live_sum``."""
+        head = [self.broker_name, self.cluster, self.zone_name, self.enable_acting_master, self.generation]
+        return entry_hash("group", *head, len(self.topics), f"{self.topics_sum:x}")
 
     def member_at(self, broker_addr: str) -> Registration | None:
         """The member with this address; an address is a member at most once."""
@@ -134,18 +174,39 @@ class Tables:
         self.ended: list[Registration] = []
         self.moved: list[tuple[int, Iterable[str]]] = []
         """Topics whose routes the command in progress moved: how many, and their names."""
-        self.topic_queues: dict[str, dict[str, QueueData]] = {}
+        self._touched: dict[str, BrokerGroup] = {}
+        """Groups all of whose topics get the revision in progress once the command ends."""
+        self.topic_groups: Holders[BrokerGroup] = Holders(attrgetter("broker_name"))
         self.topic_revisions: dict[str, int] = {}
+        """Of exactly the topics in ``topic_groups``, in the order in which they came."""
+        self.revisions_sum = 0
+        """Over ``topic_revisions``."""
         self.groups: dict[str, BrokerGroup] = {}
+        self.groups_sum = 0
+        """Over ``groups`` as each was counted last; those in ``uncounted`` have changed since."""
+        self.uncounted: dict[str, None] = {}
         self.cluster_names: dict[str, dict[str, None]] = {}
+        self.clusters_of: dict[str, dict[str, None]] = {}
+        """The same, the other way: broker name -> clusters that list it."""
+        self.clusters_sum = 0
         self.live: dict[tuple[str, str], Registration] = {}
+        self.live_sum = 0
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        self.shared_mappings: set[str] = set()
+        """Names whose mappings a snapshot still reads: copy before changing."""
+        self.mapping_sums: dict[str, int] = {}
+        """By the same names."""
+        self.mappings_sum = 0
+        """Over ``mapping_sums``."""
+        self.topic_mappings: Holders[TopicQueueMappingInfo] = Holders(attrgetter("bname"))
         self.kv: dict[str, dict[str, str | None]] = {}
         self.kv_revision = 0
         """Revision of the last change of ``kv`` since this process holds it."""
         self.sizes = Sizes()
         """Of all that is held; every change below tells it."""
         self.kv_index = KVIndex(self.kv)
+        self.kv_sum = 0
+        """Over the namespaces and their entries."""
         self._interned: dict[QueueData, QueueData] = {}
 
     # -- the command in progress
@@ -156,6 +217,7 @@ class Tables:
         self.effects = []
         self.ended = []
         self.moved = []
+        self._touched = {}
         self.next_revision = self.revision + 1
 
     def end(self) -> bool:
@@ -163,6 +225,9 @@ class Tables:
 
         Whoever is registered nowhere any more is told to the outside; a life that went over into another is not.
         """
+        for name, group in self._touched.items():
+            if self.groups.get(name) is group:
+                self._stamp(group.topics)
         if self.changed:
             self.revision = self.next_revision
         for gone in self.ended:
@@ -174,54 +239,90 @@ class Tables:
         """Stamp everything with ``revision``."""
         self.revision = self.settings_revision = self.kv_revision = revision
         self.kv_index.begin(revision)
-        self.topic_revisions.update(dict.fromkeys(self.topic_revisions, revision))
+        self._stamp_all(revision)
+        self.uncounted.update(dict.fromkeys(self.groups))
         for group in self.groups.values():
             group.generation = revision
             for broker_id, member in group.members.items():
                 anew = member._replace(epoch=revision)
                 group.members[broker_id] = self.live[member.cluster_name, member.broker_addr] = anew
+        self.live_sum = sum(map(_live_hash, self.live.values())) % PRIME
+
+    def count_groups(self) -> int:
+        """``groups_sum`` brought up to date: costs the groups that changed since the last time."""
+        for name in self.uncounted:
+            group = self.groups[name]
+            counted, group.counted = group.counted, group.hash()
+            self.groups_sum = (self.groups_sum + group.counted - counted) % PRIME
+        self.uncounted.clear()
+        return self.groups_sum
 
     # -- groups and clusters
 
     def touch(self, group: BrokerGroup) -> None:
         """Something that a registration of this group depends on changes."""
         group.generation = self.next_revision
+        self.uncounted[group.broker_name] = None
         self.changed = True
 
     def touch_routes(self, group: BrokerGroup) -> None:
         """Something that every route through this group shows changes."""
         self.touch(group)
         self.moved.append((len(group.topics), group.topics))
-        self.topic_revisions.update(dict.fromkeys(group.topics, self.next_revision))
+        self._touched[group.broker_name] = group
 
     def touch_topics(self, topics: Collection[str]) -> None:
         """Routes of these topics change; those without a route entry have no revision."""
-        known = self.topic_revisions
         self.moved.append((len(topics), topics))
-        known.update((topic, self.next_revision) for topic in topics if topic in known)
+        self._stamp(list(filter(self.topic_revisions.__contains__, topics)))
         self.changed = True
+
+    def _stamp(self, topics: Collection[str]) -> None:
+        """Give these topics, each once, the revision in progress."""
+        revisions = self.topic_revisions
+        before = sum(map(revisions.get, topics, repeat(0)))
+        revisions.update(zip(topics, repeat(self.next_revision), strict=False))
+        self.revisions_sum += self.next_revision * len(topics) - before
+
+    def load_revisions(self, topics: Sequence[str], revisions: Sequence[int]) -> None:
+        """Give topics that have none these revisions; their queue entries follow."""
+        self.topic_revisions.update(zip(topics, revisions, strict=True))
+        self.revisions_sum += sum(revisions)
+
+    def _stamp_all(self, revision: int) -> None:
+        self.topic_revisions.update(zip(self.topic_revisions, repeat(revision), strict=False))
+        self.revisions_sum = revision * len(self.topic_revisions)
 
     def list_in_cluster(self, cluster: str, group: BrokerGroup) -> None:
         """Name the group in clusterAddrTable."""
+        if group.broker_name not in self.cluster_names.get(cluster, {}):
+            self.load_cluster(cluster, group.broker_name)
+            self.touch(group)
+
+    def load_cluster(self, cluster: str, broker_name: str) -> None:
+        """Name ``broker_name``, which it does not list yet, in ``cluster``."""
         if cluster not in self.cluster_names:
             self.cluster_names[cluster] = {}
             self.sizes.cluster(cluster, 1)
-        names = self.cluster_names[cluster]
-        if group.broker_name not in names:
-            names[group.broker_name] = None
-            self.sizes.cluster(group.broker_name, 1)
-            self.touch(group)
+        self.cluster_names[cluster][broker_name] = None
+        self.sizes.cluster(broker_name, 1)
+        self.clusters_of.setdefault(broker_name, {})[cluster] = None
+        self.clusters_sum = (self.clusters_sum + entry_hash("cluster", cluster, broker_name)) % PRIME
 
     def unlist_from_cluster(self, cluster: str, broker_name: str) -> None:
         """Remove a name from a cluster, and the cluster if it was the last."""
         names = self.cluster_names.get(cluster)
-        if names is not None and broker_name in names:
-            del names[broker_name]
-            self.sizes.cluster(broker_name, -1)
-            self.changed = True
-            if not names:
-                del self.cluster_names[cluster]
-                self.sizes.cluster(cluster, -1)
+        if names is None or broker_name not in names:
+            return
+        del names[broker_name], self.clusters_of[broker_name][cluster]
+        self.sizes.cluster(broker_name, -1)
+        if not names:
+            del self.cluster_names[cluster]
+            self.sizes.cluster(cluster, -1)
+        if not self.clusters_of[broker_name]:
+            del self.clusters_of[broker_name]
+        self.clusters_sum = (self.clusters_sum - entry_hash("cluster", cluster, broker_name)) % PRIME
+        self.changed = True
 
     def create_group(self, broker_name: str, cluster: str) -> BrokerGroup:
         """A new, empty group."""
@@ -242,10 +343,14 @@ class Tables:
         self._unlink_topics(group, group.topics)
         del self.groups[group.broker_name]
         self.sizes.group(group, -1)
+        self.groups_sum = (self.groups_sum - group.counted) % PRIME
+        self.uncounted.pop(group.broker_name, None)
         gone = self.mappings.pop(group.broker_name, None)
         if gone:
-            for topic, info in gone.items():
-                self.sizes.mapping(topic, info, -1)
+            self.sizes.mappings_gone(group.broker_name)
+            self.shared_mappings.discard(group.broker_name)
+            self.mappings_sum = (self.mappings_sum - self.mapping_sums.pop(group.broker_name)) % PRIME
+            self.topic_mappings.unlink(group.broker_name, gone, gone.values())
             self.touch_topics(gone)
         self.changed = True
 
@@ -253,13 +358,19 @@ class Tables:
 
     def put_registration(self, group: BrokerGroup, registration: Registration) -> None:
         """Store a registration as member and as live entry."""
-        key = registration.cluster_name, registration.broker_addr
-        if key in self.live:
-            self.sizes.registration(self.live[key], -1)
-        self.sizes.registration(registration, 1)
-        self.live[key] = registration
-        group.members[registration.broker_id] = registration
+        self.load_registration(group, registration)
         self.touch(group)
+
+    def load_registration(self, group: BrokerGroup, registration: Registration) -> None:
+        """``put_registration`` without a trace of change."""
+        key = registration.cluster_name, registration.broker_addr
+        replaced = self.live.get(key)
+        if replaced is not None:
+            self.sizes.registration(replaced, -1)
+        self.sizes.registration(registration, 1)
+        before = 0 if replaced is None else _live_hash(replaced)
+        self.live_sum = (self.live_sum + _live_hash(registration) - before) % PRIME
+        self.live[key] = group.members[registration.broker_id] = registration
 
     def end_registration(self, registration: Registration) -> BrokerGroup:
         """Remove a registration from both tables; the group stays, even empty."""
@@ -267,81 +378,134 @@ class Tables:
         group = self.groups[registration.broker_name]
         del self.live[registration.cluster_name, registration.broker_addr]
         del group.members[registration.broker_id]
+        self.live_sum = (self.live_sum - _live_hash(registration)) % PRIME
         self.sizes.registration(registration, -1)
         self.touch_routes(group)
         return group
 
     # -- queue entries
 
-    def interned(self, queue_data: QueueData) -> QueueData:
-        """The one instance of this value."""
-        return self._interned.setdefault(queue_data, queue_data)
-
-    def put_topics(self, group: BrokerGroup, entries: Collection[tuple[str, QueueData]]) -> None:
+    def put_topics(self, group: BrokerGroup, entries: Mapping[str, QueueData]) -> None:
         """Create or replace queue entries; only those that differ may be given."""
-        self.moved.append((len(entries), map(itemgetter(0), entries)))
-        name, topics, interned = group.broker_name, group.own(), self._interned
-        self.sizes.topics(name, [topic for topic, _ in entries if topic not in topics], 1)
-        revision, revisions, queues = self.next_revision, self.topic_revisions, self.topic_queues
-        pending = group.digest_pending if group.digest_sum is not None else None
-        for topic, given in entries:
-            queue_data = interned.setdefault(given, given)
-            if pending is not None:
-                pending.setdefault(topic, topics.get(topic))
-            topics[topic] = queue_data
-            by_name = queues.get(topic)
-            if by_name is None:
-                queues[topic] = {name: queue_data}
-            else:
-                by_name[name] = queue_data
-            revisions[topic] = revision
+        topics = list(entries)
+        self.moved.append((len(topics), topics))
+        self.load_topics(group, topics, topic_hashes(topics), list(entries.values()))
+        if group.broker_name not in self._touched:
+            self._stamp(topics)
+        self.touch(group)
+
+    def load_topics(
+        self, group: BrokerGroup, topics: Sequence[str], hashes: Sequence[int], queue_datas: Sequence[QueueData]
+    ) -> None:
+        """``put_topics`` without a trace of change; ``hashes`` are those of ``topics``."""
+        own, interned = group.own(), self._interned
+        values = list(map(interned.setdefault, queue_datas, queue_datas))
         if len(interned) > INTERNED_LIMIT:
             interned.clear()
-        self._bound_pending(group)
+        before = list(map(own.get, topics))
+        is_known = list(map(is_not, before, repeat(None)))
+        if any(is_known):
+            replaced = list(filter(None, before))
+            group.count(list(compress(hashes, is_known)), replaced, -1)
+        group.count(hashes, values, 1)
+        own.update(zip(topics, values, strict=True))
+        new = dict.fromkeys(compress(topics, map(is_, before, repeat(None))), group)
+        self.sizes.topics(group.broker_name, new, 1)
+        self.topic_groups.link(new)
+
+    def change_queue_datas(self, group: BrokerGroup, after: Mapping[QueueData, QueueData]) -> None:
+        """Replace the queue settings of all topics that have one of those in ``after``, none of which it gives in exchange."""
+        own = group.own()
+        topics: Collection[str] = own
+        if after.keys() >= group.kinds.keys():
+            own.update(zip(own, list(map(after.__getitem__, own.values())), strict=True))
+        else:
+            is_changed = list(map(after.__contains__, own.values()))
+            topics = list(compress(own, is_changed))
+            own.update(zip(topics, map(after.__getitem__, compress(own.values(), is_changed)), strict=True))
+        for old, new in after.items():
+            kind = group.kinds.pop(old)
+            into = group.kinds.setdefault(new, Kind())
+            into.count, into.sum = into.count + kind.count, (into.sum + kind.sum) % PRIME
+            group.topics_sum = (group.topics_sum + kind.sum * (queue_hash(new) - queue_hash(old))) % PRIME
+        self.moved.append((len(topics), topics))
+        self._stamp(topics)
         self.touch(group)
 
     def drop_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         """Remove this group's queue entries of ``topics``, which it has; topics left without any vanish."""
         own = group.own()
-        for topic in topics:
-            group.note(topic, own.pop(topic))
+        group.count(topic_hashes(list(topics)), list(map(own.pop, topics)), -1)
         self._unlink_topics(group, topics)
-        self._bound_pending(group)
         self.touch(group)
 
     def _unlink_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
-        name, queues, revisions = group.broker_name, self.topic_queues, self.topic_revisions
-        self.sizes.topics(name, topics, -1)
+        self.sizes.topics(group.broker_name, topics, -1)
         self.moved.append((len(topics), topics))
-        revisions.update(dict.fromkeys(topics, self.next_revision))
-        for topic in topics:
-            by_name = queues[topic]
-            del by_name[name]
-            if not by_name:
-                del queues[topic], revisions[topic]
+        gone = self.topic_groups.unlink(group.broker_name, topics, repeat(group))
+        self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))  # one of this command may have none yet
+        self._stamp(list(filter(self.topic_revisions.__contains__, topics)) if len(gone) < len(topics) else ())
 
-    @staticmethod
-    def _bound_pending(group: BrokerGroup) -> None:
-        if PENDING_SHARE * len(group.digest_pending) > len(group.topics):
-            group.digest_sum = None
-            group.digest_pending = {}
+    # -- static topic mappings
+
+    def put_mappings(self, group: BrokerGroup, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
+        """Store static topic mappings under the broker name inside each; ``group`` announced them.
+
+        Brokers announce none but their own (``own_mappings``). Commands of earlier versions may hold others: those go with the
+        broker of the name that they are stored under.
+        """
+        changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
+        for topic, info in mappings.items():
+            if self.mappings.get(info.bname, {}).get(topic) != info:
+                changed.setdefault(info.bname, {})[topic] = info
+        for broker_name, infos in changed.items():
+            self.load_mappings(broker_name, infos)
+            self.touch_topics(infos)
+            self.touch(group)
+
+    def load_mappings(self, broker_name: str, infos: Mapping[str, TopicQueueMappingInfo]) -> None:
+        """``put_mappings`` of one name without a trace of change."""
+        held = self.mappings.setdefault(broker_name, {})
+        replaced = list(filter(held.__contains__, infos))
+        self.sizes.mappings(broker_name, replaced, list(map(held.__getitem__, replaced)), -1)
+        self.sizes.mappings(broker_name, infos, infos.values(), 1)
+        difference = sum(entry_hashes("mapping", infos, map(list, infos.values())))
+        difference -= sum(entry_hashes("mapping", replaced, map(list, map(held.__getitem__, replaced))))
+        if broker_name in self.shared_mappings:
+            self.shared_mappings.discard(broker_name)
+            held = self.mappings[broker_name] = held.copy()
+        held.update(infos)
+        self.mapping_sums[broker_name] = (self.mapping_sums.get(broker_name, 0) + difference) % PRIME
+        self.mappings_sum = (self.mappings_sum + difference) % PRIME
+        self.topic_mappings.link(infos)
 
     # -- the rest
 
-    def put_mappings(self, group: BrokerGroup, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
-        """Store static topic mappings under the broker name inside each; ``group`` announced them."""
-        changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
-        for topic, info in mappings.items():
-            held = self.mappings.get(info.bname, {}).get(topic)
-            if held != info:
-                changed.setdefault(info.bname, {})[topic] = info
-                self.sizes.mapping(topic, info, 1)
-                if held is not None:
-                    self.sizes.mapping(topic, held, -1)
-        for broker_name, infos in changed.items():
-            self.mappings[broker_name] = self.mappings.get(broker_name, {}) | infos  # a snapshot may read the old one
-            self.touch_topics(infos)
-            self.touch(group)
+    def put_kv(self, namespace: str, entries: Mapping[str, str | None]) -> None:
+        """Store entries of the KV config, and their namespace if it is new."""
+        self.put_namespace(namespace)
+        held = self.kv[namespace]
+        replaced = list(filter(held.__contains__, entries))
+        for key in replaced:
+            self.sizes.entry(namespace, key, held[key], -1)
+        for key, value in entries.items():
+            self.sizes.entry(namespace, key, value, 1)
+        before = _kv_hashes(namespace, replaced, map(held.__getitem__, replaced))
+        self.kv_sum = (self.kv_sum + _kv_hashes(namespace, entries, entries.values()) - before) % PRIME
+        held.update(entries)
+
+    def delete_kv(self, namespace: str, key: str) -> None:
+        """Remove an entry, which exists; the namespace stays."""
+        value = self.kv[namespace].pop(key)
+        self.sizes.entry(namespace, key, value, -1)
+        self.kv_sum = (self.kv_sum - _kv_hashes(namespace, (key,), (value,))) % PRIME
+
+    def put_namespace(self, namespace: str) -> None:
+        """Make a namespace known."""
+        if namespace not in self.kv:
+            self.kv[namespace] = {}
+            self.sizes.namespace(namespace)
+            self.kv_sum = (self.kv_sum + entry_hash("namespace", namespace)) % PRIME
 
     def change_settings(self, values: Mapping[str, bool]) -> None:
         """Set flags by name; names that do not exist are ignored, as code 318 ignores unknown keys."""
@@ -350,4 +514,15 @@ class Tables:
         if changed != self.settings:
             self.settings = changed
             self.settings_revision = self.next_revision
-            self.touch_topics(list(self.topic_revisions))
+            self.moved.append((len(self.topic_revisions), self.topic_revisions))
+            self._stamp_all(self.next_revision)
+            self.changed = True
+
+
+def _live_hash(registration: Registration) -> int:
+    *head, data_version, timeout_ms, ha_server_addr, filter_servers, since_ms = registration
+    return entry_hash("live", *head, list(data_version), timeout_ms, ha_server_addr, filter_servers, since_ms)
+
+
+def _kv_hashes(namespace: str, keys: Iterable[str], values: Iterable[str | None]) -> int:
+    return sum(entry_hashes("kv", repeat(namespace), keys, map(text_hash, values)))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.replication import leading as leading_module
 from replicated_namesrv.replication.admission import GRANT_MS, Admission, Asker, Decided
 from replicated_namesrv.replication.leading import JUDGING_INTERVAL_MS, Leading, encode_removal
 from replicated_namesrv.replication.machine import (
@@ -269,6 +270,39 @@ def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene
         looks += 1
     assert list(scene.machine.state.registrations()) == []
     assert looks == 3, "ten brokers, four with a command"
+
+
+def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading_module, "REMOVED_TOPICS_MAX", 5)  # each broker has two
+    others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(3)]
+    for command in others:
+        scene.machine.apply(encode_register(command, 0, 0, Opened(0, 0), content_of(command)))
+    scene.led()
+    scene.let_it_expire()
+    assert len(scene.group.proposed) == 1
+    scene.commit()
+    assert len(scene.machine.state.registrations()) == 2
+
+
+def test_one_broker_with_many_topics_is_unregistered_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading_module, "LARGE_TOPICS", 1)
+    slave = registration(1, address="a:2", broker_id=1)
+    scene.machine.apply(encode_register(slave, 0, 0, Opened(0, 0), content_of(slave)))
+    held = scene.machine.state.registration("c", "a:2")
+    assert held is not None
+    scene.led()
+    scene.remove("n2")
+    content = encode_removal(BrokerRemoval("c", "a:2", "a", 1, held.epoch))
+    scene.leading.on_inquiry("n2", Inquiry(1, 2, TERM, REMOVE, 0, 0, ("c", "a:2"), content))
+    assert len(scene.group.proposed) == 1
+    scene.leading.tick()
+    assert len(scene.group.proposed) == 1, "the first is not decided"
+    scene.commit()
+    scene.leading.tick()
+    assert len(scene.group.proposed) == 1
+    scene.commit()
+    assert scene.decisions() == [("n2", REMOVED), ("n2", REMOVED)]
+    assert scene.machine.state.registrations() == []
 
 
 def test_while_a_removal_is_proposed_no_renewal_is_accepted(scene: Scene) -> None:

@@ -3,24 +3,33 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.interfaces import UnknownCommandError
+from replicated_namesrv.replication import restore as restore_module
 from replicated_namesrv.replication.machine import Applied, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.restore import (
     ABANDON,
     BEGIN,
     FINISH,
+    IDLE_MS_MAX,
     PIECE,
     REVISIONS_SKIPPED,
+    Leftovers,
     RestorableMachine,
     encode,
     restore,
 )
 from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.support.replicated_cluster import live_cluster
+from tests.support.waiting import wait_until
+from tests.support.work import Work, work_of
 
 QUEUES = QueueData(6, 4, 0, 8)
 
@@ -177,3 +186,108 @@ async def test_a_backup_that_breaks_off_is_abandoned() -> None:
     assert (await restore(propose, whole())).changed
     assert answers(machine.machine.state) == answers(origin())
     assert json.loads(machine.machine.history.after(machine.machine.state.revision - 1, 1)[0].data)["kind"] == "restored"
+
+
+def left_over(machine: RestorableMachine) -> None:
+    """A restore whose node dies after some pieces; then the cluster is used."""
+    begin, first, second, *_ = commands(origin(), "dead")
+    for command in (begin, first, second, encode_plain(PutKVConfig("n", "k", "v"), 1)):
+        assert machine.apply(command).result.code == 0
+    assert machine.incoming is not None
+
+
+async def test_a_restore_that_is_refused_drops_what_a_dead_node_left() -> None:
+    machine = fresh()
+    left_over(machine)
+
+    async def propose(data: bytes) -> Applied:
+        return machine.apply(data)
+
+    async def whole() -> AsyncIterator[bytes]:
+        for line in origin().snapshot():
+            yield line
+
+    refused = await restore(propose, whole())
+    assert "not fresh" in (refused.remark or "")
+    assert machine.incoming is None
+    used = fresh()
+    used.apply(encode_plain(PutKVConfig("n", "k", "v"), 1))
+    assert b"".join(machine.snapshot()) == b"".join(used.snapshot())
+
+
+def test_a_leader_abandons_a_restore_of_which_nothing_comes() -> None:
+    machine, now_ms = fresh(), 0.0
+    leftovers = Leftovers(machine, lambda: now_ms)
+    assert leftovers.tick(True) is None
+    left_over(machine)
+    assert leftovers.tick(True) is None
+    now_ms += IDLE_MS_MAX
+    assert leftovers.tick(True) is None, "not longer than allowed"
+    now_ms += 1
+    assert leftovers.tick(False) is None, "another node leads"
+    abandon = leftovers.tick(True)
+    assert abandon == encode(ABANDON, "dead")
+    assert leftovers.tick(True) is None, "asked once, until it may have been lost"
+    machine.apply(abandon)
+    assert machine.incoming is None
+
+
+def test_a_restore_that_goes_on_is_not_abandoned() -> None:
+    machine, now_ms = fresh(), 0.0
+    leftovers = Leftovers(machine, lambda: now_ms)
+    for command in commands(origin()):
+        machine.apply(command)
+        now_ms += IDLE_MS_MAX - 1
+        assert leftovers.tick(True) is None
+    assert machine.machine.state.registrations()
+
+
+def test_a_cluster_rids_itself_of_what_a_dead_node_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(restore_module, "IDLE_MS_MAX", 300.0)
+    with live_cluster(tmp_path) as cluster:
+        nodes: list[Any] = [member.service for member in cluster.members]
+        begin, first, *_ = commands(origin(), "dead")
+
+        async def leave() -> None:
+            for command in (begin, first, encode_plain(PutKVConfig("n", "k", "v"), 1)):
+                await nodes[0]._propose(command)
+
+        cluster.wait_for(leave())
+        machines = [node._leftovers._machine for node in nodes]
+        wait_until(lambda: all(node.state.kv_get("n", "k") == "v" for node in nodes), "all nodes have applied it")
+        wait_until(lambda: all(machine.incoming is None for machine in machines), "no node has a piece")
+
+
+async def test_no_step_of_a_restore_grows_with_the_length_of_a_line() -> None:
+    """A backup of an earlier version has all of a namespace in one line."""
+    most = []
+    for count in (200, 400):
+        before = RouteInfoManager()
+        for number in range(count):
+            before.apply(PutKVConfig("n", f"k{number}", "v" * 10_000), 1)
+        assert max(map(len, before.snapshot())) > 10_000 * count
+        machine = fresh()
+        steps: list[Work] = []
+
+        async def propose(data: bytes, machine: RestorableMachine = machine, steps: list[Work] = steps) -> Applied:
+            results = []
+            steps.append(work_of(lambda: results.append(machine.apply(data))))
+            return results[0]
+
+        async def whole(before: RouteInfoManager = before) -> AsyncIterator[bytes]:
+            yield b"".join(before.snapshot())
+
+        assert (await restore(propose, whole())).changed
+        assert answers(machine.machine.state) == answers(before)
+        most.append((max(step.lines for step in steps), max(step.bytes for step in steps)))
+    (lines, size), (lines_of_twice, size_of_twice) = most
+    assert lines_of_twice <= lines + 10, most
+    assert size_of_twice <= 1.2 * size, most
+
+
+def test_parts_of_a_long_line_are_joined_once() -> None:
+    line = json.dumps(["kv", "n", [[f"k{number}", "v" * 10_000] for number in range(100)]]).encode()
+    reader = SnapshotReader()
+    parts = [line[start : start + 10_000] for start in range(0, len(line), 10_000)]
+    works = [work_of(lambda part=part: reader.feed(part)) for part in parts]  # type: ignore[misc]
+    assert max(work.bytes for work in works) < 50_000

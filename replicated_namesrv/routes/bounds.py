@@ -1,0 +1,63 @@
+"""What is refused before it is proposed, so that no command costs more than its size and the topics that it concerns.
+
+Not part of ``apply``: what is in the log is applied alike by every version. Commands that several nodes let through at the same
+time may exceed a bound by as many.
+"""
+
+from dataclasses import replace
+
+from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.tables import Tables
+
+KV_NAMESPACES_MAX = 10_000
+"""A namespace that was emptied stays known, as in Java: queries by namespace and the answers to registrations tell one that was
+emptied from one that never was. So nothing but their number can be bounded. Real clusters have one."""
+QUEUE_SETTINGS_MAX = 10_000
+"""Different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of its write
+permission costs a step of Python for each. Real brokers have a few dozen."""
+MEMBERS_MAX = 1_000
+"""Brokers of one name, which every route through it shows. Real groups have up to ten."""
+SYSTEM_ERROR = 1
+
+
+def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
+    """The registration without static topic mappings of other broker names.
+
+    RocketMQ's brokers announce none ("Note asset brokerName equal entry.getValue().getBname()", ``RouteInfoManager.java``), and
+    none would go with the broker that announced it.
+    """
+    infos, name = command.topic_queue_mapping_infos, command.broker_name
+    own = {topic: info for topic, info in infos.items() if info.bname == name}
+    return command if len(own) == len(infos) else replace(command, topic_queue_mapping_infos=own)
+
+
+def refusal(tables: Tables, command: Command) -> Result | None:
+    """Why ``command`` must not be proposed; None: it may."""
+    if isinstance(command, PutKVConfig) and command.namespace not in tables.kv and len(tables.kv) >= KV_NAMESPACES_MAX:
+        return _refused(f"the KV config has {len(tables.kv)} namespaces, {KV_NAMESPACES_MAX} are allowed; use one of them")
+    if isinstance(command, RegisterBroker):
+        return _refused_registration(tables, command)
+    return None
+
+
+def _refused_registration(tables: Tables, command: RegisterBroker) -> Result | None:
+    group = tables.groups.get(command.broker_name)
+    if group is not None and command.broker_id not in group.members and len(group.members) >= MEMBERS_MAX:
+        return _refused(
+            f"brokerName {command.broker_name} has {len(group.members)} brokers, {MEMBERS_MAX} are allowed; "
+            "unregister those that are gone, or use another brokerName"
+        )
+    kinds = {} if group is None else group.kinds
+    if command.topics and len(command.topics) + len(kinds) > QUEUE_SETTINGS_MAX:
+        count = len(kinds.keys() | set(command.topics.values()))
+        if count > QUEUE_SETTINGS_MAX:
+            return _refused(
+                f"the topics of brokerName {command.broker_name} would have {count} different combinations of perm, "
+                f"readQueueNums, writeQueueNums and topicSysFlag, {QUEUE_SETTINGS_MAX} are allowed; use the same for more topics"
+            )
+    return None
+
+
+def _refused(remark: str) -> Result:
+    return Result(code=SYSTEM_ERROR, remark=remark)

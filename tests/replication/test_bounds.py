@@ -1,0 +1,122 @@
+"""What nodes of both modes refuse or leave out before it is proposed, and how much of it is under way at a time."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.replication import node as node_module
+from replicated_namesrv.routes import bounds
+from replicated_namesrv.routes.commands import ChangeWritePerm
+from tests.replication.virtual import registration, virtual_cluster
+from tests.support.remoting_server import Peer, broker_fields, live_server, topic_table
+from tests.support.replicated_cluster import live_cluster
+
+
+@contextmanager
+def independent(folder: Path) -> Iterator[int]:
+    with live_server(folder) as server:
+        yield server.port
+
+
+@contextmanager
+def replicated(folder: Path) -> Iterator[int]:
+    with live_cluster(folder) as cluster:
+        yield cluster.leader().server.port
+
+
+both_modes = pytest.mark.parametrize("serving", [independent, replicated])
+
+
+def with_mappings(body: bytes, *names: str) -> bytes:
+    """A mapping of T for each of ``names``, stored under topics of their own."""
+    fields = json.loads(body)
+    fields["topicConfigSerializeWrapper"]["topicQueueMappingInfoMap"] = {
+        topic: {
+            "bname": name,
+            "currIdMap": {"0": 0},
+            "dirty": False,
+            "epoch": 1,
+            "scope": "__global__",
+            "topic": topic,
+            "totalQueues": 1,
+        }
+        for topic, name in zip("TU", names, strict=False)
+    }
+    return json.dumps(fields).encode()
+
+
+@both_modes
+def test_a_broker_announces_its_own_static_topic_mappings_only(serving: Any, tmp_path: Path) -> None:
+    with serving(tmp_path) as port, Peer(port) as peer:
+        body = with_mappings(topic_table("T", "U"), broker_fields()["brokerName"], "nobody")
+        for _ in range(3):  # the last is recognised without being decoded
+            assert peer.call(103, broker_fields(), body).code == 0
+        own = json.loads(peer.call(105, {"topic": "T"}).body)
+        assert list(own["topicQueueMappingByBroker"]) == [broker_fields()["brokerName"]]
+        assert "topicQueueMappingByBroker" not in json.loads(peer.call(105, {"topic": "U"}).body)
+
+
+@both_modes
+def test_an_emptied_namespace_stays_known_and_namespaces_are_bounded(
+    serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "KV_NAMESPACES_MAX", 1)
+    with serving(tmp_path) as port, Peer(port) as peer:
+        assert peer.call(100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
+        assert peer.call(102, {"namespace": "n", "key": "k"}).code == 0
+        assert peer.call(219, {"namespace": "n"}).body == b'{"table":{}}'
+        refused = peer.call(100, {"namespace": "m", "key": "k", "value": "v"})
+        assert (refused.code, refused.header.remark) == (1, "the KV config has 1 namespaces, 1 are allowed; use one of them")
+        assert peer.call(219, {"namespace": "m"}).code == 22
+        assert peer.call(100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
+
+
+@both_modes
+def test_a_registration_beyond_a_bound_is_refused_and_leaves_nothing(
+    serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MEMBERS_MAX", 1)
+    with serving(tmp_path) as port, Peer(port) as peer:
+        assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
+        refused = peer.call(103, {**broker_fields(), "brokerId": "1", "brokerAddr": "10.0.0.9:1"}, topic_table("T", "U"))
+        assert refused.code == 1
+        assert "has 1 brokers, 1 are allowed" in (refused.header.remark or "")
+        assert b"10.0.0.9:1" not in peer.call(106).body
+
+
+def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_module, "HEAVY_TOPICS", 1)
+    with virtual_cluster() as cluster:
+        wire = cluster.wire(cluster.leader())
+        cluster.register(wire, registration())
+        node: Any = cluster.node(cluster.leader())
+        under_way, most, plain = 0, 0, node._raft.propose
+
+        def propose(command: bytes, timeout_ms: int | None = None) -> Any:
+            nonlocal under_way, most
+            proposed = plain(command, timeout_ms)
+            under_way += 1
+            most = max(most, under_way)
+
+            def ended(outcome: object) -> None:
+                nonlocal under_way
+                under_way -= 1
+
+            proposed.add_done_callback(ended)
+            return proposed
+
+        node._raft.propose = propose
+        said = [
+            cluster.say(wire, lambda server, c, command=command: server.node.propose(command, c))  # type: ignore[misc]
+            for command in [ChangeWritePerm("a", writable=number % 2 == 0) for number in range(8)]
+        ]
+        cluster.until(lambda: all(each.ended for each in said), "answers")
+        assert [each.result.count for each in said] == [2] * 8
+        assert most == 1
+        assert not node._heavy.locked()
+        state: Callable[[], object] = lambda: {each.state.digest() for each in cluster.nodes}  # noqa: E731
+        cluster.until(lambda: len(state()) == 1, "all nodes have applied the same")  # type: ignore[arg-type]

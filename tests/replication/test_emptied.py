@@ -1,0 +1,71 @@
+"""What a log adds to the routes goes with the brokers, too; what is remembered beyond that is bounded."""
+
+from random import Random
+
+import pytest
+
+from replicated_namesrv.replication import machine as machine_module
+from replicated_namesrv.replication.machine import (
+    Opened,
+    RouteStateMachine,
+    content_of,
+    encode_expire,
+    encode_lead,
+    encode_plain,
+    encode_register,
+    encode_unregister,
+)
+from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.state import RouteSettings
+from replicated_namesrv.routes.sums import PRIME
+from tests.routes.sequences import random_command
+
+UNREGISTERED_MAX = 5
+
+
+def step(machine: RouteStateMachine, rng: Random, time_ms: int) -> None:
+    """A random command in its envelope; every now and then brokers expire."""
+    command = random_command(rng)
+    revision = machine.state.revision
+    if isinstance(command, RegisterBroker):
+        opened = Opened(rng.randrange(revision + 1), rng.choice((None, revision)))
+        data = encode_register(command, time_ms, rng.randrange(revision + 1), opened, content_of(command))
+    elif isinstance(command, UnregisterBrokers):
+        data = encode_unregister(command, time_ms, rng.choice((1, 1, 2)))
+    else:
+        data = encode_plain(command, time_ms)
+    machine.apply(data)
+    registrations = machine.state.registrations()
+    if registrations and rng.random() < 0.1:
+        due = rng.choice(registrations)
+        removal = BrokerRemoval(due.cluster_name, due.broker_addr, due.broker_name, due.broker_id, due.epoch)
+        serial = rng.choice((machine.serial, machine.serial - 3))
+        machine.apply(encode_expire(UnregisterBrokers((removal,)), time_ms, 1, serial, is_lost=rng.random() < 0.5))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "UNREGISTERED_MAX", UNREGISTERED_MAX)
+    rng, machine = Random(seed), RouteStateMachine()
+    machine.history.bytes_max = 20_000
+    machine.apply(encode_lead(RouteSettings(), 1, 1))
+    for time_ms in range(250):
+        step(machine, rng, time_ms)
+        registered = {(each.cluster_name, each.broker_addr) for each in machine.state.registrations()}
+        assert set(machine.marks) == registered, f"seed {seed}"
+        assert len(machine._unregistered) <= UNREGISTERED_MAX
+        for table in (machine.marks, machine._unregistered):
+            assert table.sum == sum(table._hash_of(*entry) for entry in table.items()) % PRIME
+    twin = RouteStateMachine()
+    restoring = twin.restore()
+    for chunk in machine.snapshot():
+        restoring.feed(chunk)
+    restoring.finish()
+    assert twin.digest() == machine.digest(), f"seed {seed}"
+    for each in machine.state.registrations():
+        removal = BrokerRemoval(each.cluster_name, each.broker_addr, each.broker_name, each.broker_id, each.epoch)
+        machine.apply(encode_unregister(UnregisterBrokers((removal,)), 1_000, 1))
+    assert (dict(machine.marks), machine.marks.sum) == ({}, 0)
+    history = machine.history
+    kept = history._changes[history._first :]
+    assert history._bytes == sum(change.size_bytes for change in kept) <= 20_000 + max(change.size_bytes for change in kept)

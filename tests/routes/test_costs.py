@@ -1,0 +1,254 @@
+"""What commands, digests and snapshots cost: a function of the command and of the group that it names, not of all that is stored.
+
+Each is measured beside a state and beside one of twice the size (tests/support/work.py says what is counted and what is not).
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
+
+import pytest
+
+from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
+from replicated_namesrv.replication.machine import (
+    Opened,
+    RouteStateMachine,
+    content_of,
+    encode_expire,
+    encode_lead,
+    encode_plain,
+    encode_register,
+    encode_unregister,
+)
+from replicated_namesrv.routes import snapshot as snapshot_module
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterBroker,
+    RegisterTopic,
+    UnregisterBrokers,
+    UpdateSettings,
+)
+from replicated_namesrv.routes.snapshot import SnapshotReader
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.support.routes import queues, register, unregister
+from tests.support.work import Name, Work, work_of
+
+SIZE = 1_500
+"""This and twice as much lie between the sizes at which dictionaries grow."""
+LINES_SLACK, HASHES_SLACK = 12, 12
+"""Branches differ a little."""
+BYTES_SLACK = 6_000
+
+
+def own_mapping(topic: str, name: str, epoch: int = 1) -> TopicQueueMappingInfo:
+    return TopicQueueMappingInfo(name, ((0, 0),), False, epoch, "__global__", topic, 4)
+
+
+def kept(size: int) -> Iterator[Command]:
+    """Commands that fill every table, all but the groups ``small`` and ``other``."""
+    topics: dict[str, QueueData] = {Name(f"topic-{number}"): QueueData(6, 8, 0, 8 + number % 3) for number in range(size)}
+    mappings: dict[str, TopicQueueMappingInfo] = {topic: own_mapping(topic, "big") for topic in topics}
+    yield register("big", 0, "big:1", topics=topics, mappings=mappings)
+    yield register("big", 1, "big:2")
+    for number in range(size // 10):
+        yield register(f"g{number}", 0, f"g{number}:1", cluster=f"C{number}", topics=["shared", f"own-{number}"])
+        yield PutKVConfig(Name(f"namespace-{number}"), Name("k"), "v")
+        yield PutKVConfig(Name(f"empty-{number}"), Name("k"), "v")
+        yield DeleteKVConfig(f"empty-{number}", "k")
+    for number in range(size):
+        yield PutKVConfig(Name("n"), Name(f"key-{number}"), "value" * 20)
+        yield PutKVConfig(Name("ORDER_TOPIC_CONFIG"), Name(f"topic-{number}"), "b:8")
+
+
+def small() -> Iterator[Command]:
+    """Two small groups; one of their topics is the large group's, too."""
+    yield register("small", 0, "small:1", topics=["s1", "s2", "topic-7"], mappings={"s1": own_mapping("s1", "small")})
+    yield register("small", 1, "small:2")
+    yield register("other", 0, "other:1", topics=["s1", "o1"])
+
+
+def filled(size: int) -> RouteInfoManager:
+    state = RouteInfoManager(RouteSettings(order_message_enable=True))
+    for commands in (kept(size), small()):
+        for time_ms, command in enumerate(commands):
+            state.apply(command, time_ms)
+    state.digest()
+    return state
+
+
+NOT_THE_GROUPS: dict[str, Callable[[], Command]] = {
+    "first registration": lambda: register("new", 0, "new:1", topics=["x", "topic-9"]),
+    "other content": lambda: register("small", 0, "small:1", version=2, topics={"s1": queues(4), "s9": queues()}),
+    "other addresses": lambda: register("small", 0, "small:3", version=2, topics=["s1", "s2"]),
+    "unchanged": lambda: register("small", 0, "small:1", topics=["s1", "s2", "topic-7"]),
+    "refused": lambda: register("small", 5, "small:5", zone="z", topics=["s1"]),
+    "mappings": lambda: register("small", 0, "small:1", version=2, topics=["s1"], mappings={"s1": own_mapping("s1", "small", 2)}),
+    "a mapping of another name": lambda: register(
+        "small", 0, "small:1", version=2, topics=["s1"], mappings={"s1": own_mapping("s1", "nobody")}
+    ),
+    "slave": lambda: register("small", 2, "small:9"),
+    "renamed": lambda: register("new", 0, "small:1", topics=["s1", "s2"]),
+    "slave leaves": lambda: unregister("small", 1, "small:2"),
+    "last leaves": lambda: unregister("other", 0, "other:1"),
+    "nobody leaves": lambda: unregister("small", 0, "nobody:1"),
+    "wiped": lambda: ChangeWritePerm("small", writable=False),
+    "topic registered": lambda: RegisterTopic("s7", (("small", queues()), ("other", queues()))),
+    "topic changed": lambda: RegisterTopic("s1", (("small", queues(4)),)),
+    "topic deleted": lambda: DeleteTopic("s1", None),
+    "topic deleted in a cluster": lambda: DeleteTopic("s1", "C"),
+    "kv new": lambda: PutKVConfig("n", "new", "v"),
+    "kv replaced": lambda: PutKVConfig("n", "key-5", "w"),
+    "kv of a topic": lambda: PutKVConfig("ORDER_TOPIC_CONFIG", "s1", "w"),
+    "kv deleted": lambda: DeleteKVConfig("n", "key-5"),
+    "namespace": lambda: PutKVConfig("another", "k", "v"),
+    "settings unchanged": lambda: UpdateSettings({"order_message_enable": True}),
+}
+
+
+def test_every_kind_of_command_is_measured() -> None:
+    assert {type(make()) for make in NOT_THE_GROUPS.values()} == set(Command.__args__)
+
+
+def assert_alike(name: str, one: Work, twice: Work) -> None:
+    assert twice.lines <= one.lines + LINES_SLACK, (name, one, twice)
+    assert twice.hashes <= one.hashes + HASHES_SLACK, (name, one, twice)
+    assert twice.bytes <= one.bytes + BYTES_SLACK, (name, one, twice)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_THE_GROUPS))
+def test_a_command_and_its_digest_cost_nothing_of_what_is_stored_beside(name: str) -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = filled(size)
+        command = NOT_THE_GROUPS[name]()
+
+        def step(state: RouteInfoManager = state, command: Command = command) -> None:
+            state.apply(command, 9)
+            state.last_topics(1_000)
+            state.digest()
+
+        works.append(work_of(step))
+    assert_alike(name, *works)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_THE_GROUPS))
+def test_a_log_entry_and_the_digest_of_a_node_cost_nothing_of_what_is_stored_beside(name: str) -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        machine = RouteStateMachine()
+        serial = count()
+        machine.apply(encode_lead(RouteSettings(order_message_enable=True), 1, 1))
+        for commands in (kept(size), small()):
+            for command in commands:
+                machine.apply(encoded(machine, command, next(serial)))
+        for number in range(size // 10):  # unregistrations that are remembered
+            machine.apply(encoded(machine, register(f"gone{number}", 0, f"gone{number}:1"), 2))
+            machine.apply(encoded(machine, unregister(f"gone{number}", 0, f"gone{number}:1"), 2))
+        machine.digest()
+        data = encoded(machine, NOT_THE_GROUPS[name](), 9)
+
+        def step(machine: RouteStateMachine = machine, data: bytes = data) -> None:
+            machine.apply(data)
+            machine.digest()
+
+        works.append(work_of(step))
+    assert_alike(name, *works)
+
+
+def encoded(machine: RouteStateMachine, command: Command, time_ms: int) -> bytes:
+    """As it stands in the log."""
+    if isinstance(command, RegisterBroker):
+        revision = machine.state.revision
+        return encode_register(command, time_ms, revision, Opened(revision, revision), content_of(command))
+    if isinstance(command, UnregisterBrokers):
+        return encode_unregister(command, time_ms, machine.led_term)
+    return encode_plain(command, time_ms)
+
+
+WHOLE_GROUP: dict[str, Callable[[], Command]] = {
+    "wiped": lambda: ChangeWritePerm("big", writable=False),
+    "last but one leaves": lambda: unregister("big", 1, "big:2"),
+    "zone": lambda: register("big", 1, "big:2", zone="z"),
+    "filter servers": lambda: register("big", 1, "big:2", filters=("f:1",)),
+    "settings": lambda: UpdateSettings({"enable_topic_list": False}),
+}
+
+
+@pytest.mark.parametrize("name", [*sorted(WHOLE_GROUP), "all leave"])
+def test_a_command_on_a_whole_group_takes_no_step_of_python_for_each_topic(name: str) -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = filled(size)
+        if name == "all leave":
+            state.apply(unregister("big", 1, "big:2"), 8)
+            command: Command = unregister("big", 0, "big:1")
+        else:
+            command = WHOLE_GROUP[name]()
+
+        def step(state: RouteInfoManager = state, command: Command = command) -> None:
+            assert state.apply(command, 9).result.changed
+            state.digest()
+
+        works.append(work_of(step))
+    one, twice = works
+    assert twice.lines <= one.lines + LINES_SLACK, works
+    assert twice.hashes - one.hashes <= 10 * SIZE, works
+    assert twice.bytes - one.bytes <= 150 * SIZE, works
+
+
+def test_steps_of_a_snapshot_and_of_reading_it_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_module, "SLICE", 100)
+    most: list[tuple[Work, Work, Work]] = []
+    for size in (SIZE, 2 * SIZE):
+        state = filled(size)
+        lines = state.snapshot()
+        taken: list[bytes] = []
+        steps = []
+        while len(taken) < 1 or not taken[-1].startswith(b'["end"'):
+            steps.append(work_of(lambda lines=lines, taken=taken: taken.append(next(lines))))  # type: ignore[misc]
+        reader = SnapshotReader()
+        reads = [work_of(partial(reader.feed, line)) for line in taken]
+        most.append((maximum(steps), maximum(reads), work_of(reader.finish)))
+    for one, twice in zip(*most, strict=True):
+        assert twice.lines <= one.lines + LINES_SLACK, most
+        assert twice.hashes <= one.hashes + HASHES_SLACK, most
+
+
+def maximum(works: list[Work]) -> Work:
+    return Work(*map(max, zip(*works, strict=True)))
+
+
+def test_a_route_costs_its_own_mappings_and_brokers() -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = filled(size)
+        foreign: dict[str, TopicQueueMappingInfo] = {
+            Name(f"foreign-{number}"): own_mapping(f"foreign-{number}", f"nobody-{number}") for number in range(size)
+        }  # of a log that an earlier version wrote
+        state.apply(register("small", 0, "small:1", version=2, topics=["s1"], mappings=foreign), 9)
+        works.append(work_of(lambda state=state: state.route("s1")))  # type: ignore[misc]
+    assert_alike("route", *works)
+
+
+def test_expiries_cost_what_they_remove() -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        machine = RouteStateMachine()
+        machine.apply(encode_lead(RouteSettings(), 1, 1))
+        for number in range(size // 5):
+            machine.apply(encoded(machine, register(f"g{number}", 0, f"g{number}:1", cluster=f"C{number}"), 1))
+        held = machine.state.registration("C7", "g7:1")
+        assert held is not None
+        machine.digest()
+        data = encode_expire(unregister("g7", 0, "g7:1", cluster="C7", epoch=held.epoch), 9, 1, machine.serial, is_lost=True)
+
+        def step(machine: RouteStateMachine = machine, data: bytes = data) -> None:
+            assert machine.apply(data).result.changed
+            machine.digest()
+
+        works.append(work_of(step))
+    assert_alike("expiry", *works)
