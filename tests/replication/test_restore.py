@@ -24,6 +24,7 @@ from replicated_namesrv.replication.restore import (
     encode,
     restore,
 )
+from replicated_namesrv.routes import snapshot as snapshot_module
 from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
@@ -258,8 +259,10 @@ def test_a_cluster_rids_itself_of_what_a_dead_node_left(monkeypatch: pytest.Monk
         wait_until(lambda: all(machine.incoming is None for machine in machines), "no node has a piece")
 
 
-async def test_no_step_of_a_restore_grows_with_the_length_of_a_line() -> None:
+async def test_no_step_of_a_restore_grows_with_the_length_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backup of an earlier version has all of a namespace in one line."""
+    for bound in ("SLICE_CHARACTERS", "PART_BYTES_MAX"):  # earlier versions had none
+        monkeypatch.setattr(snapshot_module, bound, 1 << 40)
     most = []
     for count in (200, 400):
         before = RouteInfoManager()

@@ -33,8 +33,8 @@ NO_STATE = {
     "_interned",
     "kv_index",
 }
-"""Settings and revisions are not emptied; the rest is of the last command, or remembered up to a bound. ``kv_index`` is derived and
-has a test of its own, which holds it against the table."""
+"""Settings and revisions are not emptied; the rest is of the last command, or remembered up to a bound. ``kv_index`` is derived
+and has a test of its own, which holds it against the table."""
 SEEDS = range(40)
 
 
