@@ -53,15 +53,20 @@ class Digests:
         if digest is None or log_index % self._interval_entries:
             digest = node.state_digest()
         self._reported_index = log_index
-        for peer in node.peers:
+        for peer in filter(self._compares, node.peers):
             node.send(peer, DigestReport, log_index, digest)
         self._note(node.node_id, log_index, digest)
+
+    def _compares(self, peer: str) -> bool:
+        """Whether digests of ``peer`` have the same meaning as ours. It is not sent ours otherwise: versions before protocol 1
+        compare whatever they get."""
+        return self._node.membership.digest_version(peer) == self._node.config.digest_version
 
     def on_report(self, peer: str, message: DigestReport) -> None:
         node = self._node
         if not node.membership.counts(peer, message.source):
             return
-        if node.membership.digest_version(peer) != node.config.digest_version:
+        if not self._compares(peer):
             return
         self._note(peer, message.log_index, message.digest)
         if message.log_index == node.core.applied_index and node.node_id not in self._by_index.get(message.log_index, {}):

@@ -335,8 +335,10 @@ class Membership:
     def on_greeting(self, peer: str, greeting: Greeting) -> None:
         before = self._greetings.get(peer)
         self._greetings[peer] = greeting
-        if greeting.protocol == 0 and self.known.get(peer) != greeting.source:
-            self._accept(peer, greeting.source)
+        if greeting.protocol == 0:
+            self._introductions.pop(peer, None)  # it may have been of a newer version before
+            if self.known.get(peer) != greeting.source:
+                self._accept(peer, greeting.source)
         if greeting.echo != self.identity.incarnation:
             self.greet(peer)
         elif greeting.protocol > 0 and (before is None or before.source != greeting.source):

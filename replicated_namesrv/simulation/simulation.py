@@ -17,6 +17,8 @@ from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
+_FAR_FACTOR = 4
+"""With windows of one message a node catches up so many times as slowly over long links."""
 Build = Callable[["Simulation"], Application]
 """Makes the application of a run; it may draw from the world's randomness and give the nemesis its ``transfer``."""
 
@@ -155,8 +157,7 @@ class Simulation:
     def _catch_up(self) -> None:
         """Every node has what was committed at the heal, and knows the one leader, within the bound."""
         healed_ns, target = self.world.now_ns, self.invariants.highest_committed
-        self._write_steadily()
-        end_ns = healed_ns + self._application.catch_up_ns
+        end_ns = healed_ns + self._application.catch_up_ns * (_FAR_FACTOR if self._write_from_afar() else 1)
         while self.world.now_ns < end_ns and not self._stopped():
             if self._lag(target) is None:
                 break
@@ -168,12 +169,14 @@ class Simulation:
         self._run(end_ns - self.world.now_ns)
         self.network.late_ms.clear()
 
-    def _write_steadily(self) -> None:
+    def _write_from_afar(self) -> bool:
         """In some runs, links take as long as between data centres and writes come one after the other meanwhile."""
         rng = self.world.random("catch-up")
-        if len(self.machines) > 1 and rng.random() < 0.4:
-            self.network.late_ms.update(dict.fromkeys(self.network.links, rng.choice((2, 10, 25))))
-            self._application.provoke(rng.choice(self.machines), self._application.catch_up_ns)
+        if len(self.machines) == 1 or rng.random() < 0.6:
+            return False
+        self.network.late_ms.update(dict.fromkeys(self.network.links, rng.choice((2, 10, 25))))
+        self._application.provoke(rng.choice(self.machines), _FAR_FACTOR * self._application.catch_up_ns)
+        return True
 
     def _go_on_without_minority(self) -> None:
         """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more."""
@@ -183,6 +186,7 @@ class Simulation:
         target = self.invariants.highest_committed
         end_ns = self.world.now_ns + self._application.catch_up_ns
         able = self._able(target)
+        self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), self._application.catch_up_ns)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
         if able and self.invariants.highest_committed <= target:

@@ -12,7 +12,7 @@ import pytest
 from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected, RolledBackError
 from replicated_namesrv.raft.membership import VACANT, Configuration
-from replicated_namesrv.raft.messages import Greeting, Introduction, Message, TimeoutNow, VoteReply
+from replicated_namesrv.raft.messages import DigestReport, Greeting, Introduction, Message, TimeoutNow, VoteReply
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.payloads import pack_join, unpack_join
 from tests.raft.test_defences import both, commit, hand_over, world_with
@@ -483,3 +483,36 @@ def test_nodes_of_protocol_0_take_part() -> None:
     commit(world, leader, b"b")
     assert world.hosts["n3"].node is not None
     assert leader.membership.protocol("n3") == 0 or leader.node_id == "n3"
+
+
+def test_digests_of_different_versions_are_not_compared() -> None:
+    """A rolling upgrade to another form of the digest: two of three nodes have it, and the third, of an earlier version that
+    knows no digest versions, must not take them for a majority against itself."""
+    world = World()
+    old_version(world, "n3")
+    reports: list[tuple[str, str]] = []
+
+    def watch(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, DigestReport):
+            reports.append((source, target))
+        return False
+
+    world.drop = watch
+    world.hosts["n3"].start()
+    world.config = RaftConfig(digest_version=2)
+    for name in ("n1", "n2"):
+        world.hosts[name].start(OtherDigest())
+    leader = world.elect()
+    commit(world, leader, b"a")
+    world.run(10)
+    assert not any(node.stopped for node in world.nodes)
+    assert all(node.writes_refused is None for node in world.nodes)
+    assert {("n1", "n2"), ("n2", "n1")} <= set(reports)
+    assert not {pair for pair in reports if pair[1] == "n3"}, "the old node would compare them"
+
+
+class OtherDigest(Machine):
+    """The same state with another form of digest."""
+
+    def digest(self) -> bytes:
+        return b"2" + super().digest()
