@@ -186,7 +186,7 @@ def measured(state: State, rounds: int, cost: Callable[[Callable[[], object]], f
 
 
 def main() -> None:
-    """See the module."""
+    """Print a line for each command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.state", description=__doc__.splitlines()[0])
     parser.add_argument("--topics", type=int, default=200_000)
     parser.add_argument("--groups", type=int, default=300)

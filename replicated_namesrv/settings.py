@@ -548,7 +548,7 @@ def check(settings: Settings) -> None:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:
         source = settings.origins.get(rival)
-        # A file that a run-time change wrote has all settings: one that is at its default says nothing.
+        # A file that a run-time change wrote has all settings: one that is at its default has no effect.
         is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default
         if is_said and source is not None and source == settings.origins.get("listen"):
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"

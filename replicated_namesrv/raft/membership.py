@@ -195,7 +195,7 @@ class Membership:
         self.known: dict[str, int] = {}
         """Peer -> incarnation whose process we have accepted."""
         self.own_standings: dict[str, Standing] = {}
-        """What each peer thinks of this process, once it has heard of it."""
+        """What each peer thinks of this process, once it has introduced itself."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}
         """(incarnation, process, its standing) of each peer's process that introduced itself last."""
         self.problem: str | None = None

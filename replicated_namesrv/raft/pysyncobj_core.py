@@ -362,7 +362,7 @@ class Core:
         self._receive(peer, {"type": "append_entries", "term": term, "commit_index": self.commit_index, "serialized": None})
 
     def acknowledged(self, peer: str, index: int) -> None:
-        """``peer`` has everything up to ``index`` on disk. That says nothing of whether it is there now."""
+        """``peer`` has everything up to ``index`` on disk. This is no evidence that it answers now: see ``follower_alive``."""
         node = self._nodes[peer]
         answered_at = self._raft.answered_at(node)
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": True, "next_node_idx": index + 1})

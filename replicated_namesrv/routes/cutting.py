@@ -17,8 +17,8 @@ _END = re.compile(rb'\["end",([0-9]+)\]')
 
 
 class LineCutter:
-    """Takes the bytes of a snapshot, cut anywhere, and gives out the same snapshot with short lines. What is no snapshot stays
-    none; whoever reads it finds out."""
+    """Takes the bytes of a snapshot, cut anywhere, and gives out the same snapshot with short lines. Bytes that are no snapshot are
+    passed on; the reader refuses them."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -172,10 +172,10 @@ class Simulation:
     def _write_from_afar(self) -> bool:
         """In some runs, links take as long as between data centres and writes come one after the other meanwhile."""
         rng = self.world.random("catch-up")
-        if len(self.machines) == 1 or rng.random() < 0.6:
+        if len(self.machines) == 1 or rng.random() < 0.75:
             return False
         self.network.late_ms.update(dict.fromkeys(self.network.links, rng.choice((2, 10, 25))))
-        self._application.provoke(rng.choice(self.machines), _FAR_FACTOR * self._application.catch_up_ns)
+        self._application.provoke(rng.choice(self.machines), SECOND)
         return True
 
     def _go_on_without_minority(self) -> None:
@@ -186,7 +186,7 @@ class Simulation:
         target = self.invariants.highest_committed
         end_ns = self.world.now_ns + self._application.catch_up_ns
         able = self._able(target)
-        self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), self._application.catch_up_ns)
+        self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
         if able and self.invariants.highest_committed <= target:
