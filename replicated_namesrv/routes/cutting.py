@@ -17,8 +17,10 @@ _END = re.compile(rb'\["end",([0-9]+)\]')
 
 
 class LineCutter:
-    """Takes the bytes of a snapshot, cut anywhere, and gives out the same snapshot with short lines. Bytes that are no snapshot are
-    passed on; the reader refuses them."""
+    """Takes the bytes of a snapshot, cut anywhere, and gives out the same snapshot with short lines.
+
+    Other bytes are passed on, and the reader refuses them.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
