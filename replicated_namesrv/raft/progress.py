@@ -110,12 +110,16 @@ class Backoff:
 class Transfer:
     """A snapshot on its way to one follower: chunks in order, as many in flight as the window allows, back on a gap."""
 
-    __slots__ = ("_furthest", "_newest", "acknowledged", "is_answered", "sent", "snapshot")
+    __slots__ = ("_failed_at", "_furthest", "_is_in_vain", "_newest", "acknowledged", "is_answered", "sent", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.acknowledged = self._furthest = 0
         """Offset up to which the follower has said that it has the file; and the highest one that it ever named."""
+        self._failed_at = 0
+        """The highest offset when data was last found lost."""
+        self._is_in_vain = False
+        """Nothing new arrived between the last two losses: the follower may be unable to take it."""
         self.resume()
 
     def resume(self) -> None:
@@ -126,8 +130,8 @@ class Transfer:
         """Sequence number of the newest chunk with data."""
 
     def room(self, window_bytes: int) -> bool:
-        """Whether another chunk may be sent: before the first answer only one is in flight."""
-        window = window_bytes if self.is_answered else 1
+        """Whether another chunk may be sent: before the first answer, and while it is in vain, only one is in flight."""
+        window = window_bytes if self.is_answered and not self._is_in_vain else 1
         return self.sent < self.snapshot.size and self.sent - self.acknowledged < window
 
     def chunk_sent(self, sequence: int, size: int) -> None:
@@ -144,10 +148,13 @@ class Transfer:
             backoff.reset()
         if offset > self.acknowledged:
             self.acknowledged = offset
+            self._is_in_vain = False
             self.sent = max(self.sent, offset)
             inflight.acknowledged(offset)
         if sequence >= self._newest and offset < self.sent:
             # It has received, or will never receive, all that was sent: the rest is lost.
+            self._is_in_vain = self._furthest <= self._failed_at
+            self._failed_at = self._furthest
             self.acknowledged = self.sent = offset
             inflight.lost()
             backoff.failed()

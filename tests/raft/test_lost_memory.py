@@ -12,7 +12,17 @@ import pytest
 from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected, RolledBackError
 from replicated_namesrv.raft.membership import VACANT, Configuration
-from replicated_namesrv.raft.messages import DigestReport, Greeting, Introduction, Message, TimeoutNow, VoteReply
+from replicated_namesrv.raft.messages import (
+    AppendReply,
+    DigestReport,
+    Greeting,
+    Introduction,
+    Message,
+    SnapshotAck,
+    SnapshotChunk,
+    TimeoutNow,
+    VoteReply,
+)
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.payloads import pack_join, unpack_join
 from tests.raft.test_defences import both, commit, hand_over, world_with
@@ -516,3 +526,103 @@ class OtherDigest(Machine):
 
     def digest(self) -> bytes:
         return b"2" + super().digest()
+
+
+@pytest.mark.parametrize("kind", ["success", "conflict", "snapshot"])
+def test_late_answers_do_not_keep_a_leader_that_is_cut_off(kind: str) -> None:
+    """CheckQuorum counts answers to what was sent lately. Copies of older answers arrive for ever; the leader steps down."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"a")
+    follower = others(world, leader)[0].node
+    assert follower is not None
+    seen: list[AppendReply] = []
+
+    def watch(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, AppendReply) and source == follower.node_id:
+            seen.append(message)
+        return False
+
+    world.drop = watch
+    world.run_until(lambda: seen)
+    world.isolate(leader.node_id)
+    reply = seen[-1]
+    late: Message = reply._replace(success=kind == "success")
+    if kind == "snapshot":
+        late = SnapshotAck(*reply[:4], 1, 0)
+    world.propose(leader.node_id, b"only here")
+    end = world.time + 0.4
+    while world.time < end:
+        world.run(0.03)
+        leader.on_message(follower.node_id, late)
+        leader.tick()
+    assert leader.role != "leader"
+
+
+def lagging_behind_snapshot() -> tuple[World, RaftNode, Host]:
+    """A leader that has compacted its log, and a follower that needs the snapshot and is cut off still."""
+    world = World(config=RaftConfig(compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, snapshot_slice_bytes=64))
+    world.start_all()
+    leader = world.elect()
+    commit(world, leader, b"first")
+    lagging = others(world, leader)[0]
+    world.isolate(lagging.name)
+    for number in range(100):
+        commit(world, leader, b"%d" % number)
+    world.run_until(lambda: leader.snapshots.current is not None)
+    return world, leader, lagging
+
+
+def data_chunks(world: World) -> list[SnapshotChunk]:
+    """Chunks with data that are sent from now on."""
+    chunks: list[SnapshotChunk] = []
+
+    def watch(source: str, target: str, message: Message) -> bool:
+        if isinstance(message, SnapshotChunk) and message.data:
+            chunks.append(message)
+        return False
+
+    world.drop = watch
+    return chunks
+
+
+def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
+    """The follower tells which formats it reads; the leader names it instead of sending what it cannot read."""
+    world, leader, lagging = lagging_behind_snapshot()
+    chunks = data_chunks(world)
+    current = leader.snapshots.current
+    assert current is not None
+    leader.snapshots.current = current._replace(version=2)
+    leader.replication.progress[lagging.name].become_snapshot()
+    world.heal()
+    world.run(5)
+    assert not chunks
+    assert any(f"{lagging.name} needs a snapshot and reads formats up to 1" in note for note in leader.notes)
+    assert leader.role == "leader"
+    assert lagging.node is not None
+    assert lagging.node.leader_id == leader.node_id, "heartbeats reach it all the same"
+    leader.snapshots.current = current
+    leader.replication.progress[lagging.name].become_snapshot()
+    world.run_until(lambda: lagging.node is not None and lagging.node.applied_index == leader.applied_index)
+
+
+def test_a_snapshot_of_an_unknown_format_is_fetched_once() -> None:
+    """A leader that negotiates nothing sends it all the same: the follower says that it has to be upgraded, and fetches no
+    more of it."""
+    world, leader, lagging = lagging_behind_snapshot()
+    current = leader.snapshots.current
+    assert current is not None
+    disk = world.hosts[leader.node_id].disk
+    data = disk.files[current.name].data
+    data[8:12] = (2).to_bytes(4, "little")
+    leader.replication.progress[lagging.name].become_snapshot()
+    chunks = data_chunks(world)
+    world.heal()
+    world.run(30)
+    assert lagging.node is not None
+    assert lagging.node.counters["unreadable_snapshots"] == 1
+    assert any("upgrade this node" in note for note in lagging.node.notes)
+    once = -(-len(data) // 64)
+    assert once <= len(chunks) < 5 * once, "one chunk is offered again at ever longer intervals, the rest is not"
+    assert not lagging.node.stopped
