@@ -82,6 +82,10 @@ class Nemesis:
         self.struck: dict[str, int] = {}
         self.down: list[Machine] = []
         """Machines that stay down when everything else is healed."""
+        self.copies: list[Machine] = []
+        """Running on copies of the directories of others."""
+        self.single_directories = False
+        """The application cannot run two processes under one name."""
         self.down_for_good = False
         """Those are down already."""
         self._sheltered_ns = 0
@@ -140,6 +144,7 @@ class Nemesis:
         """End everything that may still be wrong."""
         self._world.note("everything is healed")
         self._over = True
+        self._remove_copies()
         self._network.heal()
         for machine in self._machines:
             machine.disk.full = machine.disk.failing = machine.out_of_memory = False
@@ -472,6 +477,30 @@ class Nemesis:
         self.watch_joins(committed)
         self._lose_disk(machine)
         machine.start()
+
+    def _do_copied_directory(self, rng: Random, fault: Fault) -> None:
+        """A second process is started on a copy of a directory; then the leader is restarted. Everybody hears both."""
+        if self.single_directories or not self._shelter():
+            return
+        machine, leader = self._victim(rng), self._leader()
+        copy = machine.copied()
+        copy.start()
+        self._network.add_copy(machine.name, copy)
+        self.copies.append(copy)
+
+        def restart_leader() -> None:
+            if leader is not None:
+                leader.crash(power_loss=False)
+                leader.start()
+
+        self._later(SECOND, restart_leader)
+        self._later(3 * SECOND, self._remove_copies)
+
+    def _remove_copies(self) -> None:
+        for copy in self.copies:
+            copy.crash(power_loss=False)
+            self._network.copies.pop(copy.speaks_as, None)
+        self.copies.clear()
 
     def _do_put_back(self, rng: Random, fault: Fault) -> None:
         """A node loses its disk and is promoted with another; then its old disk is put back."""

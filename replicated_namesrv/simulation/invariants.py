@@ -130,7 +130,7 @@ class Invariants:
         if raft.commit_index != watched.commit_index:
             self._check_commit(machine.name, raft, watched)
         if raft.role != watched.role:
-            self._check_role(machine.name, raft, watched)
+            self._check_role(machine.name, getattr(machine, "speaks_as", machine.name), raft, watched)
         if raft.role == "leader" and raft.term < self._newest[0]:
             self._check_deposed(machine, raft.term)
         memory = getattr(raft, "memory", None)
@@ -204,13 +204,13 @@ class Invariants:
                 + (" with another payload" if known.term == term else ""),
             )
 
-    def _check_role(self, name: str, raft: "RaftView", watched: _Watched) -> None:
+    def _check_role(self, name: str, speaks_as: str, raft: "RaftView", watched: _Watched) -> None:
         if raft.role == "leader":
             self.elections += 1
             self._world.note(f"{name} leads term {raft.term} (log to {raft.last_index}, committed to {raft.commit_index})")
             if raft.term > self._newest[0]:
                 self._newest = raft.term, self._world.now_ns
-            self.led(name, raft.term)
+            self.led(name, raft.term, speaks_as)
             self._check_complete(name, raft)
         elif watched.role == "leader":
             self._world.note(f"{name} leads no longer (term {raft.term})")
@@ -224,9 +224,9 @@ class Invariants:
         """``name`` votes for ``candidate`` in ``term``."""
         self._votes.setdefault((term, candidate), set()).add(name)
 
-    def led(self, name: str, term: int) -> None:
-        """``name`` leads ``term``, be it for less than a turn."""
-        votes = self._votes.get((term, name), set())
+    def led(self, name: str, term: int, candidate: str | None = None) -> None:
+        """``name`` leads ``term``, be it for less than a turn. ``candidate``: the name that votes were given to, if another."""
+        votes = self._votes.get((term, candidate or name), set())
         if len(votes) < self.quorum:
             self.violated("votes", f"{name} leads term {term} with the votes of {sorted(votes)}, {self.quorum} are needed")
         other = self._leaders.setdefault(term, name)
@@ -280,11 +280,11 @@ class _MachineObserver(Observer):
 
     def role_changed(self, role: str, term: int) -> None:
         if role == "leader" and self._alive():
-            self._invariants.led(self._machine.name, term)
+            self._invariants.led(self._machine.name, term, self._machine.speaks_as)
 
     def voted(self, candidate: str, term: int) -> None:
         if self._alive():
-            self._invariants.voted(self._machine.name, candidate, term)
+            self._invariants.voted(self._machine.speaks_as, candidate, term)
 
     def truncated(self, index: int, commit_index: int) -> None:
         if self._alive():

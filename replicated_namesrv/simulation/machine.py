@@ -106,7 +106,7 @@ class Life:
     def send(self, peer: str, message: Message) -> None:
         """Hand to the network."""
         if not self.over:
-            self._machine.network.send(self._machine.name, peer, message)
+            self._machine.network.send(self._machine.speaks_as, peer, message)
 
     def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
         """Sync later; requests of one process may complete in any order."""
@@ -138,6 +138,8 @@ class Machine(Endpoint):
         self, world: World, name: str, invariants: "Invariants", start_process: "Callable[[Machine], tuple[Process, RaftView]]"
     ) -> None:
         self.world, self.name, self.invariants, self._start_process = world, name, invariants, start_process
+        self.speaks_as = name
+        """Name in the group and on the network: another one for a process on a copy of a machine's directory."""
         self._rng = world.random(f"machine/{name}")
         self.disk = SimulatedDisk(world.random(f"disk/{name}"))
         self.process: Process | None = None
@@ -205,8 +207,21 @@ class Machine(Endpoint):
                 self.invariants.violated("start", f"{self.name} cannot start: {error!r}")
             return
         self.invariants.started(self)
-        self.network.dial_all(self.name)
+        if not self.is_copy:
+            self.network.dial_all(self.name)
         self._turn_soon()
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it runs on a copy of another machine's directory, and speaks under that machine's name."""
+        return self.speaks_as != self.name
+
+    def copied(self) -> "Machine":
+        """A machine with a copy of this one's directory; to be started, and to be crashed in the end."""
+        copy = Machine(self.world, f"{self.name}-copy-{self.world.now_ns}", self.invariants, self._start_process)
+        copy.network, copy.speaks_as, copy.disk.mean_ms, copy.restored = self.network, self.name, self.disk.mean_ms, True
+        copy.disk.restore(self.disk.image())
+        return copy
 
     def crash(self, power_loss: bool) -> None:
         """Kill the process; with a power loss the disk forgets too."""
@@ -220,7 +235,8 @@ class Machine(Endpoint):
         assert self.life is not None
         self.life.over = True
         self.process = self.raft = None
-        self.network.drop_all(self.name)
+        if not self.is_copy:
+            self.network.drop_all(self.name)
         self.invariants.ended(self)
 
     def finds_no_memory(self) -> bool:
@@ -324,6 +340,6 @@ class Machine(Endpoint):
         )
         if not excused:
             self.invariants.violated("fail-stop", f"{self.name} stopped by itself: {self.raft.failed}")
-        elif isinstance(failed, RolledBackError):
+        elif isinstance(failed, RolledBackError) and not self.is_copy:
             self.world.after(100 * MS, self.start)
         self._end()

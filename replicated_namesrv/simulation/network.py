@@ -59,6 +59,8 @@ class Network:
         self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
         names = list(self._endpoints)
         self.links: list[Link] = [(source, target) for source in names for target in names if source != target]
+        self.copies: dict[str, Endpoint] = {}
+        """By name: a second process that speaks as this endpoint, shares its connections and gets all its messages."""
         self._connections: dict[Link, _Connection] = {}
         self._dialling: set[Link] = set()
         self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
@@ -120,6 +122,8 @@ class Network:
         connection.closed = True
         connection.late = self._rng.random() < 0.5
         source = self._endpoints[link[0]]
+        if link[0] in self.copies:
+            self.copies[link[0]].disconnected(link[1])
         if source.is_up():
             source.disconnected(link[1])
             self.dial(link, int((0.02 + 0.1 * self._rng.random()) * SECOND))
@@ -131,6 +135,13 @@ class Network:
         for link in self.links:
             if link[0] == name:
                 self.dial(link, int((0.5 + 2.5 * self._rng.random()) * MS))
+
+    def add_copy(self, name: str, copy: Endpoint) -> None:
+        """From now on ``copy`` speaks and hears under ``name``, too."""
+        self.copies[name] = copy
+        for link in list(self._connections):
+            if link[0] == name:
+                copy.connected(link[1])
 
     def dial(self, link: Link, delay_ns: int) -> None:
         """Try to connect after ``delay_ns``, and again until it succeeds."""
@@ -148,6 +159,8 @@ class Network:
             return
         self._connections[link] = _Connection()
         source.connected(link[1])
+        if link[0] in self.copies:
+            self.copies[link[0]].connected(link[1])
 
     def drop_all(self, name: str) -> None:
         """The process on ``name`` is gone, and with it its connections, both ways."""
@@ -210,6 +223,8 @@ class Network:
 
     def _deliver(self, link: Link, message: object) -> None:
         target = self._endpoints[link[1]]
+        if link[1] in self.copies:
+            self.copies[link[1]].receive(link[0], message)
         if not target.is_up():
             return
         if self._world.trace.readable:

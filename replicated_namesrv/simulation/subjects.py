@@ -60,7 +60,7 @@ def build_raft(simulation: Simulation) -> Application:
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
         assert machine.life is not None
         observer: Observer = machine.observer
-        node = RaftNode(machine.name, simulation.names, "simulated", machine.life, machine.disk, state, config, observer)
+        node = RaftNode(machine.speaks_as, simulation.names, "simulated", machine.life, machine.disk, state, config, observer)
         return node, node, node
 
     def transfer(machine: Machine, peer: str | None) -> None:
@@ -75,6 +75,7 @@ def build_raft(simulation: Simulation) -> Application:
 
         machine.enqueue(ask)
 
+    simulation.may_be_far = _may_be_far(simulation, config)
     simulation.nemesis.transfer = transfer
     simulation.invariants.quorum = len(simulation.names) // 2 + 1 if len(simulation.names) > 1 else 0
     simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
@@ -107,6 +108,7 @@ def build_routes(simulation: Simulation) -> Application:
     catch_up_ns = _CATCH_UP_ELECTION_TIMES * config.election_max_ms * MS
     application = Brokers(simulation.world, simulation.invariants, cluster, catch_up_ns, brokers, readers=2)
     application.machines = simulation.machines
+    simulation.nemesis.single_directories = True
 
     def transfer(machine: Machine, peer: str | None) -> None:
         def ask(process: Process) -> None:
@@ -116,10 +118,16 @@ def build_routes(simulation: Simulation) -> Application:
 
         machine.enqueue(ask)
 
+    simulation.may_be_far = _may_be_far(simulation, config)
     simulation.nemesis.transfer = transfer
     simulation.invariants.quorum = len(simulation.names) // 2 + 1 if len(simulation.names) > 1 else 0
     simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
     return application
+
+
+def _may_be_far(simulation: Simulation, config: RaftConfig) -> bool:
+    wide = config.inflight_messages_max >= 64 and config.snapshot_slice_bytes >= 512 and config.inflight_bytes_max > 4_096
+    return wide and len(simulation.names) > 1
 
 
 def declared_drift(world: World) -> float:
