@@ -81,18 +81,19 @@ def in_parts(line: bytes) -> Iterator[bytes]:
 
 
 def _slices(
-    values: Iterable[T], characters: Callable[[T], int] | None = None, characters_max: int = SLICE_CHARACTERS
+    values: Iterable[T], characters: Callable[[T], int] | None = None, characters_max: int | None = None
 ) -> Iterator[list[T]]:
-    """Cut ``values``, of which each holds about so many characters of text; None: only few."""
-    iterator = iter(values)
+    """Cut ``values``, of which each holds about so many characters of text; None: only few. ``characters_max`` None:
+    SLICE_CHARACTERS."""
+    iterator, most = iter(values), SLICE_CHARACTERS if characters_max is None else characters_max
     while part := list(islice(iterator, SLICE)):
         lengths = [] if characters is None else list(map(characters, part))
-        if sum(lengths) <= characters_max:
+        if sum(lengths) <= most:
             yield part
             continue
         start = size = 0
         for position, length in enumerate(lengths):
-            if size + length > characters_max and position > start:
+            if size + length > most and position > start:
                 yield part[start:position]
                 start, size = position, 0
             size += length
