@@ -23,7 +23,7 @@ from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
 from replicated_namesrv.config_writer import ConfigWriter
-from replicated_namesrv.errors import SettingError, StaleReadError
+from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.bounds import with_own_mappings
 from replicated_namesrv.routes.commands import (
@@ -187,11 +187,21 @@ class IndependentNode:
         """Applied at once and attached to ``connection``."""
         registration = with_own_mappings(registration)
         refused = self.state.refusal(registration)
-        if refused is not None:
-            return refused
-        result = within(self.quotas, registration, lambda: self._apply(registration))
-        self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
-        return result
+        try:
+            if refused is None:
+                result = within(self.quotas, registration, lambda: self._apply(registration))
+                self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
+                return result
+        except LimitError:
+            self._refused(registration, connection)
+            raise
+        self._refused(registration, connection)
+        return refused
+
+    def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
+        """What it announces is not taken for lack of room, but the broker lives, and stays registered as it was."""
+        if self.state.is_registered(registration):
+            self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
 
     def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | None:
         """See NameService."""

@@ -340,24 +340,25 @@ class Restoring:
 
     def __init__(self, machine: RouteStateMachine) -> None:
         self._machine = machine
-        self._own = b""
+        self._own: list[bytes] = []
+        """Parts of our own line, joined once: it may have many."""
         self._reader: SnapshotReader | None = None
 
     def feed(self, chunk: bytes) -> None:
         """See ``raft.interfaces.Restoration``."""
         if self._reader is None:
-            self._own += chunk
-            own, newline, rest = self._own.partition(b"\n")
+            own, newline, chunk = chunk.partition(b"\n")
+            self._own.append(own)
             if not newline:
                 return
-            self._own, self._reader, chunk = own, SnapshotReader(trusted=True), rest
+            self._reader = SnapshotReader(trusted=True)
         if chunk:
             self._reader.feed(chunk)
 
     def finish(self) -> None:
         """See ``raft.interfaces.Restoration``."""
         assert self._reader is not None, "a snapshot has at least our own line"
-        self._machine.become(self._own, self._reader)
+        self._machine.become(b"".join(self._own), self._reader)
 
 
 _HANDLERS: dict[int, tuple[Callable[..., Applied], int]] = {

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from replicated_namesrv.config_writer import ConfigWriter, describe_written
 from replicated_namesrv.errors import (
+    LimitError,
     NamesrvError,
     OutcomeUnknownError,
     PartlyDoneError,
@@ -437,9 +438,19 @@ class ReplicatedNode(Observer):
         """See NameService: a renewal if it changes nothing, else through the log."""
         registration = with_own_mappings(registration)
         refused = self.state.refusal(registration)
-        if refused is not None:
-            return refused
-        return within(self.quotas, registration, lambda: self.registrations.register(registration, connection))
+        try:
+            if refused is None:
+                return within(self.quotas, registration, lambda: self.registrations.register(registration, connection))
+        except LimitError:
+            self._refused(registration, connection)
+            raise
+        self._refused(registration, connection)
+        return refused
+
+    def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
+        """What it announces is not taken for lack of room, but the broker lives, and stays registered as it was."""
+        if self.state.is_registered(registration):
+            self.heartbeat(registration.cluster_name, registration.broker_addr, connection)
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection

@@ -18,6 +18,16 @@ QUEUE_SETTINGS_MAX = 10_000
 permission costs a step of Python for each. Real brokers have a few dozen."""
 MEMBERS_MAX = 1_000
 """Brokers of one name, which every route through it shows. Real groups have up to ten."""
+CLUSTERS_MAX = 1_000
+"""Names of clusters. The last broker of a name that goes takes the name out of each cluster that lists it. Real ones: a few."""
+BROKER_NAMES_MAX = 20_000
+"""Those that nobody is registered under included: a refused registration makes its name known, as in Java."""
+BROKERS_MAX = 20_000
+"""Registered brokers, as many as connections by default. A snapshot begins with a line that has an item for each."""
+MAPPINGS_MAX = 10_000
+"""Static topic mappings in one registration. Each costs all nodes some 10 us when the command is applied, 0.1 s in all."""
+MAPPED_QUEUES_MAX = 100_000
+"""Queues in them, at about 1 us each."""
 SYSTEM_ERROR = 1
 
 
@@ -42,6 +52,20 @@ def refusal(tables: Tables, command: Command) -> Result | None:
 
 
 def _refused_registration(tables: Tables, command: RegisterBroker) -> Result | None:
+    for what, table, key, most in (
+        ("clusters", tables.cluster_names, command.cluster_name, CLUSTERS_MAX),
+        ("broker names", tables.groups, command.broker_name, BROKER_NAMES_MAX),
+        ("brokers", tables.live, (command.cluster_name, command.broker_addr), BROKERS_MAX),
+    ):
+        if len(table) >= most and key not in table:
+            return _refused(f"{len(table)} {what} are registered, {most} are allowed; unregister those that are gone")
+    infos = command.topic_queue_mapping_infos
+    queues = sum(len(info.curr_id_map) for info in infos.values()) if infos else 0
+    if len(infos) > MAPPINGS_MAX or queues > MAPPED_QUEUES_MAX:
+        return _refused(
+            f"the registration has {len(infos)} static topic mappings with {queues} queues, {MAPPINGS_MAX} with "
+            f"{MAPPED_QUEUES_MAX} are allowed; spread the topics over more broker names"
+        )
     group = tables.groups.get(command.broker_name)
     if group is not None and command.broker_id not in group.members and len(group.members) >= MEMBERS_MAX:
         return _refused(

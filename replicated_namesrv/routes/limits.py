@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from replicated_namesrv.errors import LimitError
+from replicated_namesrv.model import MASTER_ID
 from replicated_namesrv.routes import sizes
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
@@ -157,12 +158,13 @@ def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, 
     if group is not None:
         more = max(0, more - sizes.group_bytes(group.broker_name, group.cluster, group.zone_name))
     more += max(0, _member_growth(tables, command, group))
-    topics, known = command.topics or {}, {} if group is None else group.topics
+    takes = _takes_topics(command, group)
+    topics, known = (command.topics or {}) if takes else {}, {} if group is None else group.topics
     if not topics.keys() <= known.keys():
         new = sizes.names_bytes([topic for topic in topics if topic not in known])
         drops = tables.settings.delete_topic_with_broker_registration and not command.topic_queue_mapping_infos
         more += max(0, new - sizes.names_bytes([topic for topic in known if topic not in topics])) if drops else new
-    for topic, info in command.topic_queue_mapping_infos.items():
+    for topic, info in command.topic_queue_mapping_infos.items() if takes else ():
         more += max(
             0, sizes.mapping_bytes(topic, info) - sizes.mapping_bytes(topic, tables.mappings.get(info.bname, {}).get(topic))
         )
@@ -171,6 +173,14 @@ def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, 
     if names is None or command.broker_name not in names:
         listed += sizes.names_bytes((command.broker_name,))
     return more, listed
+
+
+def _takes_topics(command: RegisterBroker, group: BrokerGroup | None) -> bool:
+    """Whether topics are taken of this broker: of a master, and of a slave with the least id that may act as one."""
+    if command.broker_id == MASTER_ID:
+        return True
+    others = [] if group is None else [i for i, member in group.members.items() if member.broker_addr != command.broker_addr]
+    return command.enable_acting_master is not None and command.broker_id <= min(others, default=command.broker_id)
 
 
 def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup | None) -> int:

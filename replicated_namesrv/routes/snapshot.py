@@ -33,6 +33,8 @@ SNAPSHOT_FORMAT = 1
 SLICE = 5_000
 SLICE_CHARACTERS = 64 << 10
 """Escaped, a character takes 12 bytes at most."""
+CLUSTER_CHARACTERS = 512 << 10
+"""Of the names of one cluster in a line: more than any real cluster has, so that earlier versions can read its snapshots."""
 PART_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 30
 """Of a line that is read. Earlier versions wrote lines of any length, so all that a machine can well hold is taken."""
@@ -78,17 +80,20 @@ def in_parts(line: bytes) -> Iterator[bytes]:
     return (line[start : start + PART_BYTES_MAX] for start in range(0, len(line), PART_BYTES_MAX))
 
 
-def _slices(values: Iterable[T], characters: Callable[[T], int] | None = None) -> Iterator[list[T]]:
-    """Cut ``values``, of which each holds about so many characters of text; None: only few."""
-    iterator = iter(values)
+def _slices(
+    values: Iterable[T], characters: Callable[[T], int] | None = None, characters_max: int | None = None
+) -> Iterator[list[T]]:
+    """Cut ``values``, of which each holds about so many characters of text; None: only few. ``characters_max`` None:
+    SLICE_CHARACTERS."""
+    iterator, most = iter(values), SLICE_CHARACTERS if characters_max is None else characters_max
     while part := list(islice(iterator, SLICE)):
         lengths = [] if characters is None else list(map(characters, part))
-        if sum(lengths) <= SLICE_CHARACTERS:
+        if sum(lengths) <= most:
             yield part
             continue
         start = size = 0
         for position, length in enumerate(lengths):
-            if size + length > SLICE_CHARACTERS and position > start:
+            if size + length > most and position > start:
                 yield part[start:position]
                 start, size = position, 0
             size += length
@@ -115,11 +120,26 @@ def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iter
 
 
 def _cluster_lines(clusters: Mapping[str, list[str]]) -> Iterator[list[Any]]:
-    """A cluster is in one line with all its names: a second line of it would take the place of the first in earlier versions."""
-    if not clusters:
-        yield ["clusters", []]
-    for part in _slices(clusters.items(), lambda item: len(item[0]) + sum(map(len, item[1])) + 4 * len(item[1])):
-        yield ["clusters", [list(item) for item in part]]
+    """The names of a cluster that do not fit into its line follow in lines of kind ``listed``. Earlier versions wrote one line,
+    refuse that kind, and would take a second line of kind ``clusters`` for the whole."""
+    line: list[Any] = []
+    size = 0
+    for cluster, names in clusters.items():
+        parts = _slices(names, len, CLUSTER_CHARACTERS)
+        first = next(parts)
+        more = len(cluster) + sum(map(len, first)) + 4 * len(first)
+        if line and (len(line) == SLICE or size + more > SLICE_CHARACTERS):
+            yield ["clusters", line]
+            line, size = [], 0
+        line.append([cluster, first])
+        size += more
+        for part in parts:
+            if line:
+                yield ["clusters", line]
+                line, size = [], 0
+            yield ["listed", cluster, part]
+    if line or not clusters:
+        yield ["clusters", line]
 
 
 def _live_lines(registrations: list[Registration]) -> Iterator[list[Any]]:
@@ -249,6 +269,9 @@ class SnapshotReader:
             for name in names:
                 self._tables.load_cluster(cluster, name)
 
+    def _listed(self, cluster: str, names: list[str]) -> None:
+        self._clusters([(cluster, names)])
+
     def _live(self, registrations: list[list[Any]]) -> None:
         for fields in registrations:
             registration = Registration(*fields)
@@ -275,6 +298,7 @@ _READERS = {
     "group": "_group_head",
     "queues": "_queues",
     "clusters": "_clusters",
+    "listed": "_listed",
     "live": "_live",
     "mappings": "_mappings",
     "namespace": "_namespace",

@@ -86,7 +86,8 @@ class SnapshotChecks:
         """Ids and addresses of each group's members."""
         self._served: set[int] = set()
         """Numbers of the topics of the group in progress."""
-        self._clusters: set[str] = set()
+        self._clusters: dict[str, set[str]] = {}
+        """Names of each."""
         self._live: set[tuple[str, str]] = set()
         self._mappings: set[tuple[str, str]] = set()
         self._kv: dict[str, set[str]] = {}
@@ -142,10 +143,17 @@ class SnapshotChecks:
     def _cluster(self, clusters: object) -> None:
         for entry in _list("clusters", clusters):
             cluster, names = _list("a cluster", entry, 2)
-            _add(self._clusters, [_name("clusterName", cluster)], "clusterName")
-            if not _texts("broker names of a cluster", names):
-                raise _refuse("broker names of a cluster", names, "a list that is not empty")
-            _add(set(), names, "a broker name of a cluster")
+            if _name("clusterName", cluster) in self._clusters:
+                raise _refuse("clusterName", cluster, "one that has not been before")
+            self._clusters[cluster] = set()
+            self._listed(cluster, names)
+
+    def _listed(self, cluster: object, names: object) -> None:
+        if _text("clusterName", cluster) not in self._clusters:
+            raise _refuse("clusterName", cluster, "one that has been in a line of kind clusters")
+        if not _texts("broker names of a cluster", names):
+            raise _refuse("broker names of a cluster", names, "a list that is not empty")
+        _add(self._clusters[str(cluster)], _texts("broker names of a cluster", names), "a broker name of a cluster")
 
     def _registration(self, registrations: object) -> None:
         for entry in _list("registrations", registrations):
@@ -209,6 +217,7 @@ _CHECKS: dict[str, tuple[Callable[..., None], int]] = {
     "group": (SnapshotChecks._group, 5),
     "queues": (SnapshotChecks._queues, 3),
     "clusters": (SnapshotChecks._cluster, 1),
+    "listed": (SnapshotChecks._listed, 2),
     "live": (SnapshotChecks._registration, 1),
     "mappings": (SnapshotChecks._mapping, 2),
     "namespace": (SnapshotChecks._namespace, 1),

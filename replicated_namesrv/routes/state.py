@@ -263,6 +263,11 @@ class RouteInfoManager:
         """The live entry of one broker."""
         return self._tables.live.get((cluster_name, broker_addr))
 
+    def is_registered(self, command: RegisterBroker) -> bool:
+        """Whether the broker is registered under this name and id, whatever else it announces."""
+        held = self._tables.live.get((command.cluster_name, command.broker_addr))
+        return held is not None and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
+
     def unchanged_result(self, command: RegisterBroker) -> Result | None:
         """What applying ``command`` now would answer if it would change nothing and have no effects; else None. An answer without
         an epoch is a refusal."""

@@ -5,9 +5,9 @@ import pytest
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes import bounds
 from replicated_namesrv.routes.bounds import with_own_mappings
-from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
+from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, RegisterBroker
 from replicated_namesrv.routes.state import RouteInfoManager
-from tests.support.routes import mapping, register
+from tests.support.routes import mapping, register, unregister
 
 
 def test_no_more_namespaces_than_allowed_emptied_ones_included(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,3 +56,45 @@ def test_mappings_of_other_names_are_left_out() -> None:
     assert with_own_mappings(command).topic_queue_mapping_infos == {"T": mapping("T", "b")}
     plain = register("b", 0, "b:1", mappings={"T": mapping("T", "b")})
     assert with_own_mappings(plain) is plain
+
+
+@pytest.mark.parametrize(
+    ("limit", "other", "told"),
+    [
+        ("CLUSTERS_MAX", register("b", 0, "b:2", cluster="D"), "2 clusters are registered, 2 are allowed"),
+        ("BROKER_NAMES_MAX", register("c", 0, "c:1"), "2 broker names are registered, 2 are allowed"),
+        ("BROKERS_MAX", register("b", 1, "b:2"), "2 brokers are registered, 2 are allowed"),
+    ],
+)
+def test_no_more_names_and_brokers_than_allowed(
+    monkeypatch: pytest.MonkeyPatch, limit: str, other: RegisterBroker, told: str
+) -> None:
+    """Those of registrations that were refused, and that nobody is registered under, included."""
+    monkeypatch.setattr(bounds, limit, 2)
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "b:1"), 1)
+    assert state.refusal(other) is None
+    second = register("a", 0, "a:1", cluster="A", topics=["T", "U"] if limit == "BROKERS_MAX" else ["T"])
+    state.apply(second, 1)
+    refused = state.refusal(other)
+    assert refused is not None
+    assert (refused.code, (refused.remark or "")[: len(told)]) == (1, told)
+    assert state.refusal(register("b", 0, "b:1", version=2)) is None
+    assert state.refusal(second) is None
+    state.apply(unregister("a", 0, "a:1", cluster="A"), 2)
+    assert state.refusal(other) is None
+
+
+def test_no_more_mappings_in_one_registration_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RouteInfoManager()
+    two = register("b", 0, "b:1", mappings={topic: mapping(topic, "b") for topic in "TU"})
+    assert state.refusal(two) is None
+    monkeypatch.setattr(bounds, "MAPPED_QUEUES_MAX", 3)
+    refused = state.refusal(two)
+    assert refused is not None
+    assert "has 2 static topic mappings with 4 queues, 10000 with 3 are allowed" in (refused.remark or "")
+    monkeypatch.undo()
+    monkeypatch.setattr(bounds, "MAPPINGS_MAX", 1)
+    refused = state.refusal(two)
+    assert refused is not None
+    assert "has 2 static topic mappings with 4 queues, 1 with 100000 are allowed" in (refused.remark or "")

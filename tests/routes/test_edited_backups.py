@@ -215,6 +215,8 @@ MEMBER = b'["live",[["C","m:1","b",0,1,[0,0,1],1,"",[],1]]]\n'
         (GROUP + MEMBER.replace(b'"C","m:1"', b'"","m:1"'), "line 5: clusterName is ''"),
         (GROUP + MEMBER.replace(b"m:1", b"m" * 10_001), "line 5: clusterName, brokerAddr and brokerName have more than 10000"),
         (b'["clusters",[["C",[]]]]\n', "line 2: broker names of a cluster is []"),
+        (b'["listed","C",["b"]]\n', "line 2: clusterName is 'C': one that has been in a line of kind clusters"),
+        (b'["clusters",[["C",["b"]]]]\n["listed","C",["b"]]\n', "line 3: a broker name of a cluster is 'b'"),
         (b'["mappings","b",[["T",["c",[],false,1,"","T",1]]]]\n', "line 2: bname is 'c'"),
         (b'["mappings","b",[["T",["b",[[0,"0"]],false,1,"","T",1]]]]\n', "line 2: an item of currIdMap is '0'"),
         (b'["namespace",{}]\n', "line 2: namespace is {}"),

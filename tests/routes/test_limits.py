@@ -297,3 +297,18 @@ def test_values_of_settings_have_a_limit() -> None:
     with pytest.raises(LimitError, match="setting 'nameServerAddresses' has 65537 characters"):
         admission.check_settings({"nameServerAddresses": "x" * (SETTING_CHARACTERS_MAX + 1)})
     assert admission.refused == {"setting": 1}
+
+
+def test_topics_of_a_slave_count_where_they_are_taken() -> None:
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "b:1"), 1)
+    slave = register("b", 1, "b:2", topics=["T", "U", "of the slave alone"])
+    state.apply(slave, 2)
+    assert not state.apply(slave, 3).result.changed
+    full = quotas(state, maxStateBytes=state.sizes.total, maxBrokerBytes=0)
+    full.grant(slave).release()
+    acting = register("b", 1, "b:2", topics=["T", "U", "of the slave alone"], acting_master=True)
+    full.grant(acting).release()
+    state.apply(unregister("b", 0, "b:1"), 4)
+    with pytest.raises(LimitError, match="maxBrokerBytes"):
+        full.grant(acting)

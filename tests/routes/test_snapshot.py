@@ -16,7 +16,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.encoding import RouteFormatError, dump
-from replicated_namesrv.routes.snapshot import PART_BYTES_MAX, SLICE, SnapshotReader
+from replicated_namesrv.routes.snapshot import CLUSTER_CHARACTERS, PART_BYTES_MAX, SLICE, SLICE_CHARACTERS, SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.routes import mapping, queues, register, unregister
 
@@ -158,6 +158,22 @@ def test_lines_are_bounded_in_bytes_and_no_part_is_longer_than_a_block() -> None
     assert len(long) == 1, [line[:80] for line in long]
     assert b"longer than a part" in long[0]
     assert b"".join(restored(parts).snapshot()) == b"".join(parts)
+
+
+def test_names_of_a_cluster_are_bounded_in_a_line_and_keep_their_order() -> None:
+    """Whoever registers what is refused leaves its name in the list of a cluster."""
+    state = RouteInfoManager()
+    for number in range(1_500):
+        text = "\x01" * 1_000 if number < 1_200 else ""
+        state.apply(register(f"{text}{number}", 0, "x:1", topics=["T"], cluster="C" if number % 2 else f"C{number}"), 1)
+    parts = list(state.snapshot())
+    lines = b"".join(parts).splitlines()
+    assert max(map(len, lines)) < 6 * (CLUSTER_CHARACTERS + SLICE_CHARACTERS)
+    assert sum(line.startswith(b'["listed","C",') for line in lines) == 1
+    twin = restored(parts)
+    assert twin.digest() == state.digest()
+    assert twin.sizes == state.sizes
+    assert b"".join(twin.snapshot()) == b"".join(parts)
 
 
 def as_earlier_versions_wrote(state: RouteInfoManager) -> list[bytes]:

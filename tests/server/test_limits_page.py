@@ -6,7 +6,7 @@ import pytest
 
 from replicated_namesrv.node import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
-from replicated_namesrv.routes import limits, sizes, snapshot
+from replicated_namesrv.routes import bounds, limits, sizes, snapshot
 from replicated_namesrv.server import connection, registration_queue
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.wire import bodies, fastjson, fastjson_values, frame, header, properties, proxy_protocol, registration
@@ -37,6 +37,9 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration.MAX_MEMBERS:,}"),
+        ("clusters |", f"{bounds.CLUSTERS_MAX:,}"),
+        ("broker names;", f"{bounds.BROKER_NAMES_MAX:,}; {bounds.BROKERS_MAX:,}"),
+        ("static topic mappings that are taken", f"{bounds.MAPPINGS_MAX:,} with {bounds.MAPPED_QUEUES_MAX:,} queues"),
         ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{limits.NAME_BYTES_MAX:,} each"),
         ("value in the KV config", f"{limits.VALUE_BYTES_MAX >> 20} MiB"),

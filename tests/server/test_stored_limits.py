@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from replicated_namesrv.routes.limits import SETTING_CHARACTERS_MAX, VALUE_BYTES
 from tests.support.nodes import http
 from tests.support.operated import operated
 from tests.support.remoting_server import broker_fields, topic_table
+from tests.support.waiting import until
 
 LONG = "x" * 1_025
 SMALL = {"maxStateBytes": "400000", "maxKvBytes": "200000", "maxKvNamespaceBytes": "100000", "maxBrokerBytes": "66000"}
@@ -115,6 +117,32 @@ async def test_bytes_are_refused_when_there_is_no_room_and_taken_again_when_ther
         assert node.service.state.sizes.total <= 400_000
         assert (await register("b0", *too_many[:300])).code == 0, "who is registered stays so"
         assert node.service.quotas._pending == {}
+        await client.close()
+
+
+@MODES
+async def test_a_broker_whose_registration_finds_no_room_is_alive_and_stays_as_it_was(tmp_path: Path, mode: str) -> None:
+    async with operated(tmp_path, 1, mode, **SMALL) as nodes:
+        node, client = nodes.nodes[0], RemotingClient()
+        service = node.service
+
+        async def register(body: bytes) -> int:
+            return (await client.request(node.listen_address, command(103, body, **broker_fields(bodyCrc32="0")))).code
+
+        assert await register(topic_table("T", "U")) == 0
+        (held,) = service.state.registrations()
+
+        def age_ms() -> float:
+            age = service.heartbeat_age_ms(held.cluster_name, held.broker_addr)
+            assert age is not None
+            return age
+
+        await until(lambda: age_ms() > 20, "some time to pass")
+        sent_s = time.monotonic()
+        too_many = [f"topic-{number}-{'x' * 100}" for number in range(400)]
+        assert await register(topic_table("T", "U", *too_many, counter=2)) == 1
+        assert age_ms() <= (time.monotonic() - sent_s) * 1000 + 1
+        assert service.state.registrations() == [held]
         await client.close()
 
 
