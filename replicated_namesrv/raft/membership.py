@@ -40,6 +40,9 @@ IDENTITY = "identity"
 VERSION = 1
 INTRODUCTION_HEARTBEATS = 4
 """Heartbeats between two introductions to a peer. What a peer remembers of a disk is at most this old."""
+ANSWERS_MAX = 8
+"""Introductions answered at once between two of those. Two processes that accept each other need three at most; where two speak
+under one name each is news after the other, and without a bound every answer would lead to more."""
 _STANDINGS = frozenset(Standing)
 VACANT = 0
 """Stands for an incarnation where a place in the configuration is vacant."""
@@ -212,6 +215,8 @@ class Membership:
         """Peers that belong to another cluster of the same name."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
+        self._answers: dict[str, tuple[float, int]] = {}
+        """Peer -> (since when, how many) introductions were answered at once."""
         self._contest_seconds = node.config.election_max_ms / 1000
         self._introduction_seconds = INTRODUCTION_HEARTBEATS * node.heartbeat_seconds
 
@@ -410,11 +415,20 @@ class Membership:
             del self.known[peer]
             node.replication.forget(peer)
         changed = self._judged[peer] != before
-        if changed:
+        if before is None or (before[0], before[2]) != (said.source, standing):
             self._report(peer, said, standing)
         if changed or said.standing == Standing.PENDING:
-            self._introduce(peer)  # it waits for our answer
+            self._answer(peer, now)
         self._on_own_standing(peer, said)
+
+    def _answer(self, peer: str, now: float) -> None:
+        """``peer`` waits for an introduction: send it at once, or with the next that is due if there were too many."""
+        since, count = self._answers.get(peer, (now, 0))
+        if now - since >= self._introduction_seconds:
+            since, count = now, 0
+        self._answers[peer] = since, count + 1
+        if count < ANSWERS_MAX:
+            self._introduce(peer)
 
     def _speaks_otherwise(self, peer: str, incarnation: int, now: float) -> bool:
         """Whether another incarnation of ``peer``, the one that we know, goes on speaking: two directories are in use."""
