@@ -82,7 +82,7 @@ class RaftConfig:
 
     election_min_ms: int = 300
     """Least silence of the leader before a node campaigns; also the time for CheckQuorum, stickiness and leases. At least five
-    heartbeats, and longer than any stall of the event loop."""
+    heartbeats, longer than any stall of the event loop, and longer than the round trip to the farthest node."""
     election_max_ms: int = 600
     """The election time is drawn between minimum and this; a wider range makes split votes rarer and fail-over slower."""
     heartbeat_ms: int = 50

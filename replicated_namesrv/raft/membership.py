@@ -40,6 +40,9 @@ IDENTITY = "identity"
 VERSION = 1
 INTRODUCTION_HEARTBEATS = 4
 """Heartbeats between two introductions to a peer. What a peer remembers of a disk is at most this old."""
+ANSWERS_MAX = 8
+"""Introductions answered at once between two of those. Two processes that accept each other need three at most; where two speak
+under one name each is news after the other, and without a bound every answer would lead to more."""
 _STANDINGS = frozenset(Standing)
 VACANT = 0
 """Stands for an incarnation where a place in the configuration is vacant."""
@@ -208,10 +211,14 @@ class Membership:
         """Peer -> (process, sequence) of its newest introduction: what we echo."""
         self._records = {peer: Records() for peer in node.peers}
         self._sequence = 0
+        self._newcomers: dict[str, tuple[int, float]] = {}
+        """Peer -> (incarnation other than the known one, when it was first heard)."""
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
+        self._answers: dict[str, tuple[float, int]] = {}
+        """Peer -> (since when, how many) introductions were answered at once."""
         self._contest_seconds = node.config.election_max_ms / 1000
         self._introduction_seconds = INTRODUCTION_HEARTBEATS * node.heartbeat_seconds
 
@@ -398,8 +405,8 @@ class Membership:
             return
         self._heard[peer] = said.process, said.sequence
         other = self.known.get(peer)
-        if standing is Standing.ACCEPTED and self._speaks_otherwise(peer, said.source, now):
-            standing = Standing.CONTESTED
+        if standing is Standing.ACCEPTED:
+            standing = self._beside_the_known(peer, said.source, now)
         before = self._judged.get(peer)
         self._judged[peer] = said.source, said.process, standing
         if standing is Standing.ACCEPTED:
@@ -410,18 +417,37 @@ class Membership:
             del self.known[peer]
             node.replication.forget(peer)
         changed = self._judged[peer] != before
-        if changed:
+        if before is None or (before[0], before[2]) != (said.source, standing):
             self._report(peer, said, standing)
         if changed or said.standing == Standing.PENDING:
-            self._introduce(peer)  # it waits for our answer
+            self._answer(peer, now)
         self._on_own_standing(peer, said)
 
-    def _speaks_otherwise(self, peer: str, incarnation: int, now: float) -> bool:
-        """Whether another incarnation of ``peer``, the one that we know, goes on speaking: two directories are in use."""
+    def _answer(self, peer: str, now: float) -> None:
+        """``peer`` waits for an introduction: send it at once, or with the next that is due if there were too many."""
+        since, count = self._answers.get(peer, (now, 0))
+        if now - since >= self._introduction_seconds:
+            since, count = now, 0
+        self._answers[peer] = since, count + 1
+        if count < ANSWERS_MAX:
+            self._introduce(peer)
+
+    def _beside_the_known(self, peer: str, incarnation: int, now: float) -> Standing:
+        """The standing of a process that is sound by itself, if we know another incarnation of ``peer``.
+
+        A disk that was replaced, or a node that rejoined, speaks as the new one alone: it waits until the old one has been silent
+        for the contest time. If the old one speaks on, two directories are in use.
+        """
         known = self.known.get(peer, incarnation)
         if known == incarnation or not self._node.defences.single_process:
-            return False
-        return self._records[peer].of(known).heard_within(self._contest_seconds, now)
+            self._newcomers.pop(peer, None)
+            return Standing.ACCEPTED
+        if self._newcomers.get(peer, (0, 0.0))[0] != incarnation:
+            self._newcomers[peer] = incarnation, now
+        heard_at = self._records[peer].of(known).heard_at
+        if now - heard_at >= self._contest_seconds:
+            return Standing.ACCEPTED
+        return Standing.CONTESTED if heard_at > self._newcomers[peer][1] else Standing.PENDING
 
     def _report(self, peer: str, said: Introduction, standing: Standing) -> None:
         """Keep a note for the operator of a standing that is not as it should be."""

@@ -186,12 +186,9 @@ class RaftNode:
             membership.on_greeting(peer, message)
         elif isinstance(message, Introduction) and message.destination == self.incarnation:
             membership.on_introduction(peer, message)
-        elif message.destination != self.incarnation or not membership.formed:
+        elif message.destination != self.incarnation or not membership.formed or membership.known.get(peer) != message.source:
             self.counters["other_incarnation"] += 1
             membership.correct(peer)
-        elif membership.known.get(peer) != message.source:
-            self.counters["other_incarnation"] += 1
-            membership.greet(peer)
         else:
             HANDLERS[type(message)](self, peer, message)
 
@@ -318,7 +315,8 @@ class RaftNode:
             self.counters["malformed"] += 1
             self.note(f"message dropped: {error}")
         except RolledBackError as error:
-            self._give_up_incarnation()
+            if self.peers:  # alone, nobody could promote another incarnation
+                self._give_up_incarnation()
             self._fail(error)
         except Exception as error:
             self._fail(error)

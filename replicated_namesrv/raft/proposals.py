@@ -359,7 +359,8 @@ class Proposals:
             raise RolledBackError(
                 f"disk rolled back: up to entry {log_index} there are proposals that boot {origin.boot} of this data directory "
                 f"made, and this process, boot {self.origin.boot}, did not. The directory was restored from an older image. "
-                "Start the node again: it returns without a vote, catches up and is then promoted"
+                "Start the node again: it returns without a vote, catches up and is then promoted; a group of one needs its "
+                "whole directory back"
             )
 
     def renumber(self, origin: Origin) -> None:
@@ -370,7 +371,8 @@ class Proposals:
                 self._end(number, Indeterminate("this node gave up its incarnation; it may still be applied"))
         self._forwards.clear()
         self._uncommitted.clear()
-        self._unsettled_bytes = 0
+        self._arrived.clear()
+        self._unsettled_bytes = self._arrived_bytes = 0
         self.placed.clear()
 
     def applied(self, log_index: int) -> None:

@@ -139,10 +139,11 @@ class Record:
         self.note(Memory(said.durable_number, said.opened_term, 0))
         return Standing.ACCEPTED
 
-    def heard_within(self, seconds: float, now: float) -> bool:
-        """Whether the current process has introduced itself within ``seconds``."""
+    @property
+    def heard_at(self) -> float:
+        """When the current process has introduced itself last."""
         process = self._processes.get(self.current)
-        return process is not None and now - process.fresh_at < seconds
+        return NEVER if process is None else process.fresh_at
 
 
 class Records:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
-from replicated_namesrv.raft.interfaces import Committed
-from replicated_namesrv.raft.messages import Append, AppendReply, Message, SnapshotAck, SnapshotChunk
+from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.messages import Append, AppendReply, Message, SnapshotAck, SnapshotChunk, decode, encode
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.replication import ENCODED_BYTES_MAX
-from tests.support.raft_world import Disk, World
+from tests.support.raft_world import Disk, Host, World
 
 both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
 SMALL: dict[str, Any] = {"compact_entries": 30, "compact_margin_entries": 5, "entry_bytes_max": 1, "snapshot_slice_bytes": 64}
@@ -397,3 +397,36 @@ def test_an_acknowledgement_of_an_older_connection_moves_no_transfer() -> None:
     late = SnapshotAck(lagging.incarnation, leader.incarnation, leader.term, progress.floor, index, offset + 6_400)
     leader.on_message(lagging.node_id, late)
     assert transfer.acknowledged == offset
+
+
+def share_uplinks(world: World, bytes_per_second: float) -> None:
+    """What a node sends leaves over one line of this speed, one message after the other."""
+    free = dict.fromkeys(world.names, 0.0)
+
+    def queued(source: Host, target: str, message: Message) -> None:
+        if (source.name, target) not in world.links:
+            return
+        frame = encode(message)
+        free[source.name] = max(world.time, free[source.name]) + len(frame) / bytes_per_second
+        deliver = world._deliver
+        world.later(free[source.name] - world.time + world.delay, lambda: deliver(source.name, target, decode(frame)))
+
+    world.transmit = queued  # type: ignore[method-assign]
+
+
+def test_full_windows_on_a_slow_line_depose_no_leader() -> None:
+    """Two full windows take longer than an election time over 100 Mbit/s. Answers arrive all the while, each that much late."""
+    world = world_of()
+    share_uplinks(world, 100e6 / 8)
+    leader = world.elect()
+    term = leader.term
+    outcomes: list[Outcome] = []
+    proposed = 0
+    while len(outcomes) < 1_500:
+        while proposed < len(outcomes) + 600:
+            proposed += 1
+            leader.propose(b"%016000d" % proposed, outcomes.append)
+        leader.tick()
+        world.run(0.02)
+    assert (leader.role, leader.term) == ("leader", term)
+    assert all(isinstance(outcome, Committed) for outcome in outcomes)

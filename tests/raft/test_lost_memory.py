@@ -11,7 +11,7 @@ import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected, RolledBackError
-from replicated_namesrv.raft.membership import VACANT, Configuration
+from replicated_namesrv.raft.membership import ANSWERS_MAX, VACANT, Configuration
 from replicated_namesrv.raft.messages import (
     AppendReply,
     DigestReport,
@@ -457,6 +457,30 @@ def test_single_process(defended: bool) -> None:
     world.run_until(lambda: leader.membership.known.get(host.name) is not None)
     settle(world)
     assert host.machine.commands == [b"a", b"b"]
+
+
+def test_two_processes_cause_no_storm_of_introductions() -> None:
+    """Each of two processes is news after the other. The answers to that are bounded, and so are the notes."""
+    world = World()
+    world.start_all()
+    leader = world.elect()
+    settle(world)
+    host = others(world, leader)[0]
+    copy = Copied(world, host.name, image_of(host.disk))
+    sent = 0
+
+    def count(source: str, target: str, message: Message) -> bool:
+        nonlocal sent
+        sent += isinstance(message, Introduction)
+        return sent > 10_000
+
+    world.drop = count
+    start = world.time
+    copy.ticking(world, lambda: world.time - start >= 2)
+    introductions = 2 / (4 * leader.heartbeat_seconds)
+    pairs = 2 * 2 + 2 + 2  # both processes with each of two peers, and these with each other
+    assert sent <= pairs * (ANSWERS_MAX + 2) * (introductions + 1)
+    assert leader.notes.count(leader.notes[-1]) <= 2
 
 
 def old_version(world: World, name: str) -> None:
