@@ -23,7 +23,6 @@ from uuid import uuid4
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.raft.interfaces import Restoration, UnknownCommandError
 from replicated_namesrv.replication.machine import Applied, RouteStateMachine
-from replicated_namesrv.routes.cutting import LineCutter
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
@@ -34,8 +33,6 @@ VERSION = 1
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 KIND_NAMES = ("restore-begin", "restore-piece", "restore-finish", "restore-abandon")
 PIECE_BYTES = 64 << 10
-PART_BYTES = 1 << 20
-"""Of a backup looked at in one go."""
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
 IDLE_MS_MAX = 60_000.0
@@ -87,18 +84,16 @@ async def _abandon(propose: Propose, restore_id: str) -> None:
 
 
 async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The snapshot with short lines, in pieces of PIECE_BYTES, the last one shorter."""
-    cutter, rest = LineCutter(), b""
+    """The snapshot in pieces of PIECE_BYTES, the last one shorter."""
+    rest = b""
     async for part in snapshot:
-        for start in range(0, len(part), PART_BYTES):
-            rest = b"".join([rest, *cutter.feed(part[start : start + PART_BYTES])])
-            whole = len(rest) - len(rest) % PIECE_BYTES
-            for position in range(0, whole, PIECE_BYTES):
-                yield rest[position : position + PIECE_BYTES]
-            rest = rest[whole:]
-    rest += cutter.finish()
-    for position in range(0, len(rest), PIECE_BYTES):
-        yield rest[position : position + PIECE_BYTES]
+        rest += part
+        whole = len(rest) - len(rest) % PIECE_BYTES
+        for position in range(0, whole, PIECE_BYTES):
+            yield rest[position : position + PIECE_BYTES]
+        rest = rest[whole:]
+    if rest:
+        yield rest
 
 
 class Incoming:
