@@ -274,17 +274,18 @@ class _MachineObserver(Observer):
 
     def __init__(self, invariants: Invariants, machine: "Machine") -> None:
         self._invariants, self._machine, self._life = invariants, machine, machine.life
+        self._speaks_as = getattr(machine, "speaks_as", machine.name)
 
     def _alive(self) -> bool:
         return self._machine.life is self._life
 
     def role_changed(self, role: str, term: int) -> None:
         if role == "leader" and self._alive():
-            self._invariants.led(self._machine.name, term, self._machine.speaks_as)
+            self._invariants.led(self._machine.name, term, self._speaks_as)
 
     def voted(self, candidate: str, term: int) -> None:
         if self._alive():
-            self._invariants.voted(self._machine.speaks_as, candidate, term)
+            self._invariants.voted(self._speaks_as, candidate, term)
 
     def truncated(self, index: int, commit_index: int) -> None:
         if self._alive():

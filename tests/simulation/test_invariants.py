@@ -83,6 +83,26 @@ def test_a_second_leader_that_steps_down_within_its_turn(cluster: Cluster) -> No
     assert cluster.step(1, role="follower", term=2) == "election safety"
 
 
+def test_a_leader_without_the_votes_of_a_majority(cluster: Cluster) -> None:
+    """One voter that was counted twice is one voter."""
+    cluster.invariants.quorum = 2
+    for _ in range(2):
+        cluster.invariants.observer(cluster.machines[0]).voted("n0", 1)
+    assert cluster.step(0, role="leader", term=1) == "votes"
+    other = Cluster()
+    other.invariants.quorum = 2
+    for machine in other.machines:
+        other.invariants.observer(machine).voted("n0", 1)
+    assert other.step(0, role="leader", term=1) is None
+
+
+def test_a_node_that_holds_more_than_it_may(cluster: Cluster) -> None:
+    sizes = {"inflight": (64, 64)}
+    assert cluster.step(0, memory=lambda: sizes) is None
+    sizes["inflight"] = (65, 64)
+    assert cluster.step(0) == "bounded memory"
+
+
 def test_equal_index_and_term_with_other_payload(cluster: Cluster) -> None:
     assert cluster.step(0, log=[(0, b""), (1, b"a")], term=1) is None
     assert cluster.step(1, log=[(0, b""), (1, b"b")], term=1) == "log matching"
