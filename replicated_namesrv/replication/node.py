@@ -484,7 +484,7 @@ class ReplicatedNode(Observer):
     # Configuration
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """See NameService: shared keys through the log, for all nodes; the others here, into the file. Fails with PartlyDoneError
+        """Shared keys go through the log, for all nodes; the others here, into the file. Fails with PartlyDoneError
         if one of the two was done and the other was not, or may not have been."""
         if not self._settings.black_list.isdisjoint(values):
             return Result(code=NO_PERMISSION, remark="Can not update config in black list.")

@@ -161,7 +161,7 @@ def test_lines_are_bounded_in_bytes_and_no_part_is_longer_than_a_block() -> None
 
 
 def test_names_of_a_cluster_are_bounded_in_a_line_and_keep_their_order() -> None:
-    """Whoever registers what is refused leaves its name in the list of a cluster."""
+    """A refused registration leaves its name in the list of a cluster."""
     state = RouteInfoManager()
     for number in range(1_500):
         text = "\x01" * 1_000 if number < 1_200 else ""
