@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import random
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,12 +17,12 @@ import aiohttp
 
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.links import Links
-from replicated_namesrv.chaos.processes import ChildProcess, Ended, Ports, ProcessError
+from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
+from replicated_namesrv.child_process import SERVE, ChildProcess, ProcessError, UnexpectedExit, serve_command
 
 START_TIMEOUT_S = 60.0
-NODE_COMMAND = (sys.executable, "-m", "replicated_namesrv", "serve")
-"""What runs a node; another program takes the same options."""
+STOP_TIMEOUT_S = 10.0
 _LOOPBACK = "127.0.0.1"
 
 
@@ -55,7 +54,7 @@ class Cluster:
         outside: Iterable[Link],
         rng: random.Random,
         toxiproxy: Path,
-        node_command: Sequence[str] = NODE_COMMAND,
+        node_command: Sequence[str] = SERVE,
     ) -> None:
         """``outside``: links of brokers and clients; ``toxiproxy``: the server. Raises ProcessError: not enough free ports."""
         self._folder = folder
@@ -94,7 +93,7 @@ class Cluster:
     async def __aexit__(self, *exception: object) -> None:
         children = [node.process for node in self.nodes.values() if hasattr(node, "process")]
         try:
-            await asyncio.gather(*(child.stop() for child in children))
+            await asyncio.gather(*(child.stop(STOP_TIMEOUT_S) for child in children))
         finally:  # cancelled, too
             if self._toxiproxy is not None:
                 await self._toxiproxy.kill()
@@ -137,19 +136,14 @@ class Cluster:
         await self.links.create(routes, self._unused)
 
     def _command(self, node: Node) -> list[str]:
-        command = [
-            *self._node_command,
-            *("--node-id", node.name, "--listen", node.listen, "--admin", node.admin),
-            *("--data-dir", str(node.data_dir), "--mode", self._mode, "--set", "logFormat=human"),
-        ]
+        settings = ["logFormat=human"]
         if self._mode == "cp":
             others = [other for other in self.nodes.values() if other is not node]
             peers = ",".join(f"{other.name}={other.peer}" for other in self.nodes.values())
             dial = ",".join(f"{other.name}={self.address(Link(node.name, other.name))}" for other in others)
-            command += ["--set", f"peers={peers}", "--set", f"peerDial={dial}"]
-        for setting in self._settings:
-            command += ["--set", setting]
-        return command
+            settings += [f"peers={peers}", f"peerDial={dial}"]
+        settings += self._settings
+        return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
     async def wait_ready(self, name: str, timeout_s: float = START_TIMEOUT_S) -> None:
         """Return once the node calls itself ready. Raises ProcessError."""
@@ -167,7 +161,7 @@ class Cluster:
             await asyncio.sleep(0.05)
         raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
 
-    def ended(self) -> list[tuple[Node, Ended]]:
+    def ended(self) -> list[tuple[Node, UnexpectedExit]]:
         """Nodes that ended and nobody here had told them to."""
         return [(node, ended) for node in self.nodes.values() if (ended := node.process.ended) is not None]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
-from replicated_namesrv.chaos.processes import ProcessError
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import CRASH, KILLED, Fault
 from replicated_namesrv.chaos.scenario import FaultSpec, Kind
+from replicated_namesrv.child_process import ProcessError
 
 WATCH_S = 0.1
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import replicated_namesrv
-from replicated_namesrv.chaos.cluster import NODE_COMMAND, Cluster
+from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.faults import expand
 from replicated_namesrv.chaos.faults import plan as draw_plan
@@ -40,6 +40,7 @@ from replicated_namesrv.chaos.records import (
 from replicated_namesrv.chaos.scenario import Kind, Scenario
 from replicated_namesrv.chaos.watcher import Watcher
 from replicated_namesrv.chaos.workload import Cast, Workload
+from replicated_namesrv.child_process import SERVE
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.settings import load_settings
@@ -66,7 +67,7 @@ class RunPlan:
     """Of the phase ``fault``; None: the scenario's."""
     judged_as: str | None = None
     """ap or cp: whose promises are checked; None: the mode's own."""
-    node_command: Sequence[str] = NODE_COMMAND
+    node_command: Sequence[str] = SERVE
 
     @property
     def cut(self) -> Effect:
@@ -232,7 +233,7 @@ def check_fits(plan: RunPlan) -> None:
                 f"scenario {plan.scenario.name}: fault {number}: {spec.kind} of {spec.target} touches nothing in a cluster of "
                 f"{plan.nodes}; take more nodes or another fault"
             )
-    if plan.node_command == NODE_COMMAND:
+    if plan.node_command == SERVE:
         try:
             load_settings(flags=dict(setting.split("=", 1) for setting in plan.scenario.settings), environment={})
         except SettingError as cause:

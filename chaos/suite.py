@@ -12,12 +12,12 @@ from typing import Any
 
 from replicated_namesrv import provision
 from replicated_namesrv.chaos.checks import Judgement
-from replicated_namesrv.chaos.processes import ProcessError
 from replicated_namesrv.chaos.records import TRACE_FILE
 from replicated_namesrv.chaos.report import conclude, read_verdict
 from replicated_namesrv.chaos.run import RunPlan, check_fits, run
 from replicated_namesrv.chaos.scenario import available, load
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
+from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
 
 FULL_SEEDS = {3: (1, 2, 3), 5: (1,)}

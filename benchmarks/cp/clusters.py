@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.name_server import Server
+from replicated_namesrv.child_process import start_process
 from replicated_namesrv.cli.children import NodePlan, host_port
 from replicated_namesrv.cli.cluster import plan_nodes
 from tests.interop.lab import wait_for
@@ -46,10 +47,11 @@ class Group:
 
     def restart(self, number: int) -> float:
         """Stop a node and start it again; seconds from the start until it serves."""
+        plan = self._plans[number]
         self.processes[number].terminate()
         self.processes[number].wait()
         began = time.monotonic()
-        self.processes[number] = start(self._plans[number])
+        self.processes[number] = start_process(plan.command(), plan.log_file)
         self.servers[number].pid = self.processes[number].pid
         wait_for(partial(self.is_ready, number), f"{self.name} {number} serves again", 120)
         return time.monotonic() - began
@@ -68,12 +70,6 @@ class Group:
         return [server.cpu_s() for server in self.servers]
 
 
-def start(plan: NodePlan) -> "subprocess.Popen[bytes]":
-    """The process of a node."""
-    with plan.log_file.open("ab") as log:
-        return subprocess.Popen(plan.command(), stdout=log, stderr=log)
-
-
 @contextlib.contextmanager
 def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
     """Nodes of ``mode`` that serve: one (ap) or three (cp); they end with the block. ``settings``: NAME=VALUE."""
@@ -82,8 +78,7 @@ def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
         processes = []
         try:
             for plan in plans:
-                plan.data_dir.mkdir(parents=True)
-                processes.append(start(plan))
+                processes.append(start_process(plan.command(), plan.log_file))
             nodes = Group(name, plans, processes)
             processes = nodes.processes
             for number in range(len(plans)):

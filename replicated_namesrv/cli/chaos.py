@@ -230,8 +230,8 @@ def _worst(verdicts: Iterable[str]) -> int:
 def _suite(arguments: argparse.Namespace) -> int:
     try:
         from replicated_namesrv.chaos import suite
-        from replicated_namesrv.chaos.processes import ProcessError
         from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
+        from replicated_namesrv.child_process import ProcessError
     except ImportError as missing:
         raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
     from replicated_namesrv.chaos.report import read_verdict, told

@@ -1,31 +1,17 @@
-"""Name servers as child processes that cannot outlive this one, and how to tell that one of them really serves.
-
-Every child runs in a process group of its own, so that Ctrl-C in a terminal reaches only the parent, which then stops the
-children in order. Against a parent that is killed without a chance to act, the kernel ends each child.
-"""
+"""Name servers as child processes, and the check that one of them serves."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from replicated_namesrv.child_process import ChildProcess, ProcessError, serve_command
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.orphans import die_with
 from replicated_namesrv.wire.codes import RequestCode
 
 PROBE_TIMEOUT_S = 3.0
-STOP_TIMEOUT_S = 15.0
-"""How long a child may take to stop before it is killed."""
-LOG_LINE_CHARACTERS = 300
-
-
-class ChildError(NamesrvError):
-    """A child process did not start or does not serve; the text says which and where its log is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +22,9 @@ class NodePlan:
     listen: tuple[str, int]
     admin: tuple[str, int]
     data_dir: Path
-    arguments: tuple[str, ...] = ()
-    """Further arguments of ``namesrv serve``."""
+    mode: str
+    settings: tuple[str, ...] = ()
+    """``NAME=VALUE``."""
     peer: tuple[str, int] | None = None
     """Where it listens for other nodes, None for an independent one."""
 
@@ -48,11 +35,7 @@ class NodePlan:
 
     def command(self) -> list[str]:
         """The command line that runs this node."""
-        return [
-            *(sys.executable, "-m", "replicated_namesrv", "serve", "--node-id", self.node_id),
-            *("--listen", host_port(self.listen), "--admin", host_port(self.admin), "--data-dir", str(self.data_dir)),
-            *self.arguments,
-        ]
+        return serve_command(self.node_id, host_port(self.listen), host_port(self.admin), self.data_dir, self.mode, self.settings)
 
 
 def host_port(address: tuple[str, int]) -> str:
@@ -61,78 +44,23 @@ def host_port(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class NodeProcess:
+class NodeProcess(ChildProcess):
     """A node's present process; restarting makes a new one under the same plan."""
 
     def __init__(self, plan: NodePlan) -> None:
+        super().__init__(f"node {plan.node_id}", plan.command(), plan.log_file)
         self.plan = plan
         self.restarts = 0
-        self._process: asyncio.subprocess.Process | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the latest process, None before the first."""
-        return self._process.pid if self._process else None
-
-    async def start(self) -> None:
-        """Run the process; its output is appended to the log file. Raises ChildError."""
-        try:
-            self.plan.data_dir.mkdir(parents=True, exist_ok=True)
-            with self.plan.log_file.open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    *self.plan.command(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    process_group=0,
-                    preexec_fn=die_with(os.getpid()),
-                )
-        except OSError as cause:
-            raise ChildError(f"cannot start node {self.plan.node_id}: {cause}; check --data-dir") from cause
-
-    async def wait(self) -> int:
-        """Exit code of the process once it has ended; negative: the signal that ended it."""
-        assert self._process is not None
-        return await self._process.wait()
 
     async def wait_serving(self, timeout_s: float) -> None:
-        """Return once readiness and a remoting request succeed. Raises ChildError, with what was still missing."""
-        assert self._process is not None
+        """Return once readiness and a remoting request succeed. Raises ProcessError, with what was still missing."""
         deadline = time.monotonic() + timeout_s
         while (missing := await probe(self.plan.listen, self.plan.admin)) is not None:
-            if self._process.returncode is not None:
-                raise ChildError(f"node {self.plan.node_id} ended at its start ({described_exit(self._process.returncode)})")
+            if self.exit_code is not None:
+                raise ProcessError(f"{self.name} ended at its start ({described_exit(self.exit_code)})")
             if time.monotonic() > deadline:
-                raise ChildError(f"node {self.plan.node_id} does not serve after {timeout_s:.0f} s: {missing}")
+                raise ProcessError(f"{self.name} does not serve after {timeout_s:.0f} s: {missing}")
             await asyncio.sleep(0.05)
-
-    def terminate(self) -> None:
-        """Ask the process to stop; nothing happens if it already has."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Stop the process, by force after ``timeout_s``; whether it stopped by itself."""
-        if self._process is None:
-            return True
-        self.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), timeout_s)
-            return True
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-            return False
-
-    def last_log_lines(self, count: int = 3) -> list[str]:
-        """The end of the log, for the reader of an error; long lines are cut."""
-        try:
-            with self.plan.log_file.open("rb") as log:
-                log.seek(max(0, self.plan.log_file.stat().st_size - 8192))
-                lines = log.read().decode(errors="replace").splitlines()[-count:]
-                return [line if len(line) <= LOG_LINE_CHARACTERS else line[:LOG_LINE_CHARACTERS] + " …" for line in lines]
-        except OSError:
-            return []
 
 
 def described_exit(code: int) -> str:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.admin.address_list import advertised_host
-from replicated_namesrv.cli.children import ChildError, NodePlan, NodeProcess, described_exit, host_port
+from replicated_namesrv.child_process import ProcessError
+from replicated_namesrv.cli.children import NodePlan, NodeProcess, described_exit, host_port
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
@@ -93,19 +94,18 @@ def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, sett
         raise SettingError(f"--nodes {nodes}: give 1 to {NODES_MAX}")
     if not 1 <= port <= 65535 - PEER_PORT_OFFSET - nodes:
         raise SettingError(f"--listen {host}:{port}: give a port from 1 to {65535 - PEER_PORT_OFFSET - nodes}")
-    shared = ["--mode", mode, "--set", f"nameServerAddresses={_address_list(host, port, nodes)}"]
+    shared = [f"nameServerAddresses={_address_list(host, port, nodes)}"]
     if mode == "cp":
         peers = ",".join(f"n{i + 1}={host_port(('127.0.0.1', port + PEER_PORT_OFFSET + i))}" for i in range(nodes))
-        shared += ["--set", f"peers={peers}"]
-    for setting in settings:
-        shared += ["--set", setting]
+        shared.append(f"peers={peers}")
     return [
         NodePlan(
             node_id=f"n{i + 1}",
             listen=(host, port + i),
             admin=(host, port + ADMIN_PORT_OFFSET + i),
             data_dir=data_dir / f"n{i + 1}",
-            arguments=tuple(shared),
+            mode=mode,
+            settings=(*shared, *settings),
             peer=("127.0.0.1", port + PEER_PORT_OFFSET + i) if mode == "cp" else None,
         )
         for i in range(nodes)
@@ -126,7 +126,7 @@ def _address_list(host: str, port: int, nodes: int) -> str:
 
 
 def check_ports(plans: Iterable[NodePlan]) -> None:
-    """Bind every address once. Raises ChildError that names each one in use and what can be done."""
+    """Bind every address once. Raises ProcessError that names each one in use and what can be done."""
     taken = []
     for plan in plans:
         for purpose, address in (("RocketMQ", plan.listen), ("admin", plan.admin), ("peer", plan.peer)):
@@ -140,10 +140,10 @@ def check_ports(plans: Iterable[NodePlan]) -> None:
                     attempt.bind((host, port))
             except OSError as cause:
                 if cause.errno != errno.EADDRINUSE:
-                    raise ChildError(f"cannot listen on {host_port((host, port))}: {cause.strerror}; check --listen") from None
+                    raise ProcessError(f"cannot listen on {host_port((host, port))}: {cause.strerror}; check --listen") from None
                 taken.append(f"{host_port((host, port))} ({purpose} address of {plan.node_id})")
     if taken:
-        raise ChildError(
+        raise ProcessError(
             f"in use: {', '.join(taken)}; stop what listens there (perhaps another cluster or a RocketMQ name server)"
             " or choose other ports with --listen HOST:PORT"
         )
@@ -162,7 +162,7 @@ class Cluster:
     async def run(self, *, once: bool) -> int:
         """The whole life; the exit code: 0, or 2 where ``once`` was stopped before it knew.
 
-        Raises ChildError where a node did not come up.
+        Raises ProcessError where a node did not come up.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -200,7 +200,7 @@ class Cluster:
             async with asyncio.TaskGroup() as starting:
                 for node in self.nodes:
                     starting.create_task(self._wait_first(node))
-        except* ChildError as errors:
+        except* ProcessError as errors:
             failed = errors.exceptions[0]
         if failed is not None:
             raise failed
@@ -209,9 +209,9 @@ class Cluster:
         began = time.monotonic()
         try:
             await node.wait_serving(SERVING_TIMEOUT_S)
-        except ChildError as error:
-            end = "".join(f"\n  {line}" for line in node.last_log_lines())
-            raise ChildError(f"{error}; the end of {node.plan.log_file}:{end}") from None
+        except ProcessError as error:
+            end = "".join(f"\n  {line}" for line in node.last_lines())
+            raise ProcessError(f"{error}; the end of {node.plan.log_file}:{end}") from None
         self._progress(f"{node.plan.node_id} serves on {host_port(node.plan.listen)} ({time.monotonic() - began:.1f} s)")
 
     async def _watch(self) -> None:
@@ -238,7 +238,7 @@ class Cluster:
                 await node.wait_serving(SERVING_TIMEOUT_S)
                 sentence = f"{name} serves again (pid {node.pid})"
                 self._event("node-serves", sentence, node=name, pid=node.pid, restarts=node.restarts)
-            except ChildError as error:
+            except ProcessError as error:
                 self._event("node-failed", f"{error}; see {log}", node=name, error=str(error), log=log)
                 await node.stop()
 

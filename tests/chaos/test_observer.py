@@ -6,9 +6,9 @@ from pathlib import Path
 
 from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.observer import Observer
-from replicated_namesrv.chaos.processes import ChildProcess
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import TraceWriter
+from replicated_namesrv.child_process import ChildProcess
 
 
 async def test_a_run_that_is_broken_off_at_the_edge_of_a_fault_ends(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.chaos.processes import Ports
+from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.scenario import Kind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
 from replicated_namesrv.errors import SettingError
@@ -90,7 +90,7 @@ def test_a_name_that_is_none_is_told_the_nearest() -> None:
 def test_two_runs_at_once_get_different_ports() -> None:
     """The other run is another process: locks of one process never keep it from itself."""
     program = (
-        "import random, sys; from replicated_namesrv.chaos.processes import Ports\n"
+        "import random, sys; from replicated_namesrv.chaos.ports import Ports\n"
         "ports = Ports(20, random.Random(1)); print(*ports.numbers, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

@@ -12,8 +12,9 @@ import pytest
 from replicated_namesrv import provision
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
 from replicated_namesrv.chaos.links import Links
-from replicated_namesrv.chaos.processes import ChildProcess, Ports
+from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, ToxiproxyClient, ToxiproxyError
+from replicated_namesrv.child_process import ChildProcess
 
 pytestmark = pytest.mark.slow  # the server may have to be built first
 DEADLINE_S = 60.0

@@ -12,7 +12,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from replicated_namesrv.child_process import serve_command
 from tests.support import provision
 from tests.support.ports import free_port
 
@@ -199,10 +199,8 @@ class Lab:
 
     def _start_namesrv(self, name: str, port: int, settings: Mapping[str, str]) -> tuple[str, Process]:
         folder = self.folder / f"{name}-{port}"
-        flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        command = [sys.executable, "-m", "replicated_namesrv", "serve", "--listen", f"127.0.0.1:{port}"]
-        command += ["--mode", self._mode, "--node-id", name]
-        command += ["--admin", f"127.0.0.1:{port + 10}", "--data-dir", str(folder), *flags]
+        own = [f"{key}={value}" for key, value in settings.items()]
+        command = serve_command(name, f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}", folder, self._mode, own)
         return f"127.0.0.1:{port}", self._add(Process(name, command, folder))
 
     def _java_command(self, version: str, home: Path, heap_mb: int, *system: str) -> list[str]:

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from replicated_namesrv.cli.children import ChildError, NodePlan, NodeProcess
+from replicated_namesrv.child_process import ProcessError
+from replicated_namesrv.cli.children import NodePlan, NodeProcess
 from replicated_namesrv.client.queries import get_kv_request, put_kv_request, read_done, read_kv
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.errors import NamesrvError
@@ -133,9 +134,9 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
         for name in cluster.names:
             try:
                 await cluster.nodes[name].wait_serving(120)
-            except ChildError as error:
+            except ProcessError as error:
                 failed += 1
-                print(f"  {name} does not start: {error}; {cluster.nodes[name].last_log_lines(1)}")
+                print(f"  {name} does not start: {error}; {cluster.nodes[name].last_lines(1)}")
         print(f"all killed and started again: {failed} of 3 failed, {time.monotonic() - began:.1f} s")
         if failed:
             return failed

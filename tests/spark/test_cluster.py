@@ -15,7 +15,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from replicated_namesrv.orphans import die_with
+from replicated_namesrv.child_process import die_with
 from replicated_namesrv.spark.analysis import KEPT, Analysis
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.java import java_home

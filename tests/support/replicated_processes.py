@@ -71,9 +71,8 @@ class ReplicatedProcesses:
         for name in self.names:
             dial = ",".join(f"{peer}={self.relays[name, peer].address}" for peer in self.names if peer != name)
             own = (f"peers={peers}", f"peerDial={dial}", f"peerSecretFile={self.secret_file(name)}", *self._settings)
-            arguments = ("--mode", "cp", *(word for setting in own for word in ("--set", setting)))
             listen, admin = ("127.0.0.1", base[name]), ("127.0.0.1", base[name] + 1)
-            plan = self.plan_kind(name, listen, admin, self.folder / name, arguments)
+            plan = self.plan_kind(name, listen, admin, self.folder / name, "cp", own)
             self.nodes[name] = NodeProcess(plan)
             self.write_secret(name, self.secret)
         for name in self.names:
@@ -200,8 +199,7 @@ class ReplicatedProcesses:
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         pid = self.nodes[name].pid
-        assert pid is not None
-        with contextlib.suppress(ProcessLookupError):
+        if pid is not None:
             os.kill(pid, number)
 
     # Health

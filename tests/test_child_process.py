@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.chaos.processes import ChildProcess, Ended
+from replicated_namesrv.child_process import ChildProcess, UnexpectedExit
 from tests.support.waiting import until
 
 
 @pytest.mark.parametrize(
     ("command", "ended"),
     [
-        ("exit 0", Ended(False, "exit status 0")),
-        ("exit 3", Ended(True, "exit status 3")),
-        ("kill -SEGV $$", Ended(True, "SIGSEGV")),
-        ("kill -KILL $$", Ended(False, "SIGKILL")),
-        ("exit 139", Ended(True, "SIGSEGV")),
+        ("exit 0", UnexpectedExit(False, "exit status 0")),
+        ("exit 3", UnexpectedExit(True, "exit status 3")),
+        ("kill -SEGV $$", UnexpectedExit(True, "SIGSEGV")),
+        ("kill -KILL $$", UnexpectedExit(False, "SIGKILL")),
+        ("exit 139", UnexpectedExit(True, "SIGSEGV")),
     ],
 )
-async def test_a_crash_is_told_from_being_ended(command: str, ended: Ended, tmp_path: Path) -> None:
+async def test_a_crash_is_told_from_being_ended(command: str, ended: UnexpectedExit, tmp_path: Path) -> None:
     child = ChildProcess("child", ["sh", "-c", command], tmp_path / "log")
     await child.start()
     await until(lambda: child.ended == ended, f"{command}: {ended}", 60)
