@@ -9,7 +9,7 @@ Digests are compared only between nodes of one ``RaftConfig.digest_version``.
 
 from typing import TYPE_CHECKING
 
-from replicated_namesrv.raft.interfaces import InvariantError
+from replicated_namesrv.raft.errors import InvariantError
 from replicated_namesrv.raft.messages import DigestReport
 
 if TYPE_CHECKING:

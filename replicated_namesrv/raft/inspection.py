@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from replicated_namesrv.raft.interfaces import MalformedError, RaftError
+from replicated_namesrv.raft.errors import MalformedError, RaftError
 from replicated_namesrv.raft.log import (
     CHECKED_FROM,
     CUT,

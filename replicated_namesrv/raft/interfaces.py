@@ -6,10 +6,9 @@ gives real sockets and files, the simulator gives a seeded world; the node canno
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.messages import Message
 
 
 class Environment(Protocol):
@@ -21,7 +20,7 @@ class Environment(Protocol):
     def now(self) -> float:
         """Seconds of a clock that never goes back. Its rate may differ between nodes by ``RaftConfig.clock_drift_max``."""
 
-    def send(self, peer: str, message: "Message") -> None:
+    def send(self, peer: str, message: Message) -> None:
         """Send over this node's own connection to ``peer``; without one the message is lost, silently.
 
         Messages over one connection arrive in order or not at all. Called from inside a node entry point: do not call back.
@@ -142,36 +141,6 @@ class ApplyFailed(NamedTuple):
 
 Outcome = Committed | Rejected | Indeterminate
 ReadOutcome = ReadReady | Rejected
-
-
-class RaftError(Exception):
-    """Base of what stops a node or keeps it from starting."""
-
-
-class InvariantError(RaftError):
-    """An invariant of Raft would have been broken: the node has stopped instead."""
-
-
-class CorruptionError(RaftError):
-    """A file is damaged where it had been durable; the text names file, offset and what to do."""
-
-
-class RolledBackError(RaftError):
-    """The data directory went back to an older image; started again, the node rejoins as a new incarnation."""
-
-
-class IdentityError(RaftError):
-    """The data directory belongs to another node, cluster or set of peers; the text gives both."""
-
-
-class MalformedError(RaftError):
-    """Bytes or a message that no node of this version sends: dropped and counted."""
-
-
-class UnknownCommandError(RaftError):
-    """A state machine raises it from ``apply`` for a command that only a newer version of it knows: the node stops before the
-    command counts as applied, and goes on from there once it runs the newer version. That this stops nobody while nodes are
-    upgraded one by one is what the ``version`` of a proposal is for."""
 
 
 class Observer:

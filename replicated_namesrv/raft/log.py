@@ -29,7 +29,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 from zlib import crc32
 
-from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError, Storage
+from replicated_namesrv.raft.errors import CorruptionError, InvariantError
+from replicated_namesrv.raft.interfaces import Storage
 
 RECORD = struct.Struct("<2sIIBQ")
 """Marker, payload length, checksum of all that follows, type, number in the stream."""

@@ -24,7 +24,8 @@ import json
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from replicated_namesrv.raft.interfaces import CorruptionError, IdentityError, Storage
+from replicated_namesrv.raft.errors import CorruptionError, IdentityError
+from replicated_namesrv.raft.interfaces import Storage
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import PROTOCOL, SINCE, Greeting, Introduction
 from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join

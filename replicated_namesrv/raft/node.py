@@ -19,19 +19,9 @@ from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.errors import CorruptionError, MalformedError, RolledBackError
 from replicated_namesrv.raft.handlers import HANDLERS
-from replicated_namesrv.raft.interfaces import (
-    CorruptionError,
-    Environment,
-    MalformedError,
-    Observer,
-    Outcome,
-    ReadOutcome,
-    Rejected,
-    RolledBackError,
-    StateMachine,
-    Storage,
-)
+from replicated_namesrv.raft.interfaces import Environment, Observer, Outcome, ReadOutcome, Rejected, StateMachine, Storage
 from replicated_namesrv.raft.log import Entry, Log
 from replicated_namesrv.raft.membership import MEMBER, Identity, Membership
 from replicated_namesrv.raft.messages import AppendReply, ApplicationData, Greeting, Introduction, Message

@@ -8,7 +8,7 @@ Decoding checks every length and raises MalformedError on anything else.
 import struct
 from collections.abc import Iterable, Sequence
 
-from replicated_namesrv.raft.interfaces import MalformedError
+from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.sessions import Origin
 

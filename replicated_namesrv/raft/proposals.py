@@ -18,16 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from replicated_namesrv.raft.interfaces import (
-    ApplyFailed,
-    Committed,
-    Indeterminate,
-    MalformedError,
-    Outcome,
-    Rejected,
-    RolledBackError,
-    UnknownCommandError,
-)
+from replicated_namesrv.raft.errors import MalformedError, RolledBackError, UnknownCommandError
+from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, Indeterminate, Outcome, Rejected
 from replicated_namesrv.raft.messages import Forward, ForwardReply
 from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, unpack_groups
 from replicated_namesrv.raft.sessions import Origin

@@ -18,7 +18,7 @@ from pysyncobj.config import FAIL_REASON, SERIALIZER_STATE
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
+from replicated_namesrv.raft.errors import CorruptionError, InvariantError
 from replicated_namesrv.raft.log import PLACEHOLDER, Entry, Log
 
 PINNED_VERSION = "0.3.17"

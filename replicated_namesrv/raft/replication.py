@@ -13,7 +13,7 @@ match is clipped to what the leader has synced, or to what a majority of others 
 
 from typing import TYPE_CHECKING
 
-from replicated_namesrv.raft.interfaces import CorruptionError, InvariantError
+from replicated_namesrv.raft.errors import CorruptionError, InvariantError
 from replicated_namesrv.raft.log import Entry
 from replicated_namesrv.raft.messages import Append, AppendReply, HigherTerm, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries, unpack_entries

@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
-from replicated_namesrv.raft.interfaces import MalformedError, RaftError
+from replicated_namesrv.raft.errors import MalformedError, RaftError
 from replicated_namesrv.raft.messages import Message, decode, encode
 
 LENGTH = struct.Struct("<I")

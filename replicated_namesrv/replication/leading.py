@@ -16,7 +16,8 @@ from asyncio import Future
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from replicated_namesrv.raft.interfaces import MalformedError, ReadOutcome, ReadReady
+from replicated_namesrv.raft.errors import MalformedError
+from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
 from replicated_namesrv.replication.admission import Admission, Asker, Decided
 from replicated_namesrv.replication.leases import Expiry, Lease, LeaseTable
 from replicated_namesrv.replication.machine import (

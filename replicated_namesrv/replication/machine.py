@@ -23,7 +23,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.raft.interfaces import UnknownCommandError
+from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History

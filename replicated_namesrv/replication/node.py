@@ -31,7 +31,8 @@ from replicated_namesrv.errors import (
 )
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, RaftError, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.errors import RaftError
+from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.service import RaftService, boot_clock
 from replicated_namesrv.raft.transport import TransportSettings

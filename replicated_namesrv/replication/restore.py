@@ -21,7 +21,8 @@ from typing import Any
 from uuid import uuid4
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.raft.interfaces import Restoration, UnknownCommandError
+from replicated_namesrv.raft.errors import UnknownCommandError
+from replicated_namesrv.raft.interfaces import Restoration
 from replicated_namesrv.replication.machine import Applied, RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.results import Result

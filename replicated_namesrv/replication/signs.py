@@ -14,7 +14,7 @@ from collections.abc import Callable
 from random import Random
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
-from replicated_namesrv.raft.interfaces import MalformedError
+from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.replication.leading import ACCEPTED, Group, Leading, encode_removal
 from replicated_namesrv.replication.leases import Attachments, Registered, RunningClock
 from replicated_namesrv.replication.machine import RouteStateMachine

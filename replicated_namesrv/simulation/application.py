@@ -9,15 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Protocol
 
-from replicated_namesrv.raft.interfaces import (
-    Committed,
-    Indeterminate,
-    Outcome,
-    ReadOutcome,
-    ReadReady,
-    Rejected,
-    Restoration,
-)
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected, Restoration
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Life, Machine, Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from replicated_namesrv.raft.interfaces import Observer, RolledBackError
+from replicated_namesrv.raft.errors import RolledBackError
+from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
 from replicated_namesrv.simulation.network import Endpoint, Network

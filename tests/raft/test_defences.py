@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
-from replicated_namesrv.raft.interfaces import Committed, CorruptionError
+from replicated_namesrv.raft.errors import CorruptionError
+from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.messages import AppendReply, Message, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.node import RaftNode
 from tests.support.raft_world import Disk, World

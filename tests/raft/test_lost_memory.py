@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
-from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected, RolledBackError
+from replicated_namesrv.raft.errors import RolledBackError
+from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected
 from replicated_namesrv.raft.membership import ANSWERS_MAX, VACANT, Configuration
 from replicated_namesrv.raft.messages import (
     AppendReply,

@@ -7,7 +7,8 @@ from zlib import crc32
 import pytest
 
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.raft.interfaces import Committed, CorruptionError
+from replicated_namesrv.raft.errors import CorruptionError
+from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.snapshots import (
     BLOCK,
     BLOCK_BYTES_MAX,

@@ -3,7 +3,7 @@
 import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.raft.interfaces import UnknownCommandError
+from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.replication.machine import (
     Applied,
     Ignored,

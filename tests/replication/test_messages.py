@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from replicated_namesrv.raft.interfaces import MalformedError
+from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.replication.messages import (
     AGE_MAX,
     GRANTED,

@@ -11,7 +11,7 @@ import pytest
 
 from replicated_namesrv.admin.operations import _lines_of
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.raft.interfaces import UnknownCommandError
+from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.replication import restore as restore_module
 from replicated_namesrv.replication.machine import Applied, Mark, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.restore import (
