@@ -4,6 +4,7 @@ The simulator checks them after every turn of every node. Bounds follow from ``R
 part states its own in ``memory``. What is registered in the state machine is no part of this.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +25,6 @@ def memory_of(node: "RaftNode") -> dict[str, Bounded]:
     }
 
 
-def exceeded(sizes: dict[str, Bounded]) -> dict[str, Bounded]:
+def exceeded(sizes: Mapping[str, Bounded]) -> dict[str, Bounded]:
     """Those beyond their bound."""
     return {name: pair for name, pair in sizes.items() if pair[0] > pair[1]}

@@ -25,8 +25,9 @@ from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, Un
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import DataVersionAnswer, Freshness, ReadLevel
 from replicated_namesrv.simulation.invariants import Invariants
-from replicated_namesrv.simulation.machine import Machine, Process, RaftView
+from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, SimulatedConnection, Wire
+from replicated_namesrv.simulation.views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 CLUSTER = "c"

@@ -16,15 +16,13 @@ The first violation ends the run.
 
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from replicated_namesrv.raft.bounds import exceeded
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
+from replicated_namesrv.simulation.views import MachineView, RaftView
 from replicated_namesrv.simulation.world import World
-
-if TYPE_CHECKING:
-    from replicated_namesrv.simulation.machine import Machine, RaftView
 
 
 class Violation(NamedTuple):
@@ -101,11 +99,15 @@ class Invariants:
             self._world.note(f"VIOLATION of {name}: {text.splitlines()[0]}")
             self._world.trace.event(self._world.now_ns, "violation", name)
 
-    def observer(self, machine: "Machine") -> Observer:
+    def note(self, text: str) -> None:
+        """A line for the readable account."""
+        self._world.note(text)
+
+    def observer(self, machine: MachineView) -> Observer:
         """What a new process on ``machine`` reports to."""
         return _MachineObserver(self, machine)
 
-    def started(self, machine: "Machine") -> None:
+    def started(self, machine: MachineView) -> None:
         """A process has recovered; its log is whatever it is now."""
         raft = machine.raft
         assert raft is not None
@@ -113,11 +115,11 @@ class Invariants:
         watched.term, watched.commit_index = raft.term, 0
         self.check(machine)
 
-    def ended(self, machine: "Machine") -> None:
+    def ended(self, machine: MachineView) -> None:
         """The process is gone."""
         self._watched.pop(machine.name, None)
 
-    def check(self, machine: "Machine") -> None:
+    def check(self, machine: MachineView) -> None:
         """Look at what the last turn of ``machine`` has changed."""
         raft, watched = machine.raft, self._watched.get(machine.name)
         if raft is None or watched is None or raft.failed is not None:
@@ -130,17 +132,16 @@ class Invariants:
         if raft.commit_index != watched.commit_index:
             self._check_commit(machine.name, raft, watched)
         if raft.role != watched.role:
-            self._check_role(machine.name, getattr(machine, "speaks_as", machine.name), raft, watched)
+            self._check_role(machine.name, machine.speaks_as, raft, watched)
         if raft.role == "leader" and raft.term < self._newest[0]:
             self._check_deposed(machine, raft.term)
-        memory = getattr(raft, "memory", None)
-        if memory is not None and (beyond := exceeded(memory())):
+        if beyond := exceeded(raft.memory()):
             self.violated("bounded memory", f"{machine.name} holds more than it may, (size, bound): {beyond}")
         if raft.applied_index > raft.commit_index:
             self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {raft.commit_index}")
         self._world.trace.event(self._world.now_ns, machine.name, raft.term, raft.commit_index, raft.last_index)
 
-    def _check_log(self, name: str, raft: "RaftView", watched: _Watched) -> None:
+    def _check_log(self, name: str, raft: RaftView, watched: _Watched) -> None:
         if raft.first_index > watched.last() + 1 or raft.last_index < watched.last():
             if raft.first_index <= watched.last() + 1:
                 self._check_cut(name, watched, max(raft.last_index + 1, watched.base))
@@ -169,7 +170,7 @@ class Invariants:
         if known != (checksum, previous_term):
             self.violated("log matching", f"{name} has another entry {index} of term {term} than a node had before")
 
-    def _check_commit(self, name: str, raft: "RaftView", watched: _Watched) -> None:
+    def _check_commit(self, name: str, raft: RaftView, watched: _Watched) -> None:
         if raft.commit_index < watched.commit_index:
             self.violated("commit index", f"{name} went from commit index {watched.commit_index} back to {raft.commit_index}")
         if raft.commit_index > raft.last_index:
@@ -204,7 +205,7 @@ class Invariants:
                 + (" with another payload" if known.term == term else ""),
             )
 
-    def _check_role(self, name: str, speaks_as: str, raft: "RaftView", watched: _Watched) -> None:
+    def _check_role(self, name: str, speaks_as: str, raft: RaftView, watched: _Watched) -> None:
         if raft.role == "leader":
             self.elections += 1
             self._world.note(f"{name} leads term {raft.term} (log to {raft.last_index}, committed to {raft.commit_index})")
@@ -233,7 +234,7 @@ class Invariants:
         if other != name:
             self.violated("election safety", f"{name} leads term {term}, which {other} led already")
 
-    def _check_complete(self, name: str, raft: "RaftView") -> None:
+    def _check_complete(self, name: str, raft: RaftView) -> None:
         for index in range(self.highest_committed, raft.first_index, -1):
             committed = self.committed.get(index)
             if committed is not None and committed.in_term < raft.term and raft.term_at(index) != committed.term:
@@ -244,7 +245,7 @@ class Invariants:
                 )
                 return
 
-    def _check_deposed(self, machine: "Machine", term: int) -> None:
+    def _check_deposed(self, machine: MachineView, term: int) -> None:
         newest, led_since_ns = self._newest
         since_ns = max(led_since_ns, machine.ran_since_ns)
         if self.deposed_ns and self._world.now_ns - since_ns > self.deposed_ns:
@@ -272,9 +273,9 @@ class Invariants:
 class _MachineObserver(Observer):
     """Reports of one process."""
 
-    def __init__(self, invariants: Invariants, machine: "Machine") -> None:
+    def __init__(self, invariants: Invariants, machine: MachineView) -> None:
         self._invariants, self._machine, self._life = invariants, machine, machine.life
-        self._speaks_as = getattr(machine, "speaks_as", machine.name)
+        self._speaks_as = machine.speaks_as
 
     def _alive(self) -> bool:
         return self._machine.life is self._life
@@ -294,4 +295,4 @@ class _MachineObserver(Observer):
     def restored(self, index: int) -> None:
         if self._alive():
             self._invariants.restores += 1
-            self._machine.world.note(f"{self._machine.name} takes a snapshot that ends at {index}")
+            self._invariants.note(f"{self._machine.name} takes a snapshot that ends at {index}")

@@ -6,82 +6,19 @@ then it ticks; it is woken when it asked to be. A crash drops the process and ke
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Protocol
 
 from replicated_namesrv.raft.errors import RolledBackError
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
+from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.network import Endpoint, Network
+from replicated_namesrv.simulation.views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World
-
-if TYPE_CHECKING:
-    from replicated_namesrv.simulation.invariants import Invariants
 
 _WAKE_MAX_NS = 10 * SECOND
 _IDLE_TURNS_MAX = 5_000
 """Turns in which a process does something long in small steps, a snapshot for example."""
-
-
-class RaftView(Protocol):
-    """What the invariants look at; ``RaftNode`` has it, and so has plain PySyncObj through an adapter."""
-
-    @property
-    def role(self) -> str: ...
-
-    @property
-    def term(self) -> int: ...
-
-    @property
-    def leader_id(self) -> str | None: ...
-
-    @property
-    def commit_index(self) -> int: ...
-
-    @property
-    def applied_index(self) -> int: ...
-
-    @property
-    def first_index(self) -> int: ...
-
-    @property
-    def last_index(self) -> int: ...
-
-    @property
-    def durable_index(self) -> int: ...
-
-    @property
-    def incarnation(self) -> int: ...
-
-    @property
-    def failed(self) -> BaseException | None: ...
-
-    @property
-    def stopped(self) -> bool: ...
-
-    def term_at(self, index: int) -> int | None: ...
-
-    def entry_at(self, index: int) -> bytes | None: ...
-
-
-class Process(Protocol):
-    """What runs on a machine: a ``RaftNode``, or something built around one."""
-
-    def on_connected(self, peer: str) -> None: ...
-
-    def on_disconnected(self, peer: str) -> None: ...
-
-    def on_message(self, peer: str, message: Message) -> None: ...
-
-    def on_synced(self, token: int) -> None: ...
-
-    def on_sync_failed(self, token: int, error: BaseException) -> None: ...
-
-    def tick(self) -> None: ...
-
-    def next_wakeup(self) -> float: ...
-
-    def stop(self) -> None: ...
 
 
 class Life:
@@ -136,7 +73,7 @@ class Machine(Endpoint):
     network: Network
 
     def __init__(
-        self, world: World, name: str, invariants: "Invariants", start_process: "Callable[[Machine], tuple[Process, RaftView]]"
+        self, world: World, name: str, invariants: Invariants, start_process: "Callable[[Machine], tuple[Process, RaftView]]"
     ) -> None:
         self.world, self.name, self.invariants, self._start_process = world, name, invariants, start_process
         self.speaks_as = name

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
@@ -135,6 +136,9 @@ class PlainNode:
     def entry_at(self, index: int) -> bytes | None:
         entry = self._entry(index)
         return None if entry is None else entry[0]
+
+    def memory(self) -> dict[str, Bounded]:
+        return {}
 
     def on_connected(self, peer: str) -> None:
         self._sync_obj.connected(peer)

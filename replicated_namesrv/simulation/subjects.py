@@ -4,20 +4,16 @@ A run draws its settings from its seed: small limits are drawn often, so that sn
 daily business and not rare events.
 """
 
-from typing import TYPE_CHECKING
-
 from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
 from replicated_namesrv.simulation.brokers import Brokers
-from replicated_namesrv.simulation.machine import Machine, Process
+from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.plain import build_plain
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, silenced
 from replicated_namesrv.simulation.simulation import Result, Scenario, Simulation
+from replicated_namesrv.simulation.views import Process
 from replicated_namesrv.simulation.world import MS, World
-
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.interfaces import Observer
 
 _CATCH_UP_ELECTION_TIMES = 5
 _SLOWEST = 1.2
@@ -59,8 +55,9 @@ def build_raft(simulation: Simulation) -> Application:
 
     def boot(machine: Machine, state: RegisterStateMachine) -> tuple[RaftNode, RaftNode, RaftNode]:
         assert machine.life is not None
-        observer: Observer = machine.observer
-        node = RaftNode(machine.speaks_as, simulation.names, "simulated", machine.life, machine.disk, state, config, observer)
+        node = RaftNode(
+            machine.speaks_as, simulation.names, "simulated", machine.life, machine.disk, state, config, machine.observer
+        )
         return node, node, node
 
     def transfer(machine: Machine, peer: str | None) -> None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.simulation.application import Ledger
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
@@ -15,11 +16,14 @@ class ScriptedNode:
     """A node that has whatever log and role a test gives it (``RaftView``)."""
 
     def __init__(self) -> None:
-        self.role, self.term, self.leader_id = "follower", 0, None
+        self.role, self.term = "follower", 0
+        self.leader_id: str | None = None
         self.commit_index = self.applied_index = 1
         self.first_index = self.incarnation = 1
-        self.failed = None
+        self.durable_index = 1
+        self.failed: BaseException | None = None
         self.stopped = False
+        self.sizes: dict[str, Bounded] = {}
         self.log: list[tuple[int, bytes]] = [(0, b"")]
 
     @property
@@ -30,6 +34,9 @@ class ScriptedNode:
         at = index - self.first_index
         return self.log[at] if 0 <= at < len(self.log) else None
 
+    def memory(self) -> dict[str, Bounded]:
+        return self.sizes
+
     def term_at(self, index: int) -> int | None:
         entry = self._at(index)
         return None if entry is None else entry[0]
@@ -39,6 +46,16 @@ class ScriptedNode:
         return None if entry is None else entry[1]
 
 
+class ScriptedMachine:
+    """The machine of a scripted node (``MachineView``)."""
+
+    def __init__(self, name: str, raft: ScriptedNode) -> None:
+        self.name = self.speaks_as = name
+        self.raft: ScriptedNode | None = raft
+        self.life: object = object()
+        self.ran_since_ns = 0
+
+
 class Cluster:
     """Two scripted nodes under watch."""
 
@@ -46,10 +63,7 @@ class Cluster:
         self.world = World(0)
         self.invariants = Invariants(self.world)
         self.nodes = [ScriptedNode(), ScriptedNode()]
-        self.machines = [
-            cast(Machine, SimpleNamespace(name=f"n{number}", raft=node, life=object(), ran_since_ns=0))
-            for number, node in enumerate(self.nodes)
-        ]
+        self.machines = [ScriptedMachine(f"n{number}", node) for number, node in enumerate(self.nodes)]
         for machine in self.machines:
             self.invariants.started(machine)
 
@@ -98,7 +112,7 @@ def test_a_leader_without_the_votes_of_a_majority(cluster: Cluster) -> None:
 
 def test_a_node_that_holds_more_than_it_may(cluster: Cluster) -> None:
     sizes = {"inflight": (64, 64)}
-    assert cluster.step(0, memory=lambda: sizes) is None
+    assert cluster.step(0, sizes=sizes) is None
     sizes["inflight"] = (65, 64)
     assert cluster.step(0) == "bounded memory"
 

@@ -1,0 +1,93 @@
+"""What the simulator's parts see of a process and of the machine that it runs on."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from replicated_namesrv.raft.bounds import Bounded
+from replicated_namesrv.raft.messages import Message
+
+
+class RaftView(Protocol):
+    """What the invariants look at; ``RaftNode`` has it, and so has plain PySyncObj through an adapter."""
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def leader_id(self) -> str | None: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def applied_index(self) -> int: ...
+
+    @property
+    def first_index(self) -> int: ...
+
+    @property
+    def last_index(self) -> int: ...
+
+    @property
+    def durable_index(self) -> int: ...
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def failed(self) -> BaseException | None: ...
+
+    @property
+    def stopped(self) -> bool: ...
+
+    def term_at(self, index: int) -> int | None: ...
+
+    def entry_at(self, index: int) -> bytes | None: ...
+
+    def memory(self) -> Mapping[str, Bounded]:
+        """What it holds for its peers, its disk and its callers, and the bound of each."""
+
+
+class Process(Protocol):
+    """What runs on a machine: a ``RaftNode``, or something built around one."""
+
+    def on_connected(self, peer: str) -> None: ...
+
+    def on_disconnected(self, peer: str) -> None: ...
+
+    def on_message(self, peer: str, message: Message) -> None: ...
+
+    def on_synced(self, token: int) -> None: ...
+
+    def on_sync_failed(self, token: int, error: BaseException) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def next_wakeup(self) -> float: ...
+
+    def stop(self) -> None: ...
+
+
+class MachineView(Protocol):
+    """What the invariants look at of a machine."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def speaks_as(self) -> str:
+        """Name in the group: another one for a process on a copy of a machine's directory."""
+
+    @property
+    def raft(self) -> RaftView | None: ...
+
+    @property
+    def life(self) -> object:
+        """Another object for each process that was started."""
+
+    @property
+    def ran_since_ns(self) -> int:
+        """Since when the process has run without a pause."""
