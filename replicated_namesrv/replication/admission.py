@@ -22,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from replicated_namesrv.replication.machine import Mark
+from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.replication.messages import GRANTED, LOOK_AGAIN, Key
 
 GRANT_MS = 5_000.0

@@ -20,17 +20,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.errors import UnknownCommandError
+from replicated_namesrv.replication.marks import Key, Mark, OwnLineReader, marks_table, own_line, unregistered_table
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
-from replicated_namesrv.routes.snapshot import SnapshotReader, in_parts
+from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
-from replicated_namesrv.routes.sums import SummedTable, entry_hash
 
 ENVELOPE_FORMAT = 1
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
@@ -38,7 +39,6 @@ UNREGISTERED_MAX = 10_000
 """Unregistrations remembered; a copy that is later than this many others is not recognised."""
 NO_REGISTRATION = 0
 """Epoch in a removal that saw no registration: real epochs start at 1."""
-Key = tuple[str, str]
 
 
 class Ignored(StrEnum):
@@ -57,17 +57,6 @@ class Applied(NamedTuple):
     ignored: Ignored | None = None
     leftover: str | None = None
     """Of the begin of a restore that was refused: another one, whose pieces this node still holds."""
-
-
-class Mark(NamedTuple):
-    """What is known of a registered broker beyond its registration."""
-
-    version_revision: int
-    """Revision that committed its present data version."""
-    serial: int
-    """Number of the last registration of it in the log, changed or not."""
-    content: str
-    """Hash of that registration (``content_of``)."""
 
 
 class Opened(NamedTuple):
@@ -126,14 +115,14 @@ class RouteStateMachine:
     def __init__(self) -> None:
         self.state = RouteInfoManager(RouteSettings())
         self.history = History()
-        self.marks: SummedTable[Key, Mark] = SummedTable(_mark_hash)
+        self.marks = marks_table()
         self.serial = 0
         """Commands applied so far."""
         self.led_term = 0
         """Term of the newest leader that has said so in the log."""
         self.time_ms = 0
         """The newest time a leader has told."""
-        self._unregistered: SummedTable[Key, int] = SummedTable(_unregistered_hash)
+        self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
         self.effects: list[Effect] = []
         """Of the commands applied since the owner took them."""
@@ -266,11 +255,6 @@ class RouteStateMachine:
 
     # The whole
 
-    def _own(self) -> bytes:
-        marks = [[*key, *mark] for key, mark in sorted(self.marks.items())]
-        unregistered = [[*key, revision] for key, revision in self._unregistered.items()]
-        return dump([self.serial, self.time_ms, self.led_term, marks, unregistered]) + b"\n"
-
     def digest(self) -> bytes:
         """See ``raft.interfaces.StateMachine``."""
         own = [self.serial, self.time_ms, self.led_term, f"{self.marks.sum:x}", f"{self._unregistered.sum:x}"]
@@ -278,27 +262,19 @@ class RouteStateMachine:
 
     def snapshot(self) -> Iterator[bytes]:
         """Our own line, then those of the routes."""
-        own, routes = self._own(), self.state.snapshot()
-
-        def lines() -> Iterator[bytes]:
-            yield from in_parts(own)
-            yield from routes
-
-        return lines()
+        own = own_line((self.serial, self.time_ms, self.led_term), self.marks, self._unregistered)
+        return chain(own, self.state.snapshot())
 
     def restore(self) -> "Restoring":
         """See ``raft.interfaces.StateMachine``."""
         return Restoring(self)
 
-    def become(self, own: bytes, reader: SnapshotReader) -> None:
+    def become(self, own: OwnLineReader, reader: SnapshotReader) -> None:
         """Take over what was read."""
-        self.serial, self.time_ms, self.led_term, marks, unregistered = load(own)
         self.state.adopt(reader)
+        self.serial, self.time_ms, self.led_term = own.numbers
+        self.marks, self._unregistered = own.marks, own.unregistered
         self.history.restart(self.state.revision, self.time_ms)
-        self.marks = SummedTable(_mark_hash, (((cluster, address), Mark(*mark)) for cluster, address, *mark in marks))
-        self._unregistered = SummedTable(
-            _unregistered_hash, (((cluster, address), revision) for cluster, address, revision in unregistered)
-        )
         self.effects.clear()
         self.expired.clear()
         self.on_settings()
@@ -318,14 +294,6 @@ class RouteStateMachine:
         self.on_settings()
 
 
-def _mark_hash(key: Key, mark: Mark) -> int:
-    return entry_hash("mark", *key, *mark)
-
-
-def _unregistered_hash(key: Key, revision: int) -> int:
-    return entry_hash("unregistered", *key, revision)
-
-
 def _lateness(command: RegisterBroker, held: Registration, mark: Mark, opened: Opened) -> Ignored | None:
     """Whether the registration is a copy that a newer one has overtaken."""
     if command.broker_id != held.broker_id or not is_older(command.data_version, held.data_version):
@@ -340,25 +308,20 @@ class Restoring:
 
     def __init__(self, machine: RouteStateMachine) -> None:
         self._machine = machine
-        self._own: list[bytes] = []
-        """Parts of our own line, joined once: it may have many."""
-        self._reader: SnapshotReader | None = None
+        self._own = OwnLineReader()
+        self._reader = SnapshotReader(trusted=True)
 
     def feed(self, chunk: bytes) -> None:
         """See ``raft.interfaces.Restoration``."""
-        if self._reader is None:
-            own, newline, chunk = chunk.partition(b"\n")
-            self._own.append(own)
-            if not newline:
-                return
-            self._reader = SnapshotReader(trusted=True)
+        if not self._own.complete:
+            chunk = self._own.feed(chunk)
         if chunk:
             self._reader.feed(chunk)
 
     def finish(self) -> None:
         """See ``raft.interfaces.Restoration``."""
-        assert self._reader is not None, "a snapshot has at least our own line"
-        self._machine.become(b"".join(self._own), self._reader)
+        assert self._own.complete, "a snapshot has at least our own line"
+        self._machine.become(self._own, self._reader)
 
 
 _HANDLERS: dict[int, tuple[Callable[..., Applied], int]] = {

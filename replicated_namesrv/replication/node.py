@@ -36,7 +36,8 @@ from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, Rea
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.service import RaftService, boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
-from replicated_namesrv.replication.machine import Applied, Key, RouteStateMachine, encode_plain
+from replicated_namesrv.replication.machine import Applied, RouteStateMachine, encode_plain
+from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
 from replicated_namesrv.replication.registrations import Budget, Registrations
 from replicated_namesrv.replication.restore import Leftovers, RestorableMachine, restore

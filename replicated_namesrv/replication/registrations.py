@@ -27,12 +27,12 @@ from replicated_namesrv.replication.machine import (
     NO_REGISTRATION,
     Applied,
     Ignored,
-    Key,
     Opened,
     RouteStateMachine,
     content_of,
     encode_register,
 )
+from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.messages import GRANTED, LATE, REMOVING
 from replicated_namesrv.replication.signs import SignsOfLife
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers

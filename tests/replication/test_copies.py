@@ -9,7 +9,6 @@ import pytest
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.replication.machine import (
     Ignored,
-    Key,
     Opened,
     RouteStateMachine,
     content_of,
@@ -17,6 +16,7 @@ from replicated_namesrv.replication.machine import (
     encode_register,
     encode_unregister,
 )
+from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.service import CloseReason

@@ -12,13 +12,13 @@ from replicated_namesrv.replication.admission import GRANT_MS, Admission, Asker,
 from replicated_namesrv.replication.leading import JUDGING_INTERVAL_MS, Leading, encode_removal
 from replicated_namesrv.replication.machine import (
     Applied,
-    Mark,
     Opened,
     RouteStateMachine,
     content_of,
     encode_lead,
     encode_register,
 )
+from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.replication.messages import (
     AGE_MAX,
     DIFFERS,
