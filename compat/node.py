@@ -16,13 +16,12 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
-from replicated_namesrv.config_writer import ConfigWriter
+from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, refused_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.bounds import with_own_mappings
@@ -37,7 +36,7 @@ from replicated_namesrv.routes.commands import (
 )
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
-from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.service import (
     UNKNOWN_AGE,
     CloseReason,
@@ -48,11 +47,10 @@ from replicated_namesrv.service import (
     quotas_of,
     within,
 )
-from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
 
-NO_PERMISSION = 16
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
 REMOVALS_PER_TURN = 4
 """Silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
@@ -74,7 +72,7 @@ class IndependentNode:
         self._monotonic_ms = monotonic_ms
         self._wall_clock_ms = wall_clock_ms
         self._soon = soon
-        self.state = RouteInfoManager(_route_settings(settings))
+        self.state = RouteInfoManager(route_settings(settings))
         self.quotas = quotas_of(settings, self.state)
         self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]
@@ -261,14 +259,11 @@ class IndependentNode:
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
         """See NameService. The file is written first: if the disk refuses, nothing has changed (StorageError)."""
-        if not self._settings.black_list.isdisjoint(values):
-            return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
-        self.quotas.check_settings(values)
-        return self._config.submit(dict(values))
+        return refused_update(self._settings, self.quotas, values) or self._config.submit(dict(values))
 
     def _put_in_force(self, values: Mapping[str, str]) -> Result:
         moved = self._settings.update(values)
-        replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in _REPLICATED}
+        replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in SHARED_ROWS}
         if replicated:
             self._apply(UpdateSettings(replicated))
         return Result(changed=bool(moved))
@@ -321,11 +316,3 @@ class IndependentNode:
         for namespace, entries in self.state.kv_table().items():
             for key, value in entries.items():
                 log.info("configTable", extra={"namespace": namespace, "key": key, "value": value})
-
-
-_REPLICATED = {row.attribute for row in ROWS.values() if row.replicated}
-
-
-def _route_settings(settings: Settings) -> RouteSettings:
-    values: dict[str, Any] = {attribute: getattr(settings, attribute) for attribute in _REPLICATED}
-    return RouteSettings(**values)

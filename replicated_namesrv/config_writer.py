@@ -1,4 +1,9 @@
-"""ConfigWriter: run-time changes of this node's settings (code 318, ``POST /v1/config``), in AP and CP alike.
+"""Run-time changes of settings (code 318, ``POST /v1/config``), in AP and CP alike.
+
+    check          both modes         refuse keys of the black list and malformed bounds (``refused_update``)
+    this node's    both modes         write the file, then put in force (``ConfigWriter``)
+    shared         AP                 as this node's own
+    shared         CP                 through the log (``replication/config_updates.py``)
 
 A change is on disk, in the file of ``configStorePath``, before it is in force. The file is written as a whole, so changes go
 through one queue (``files.FileWriter``): each is built on all those before it.
@@ -8,12 +13,32 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from replicated_namesrv.files import FileWriter, write_atomically
+from replicated_namesrv.routes.limits import Quotas
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.settings import ROWS, Settings
 
 Done = TypeVar("Done")
+NO_PERMISSION = 16
+SHARED_ROWS = {row.attribute: row for row in ROWS.values() if row.replicated}
+"""Settings that answers depend on: part of the state, by attribute."""
+
+
+def route_settings(settings: Settings) -> RouteSettings:
+    """The shared settings as this node's configuration has them."""
+    values: dict[str, Any] = {attribute: getattr(settings, attribute) for attribute in SHARED_ROWS}
+    return RouteSettings(**values)
+
+
+def refused_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]) -> Result | None:
+    """Why none of ``values`` may be changed; None: they may. Raises LimitError."""
+    if not settings.black_list.isdisjoint(values):
+        return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
+    quotas.check_settings(values)
+    return None
 
 
 class ConfigWriter(FileWriter[Mapping[str, str], Done]):

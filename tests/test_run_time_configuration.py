@@ -143,7 +143,7 @@ def test_without_a_majority_no_local_key_changes(tmp_path: Path) -> None:
 
 def test_a_shared_key_that_is_refused_after_the_local_ones_is_named(cluster: ClusterThread) -> None:
     member = cluster.follower()
-    raft = member.service._raft.node
+    raft = member.service.consensus._raft.node
 
     def let_no_more_in() -> None:
         raft.config = dataclasses.replace(raft.config, pending_proposals_bytes_max=1)
@@ -178,7 +178,7 @@ def lose_the_majority_while_writing(cluster: ClusterThread, monkeypatch: pytest.
     is_writing.wait()
     stop_all_but(cluster, leader)
     go_on.set()
-    wait_until(lambda: cluster.do(lambda: bool(leader.service._proposed)), "the proposal")
+    wait_until(lambda: cluster.do(lambda: bool(leader.service.proposer._waiting)), "the proposal")
     cluster.do(leader.service.reads._fence)
     with pytest.raises(PartlyDoneError) as caught:
         answer.result(30)

@@ -15,7 +15,8 @@ from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.inspection import Inspection, Record, content_of, entries_of, inspect
-from replicated_namesrv.replication import machine, restore
+from replicated_namesrv.replication import restore
+from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, RESTORE_MARK
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, load
 
 HELP = "look into a stopped node's write-ahead log and snapshots; never writes"
@@ -23,13 +24,6 @@ HELP = "look into a stopped node's write-ahead log and snapshots; never writes"
 GOOD, BAD, USAGE = 0, 1, 2
 VALUE_CHARACTERS_MAX = 60
 _INDEX_MAX = 1 << 62
-_KIND_NAMES = {
-    machine.PLAIN: "plain",
-    machine.REGISTER: "register",
-    machine.UNREGISTER: "unregister",
-    machine.EXPIRE: "expire",
-    machine.LEAD: "lead",
-}
 
 _EXAMPLES = """\
 examples:
@@ -169,16 +163,17 @@ def _entry(record: Record) -> dict[str, Any]:
 def described(data: bytes) -> dict[str, Any]:
     """A command of the log in words: kind, what it does, its time."""
     try:
-        if data[:1] == bytes((restore.MARK,)):
+        if data[:1] == bytes((RESTORE_MARK,)):
             kind, restore_id, number, piece = restore.decode(data)
-            return {"kind": restore.KIND_NAMES[kind], "restore": restore_id, "piece": number, "bytes": len(piece)}
+            return {"kind": COMMAND_KINDS[RESTORE_MARK, kind].name, "restore": restore_id, "piece": number, "bytes": len(piece)}
         head, _, rest = data[1:].partition(b"\n")
         number, *arguments = load(head)
         command, time_ms = decode_command(rest)
     except (RouteFormatError, ValueError, TypeError, UnknownCommandError) as error:
         return {"kind": "unreadable", "bytes": len(data), "problem": str(error)}
     fields = {name: _short(value) for name, value in asdict(command).items()} if is_dataclass(command) else {}
-    kind_name = _KIND_NAMES.get(number, str(number))
+    row = COMMAND_KINDS.get((ENVELOPE_FORMAT, number))
+    kind_name = str(number) if row is None else row.name
     return {"kind": kind_name, "command": type(command).__name__, "timeMs": time_ms, "arguments": arguments, **fields}
 
 

@@ -25,6 +25,16 @@ from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.errors import UnknownCommandError
+from replicated_namesrv.replication.command_kinds import (
+    BASE_VERSION,
+    COMMAND_KINDS,
+    ENVELOPE_FORMAT,
+    EXPIRE,
+    LEAD,
+    PLAIN,
+    REGISTER,
+    UNREGISTER,
+)
 from replicated_namesrv.replication.marks import Key, Mark, OwnLineReader, marks_table, own_line, unregistered_table
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
@@ -33,8 +43,6 @@ from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
 
-ENVELOPE_FORMAT = 1
-PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
 UNREGISTERED_MAX = 10_000
 """Unregistrations remembered; a copy that is later than this many others is not recognised."""
 NO_REGISTRATION = 0
@@ -122,6 +130,8 @@ class RouteStateMachine:
         """Term of the newest leader that has said so in the log."""
         self.time_ms = 0
         """The newest time a leader has told."""
+        self.command_version = BASE_VERSION
+        """The newest version of a command applied: every node of the cluster applies commands up to it, or has stopped."""
         self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
         self.effects: list[Effect] = []
@@ -156,6 +166,7 @@ class RouteStateMachine:
             ) from error
         self.serial += 1
         self.time_ms = max(self.time_ms, time_ms)
+        self.command_version = max(self.command_version, COMMAND_KINDS[ENVELOPE_FORMAT, kind].since)
         return handler(self, command, *arguments)
 
     def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:
@@ -255,14 +266,19 @@ class RouteStateMachine:
 
     # The whole
 
+    def _newer_version(self) -> list[int]:
+        """The command version, once there is more than the first: nodes that know no other read snapshots until then."""
+        return [self.command_version] if self.command_version > BASE_VERSION else []
+
     def digest(self) -> bytes:
         """See ``raft.interfaces.StateMachine``."""
-        own = [self.serial, self.time_ms, self.led_term, f"{self.marks.sum:x}", f"{self._unregistered.sum:x}"]
+        sums = (f"{self.marks.sum:x}", f"{self._unregistered.sum:x}")
+        own = [self.serial, self.time_ms, self.led_term, *sums, *self._newer_version()]
         return self.state.digest() + blake2b(dump(own), digest_size=16).digest()
 
     def snapshot(self) -> Iterator[bytes]:
         """Our own line, then those of the routes."""
-        own = own_line((self.serial, self.time_ms, self.led_term), self.marks, self._unregistered)
+        own = own_line((self.serial, self.time_ms, self.led_term, *self._newer_version()), self.marks, self._unregistered)
         return chain(own, self.state.snapshot())
 
     def restore(self) -> "Restoring":
@@ -272,7 +288,8 @@ class RouteStateMachine:
     def become(self, own: OwnLineReader, reader: SnapshotReader) -> None:
         """Take over what was read."""
         self.state.adopt(reader)
-        self.serial, self.time_ms, self.led_term = own.numbers
+        self.serial, self.time_ms, self.led_term, *newer = own.numbers
+        self.command_version = newer[0] if newer else BASE_VERSION
         self.marks, self._unregistered = own.marks, own.unregistered
         self.history.restart(self.state.revision, self.time_ms)
         self.effects.clear()

@@ -1,8 +1,9 @@
 """What is known of brokers beyond their registrations, and the first line of a snapshot, which holds it.
 
-The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. It is
-written and read ROWS_MAX rows at a time. Both tables may have as many rows as there are brokers. Earlier versions wrote the same
-line in one step and read it so; hence its form stays. It begins with a blank, which tells ``encoding.load`` to expect any text.
+The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. A
+fourth number is the command version, if it is newer than the first. The line is written and read ROWS_MAX rows at a time. Both
+tables may have as many rows as there are brokers. Earlier versions wrote the same line in one step and read it so; hence its form
+stays. It begins with a blank, which tells ``encoding.load`` to expect any text.
 """
 
 import json
@@ -17,7 +18,7 @@ from replicated_namesrv.routes.sums import SummedTable, entry_hash
 
 ROWS_MAX = 1_000
 """Rows of a table written in one step: about 100 KB and a millisecond."""
-_HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),\[")
+_HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),(?:(\d+),)?\[")
 _ROWS = re.compile(rb'(?:\[(?:[^][\n"]|"(?:[^"\\\n]|\\.)*+")*+\],?)*+')
 """Complete rows: arrays of numbers and texts."""
 _BETWEEN, _END = b"],[", b"]]\n"
@@ -94,7 +95,7 @@ class OwnLineReader:
             head = _HEAD.match(data)
             if head is None:
                 return self._wait(data)
-            self.numbers = list(map(int, head.groups()))
+            self.numbers = [int(number) for number in head.groups() if number is not None]
             data = data[head.end() :]
         while True:
             data = self._take_rows(data.removeprefix(b","))

@@ -23,10 +23,10 @@ import logging
 from asyncio import Future
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.replication.consensus import Consensus
 from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 
 log = logging.getLogger(__name__)
@@ -41,30 +41,12 @@ NO_MAJORITY = "no majority confirms this node"
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 
 
-class Group(Protocol):
-    """What is needed of Raft."""
-
-    def read_index(self) -> "Future[ReadOutcome]":
-        """See ``RaftService``. Its answer has been told to ``confirmed`` before whoever asked hears of it."""
-
-    def lease_valid(self) -> bool:
-        """See ``RaftService``."""
-
-    @property
-    def term(self) -> int:
-        """The present term."""
-
-    @property
-    def leader(self) -> str | None:
-        """The leader of the present term, if known."""
-
-
 class Reads:
     """Of one node, on its event loop. Nothing but ``now_ms`` tells it the time."""
 
     def __init__(
         self,
-        group: Group,
+        consensus: Consensus,
         default: ReadLevel,
         fence_after_ms: int,
         serves_stale: bool,
@@ -73,7 +55,7 @@ class Reads:
     ) -> None:
         """``serves_stale``: noQuorumPolicy. ``now_ms``: a clock that never stands still. ``change(False)`` at the fence, True
         after it."""
-        self._group, self._default, self._fence_after_ms = group, default, fence_after_ms
+        self._consensus, self._default, self._fence_after_ms = consensus, default, fence_after_ms
         self.serves_stale, self._now_ms, self._change = serves_stale, now_ms, change
         self.fenced = False
         self._collecting: Future[Freshness] | None = None
@@ -108,7 +90,8 @@ class Reads:
     # Reads
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
-        """See NameService. Raises UnavailableError, StaleReadError."""
+        """Wait until the state is fresh enough for ``level`` (None: the configured default). Raises UnavailableError,
+        StaleReadError."""
         shared = self._collecting
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
             self._others_came = True
@@ -116,7 +99,7 @@ class Reads:
         if not self._is_live:
             raise UnavailableError("this node has not caught up with a majority since its start")
         wanted = level or self._default
-        if level is LEASE and self._group.lease_valid():
+        if level is LEASE and self._consensus.lease_valid():
             return self._leased()
         if wanted is STALE:
             return self._stale(max_staleness_ms)
@@ -143,7 +126,7 @@ class Reads:
         """Answer all that came so far by the lease, or else ask for one index on their behalf, once a turn of the loop brought no
         more."""
         shared = self._collecting
-        if shared is not None and not self._needs_index and self._group.lease_valid():
+        if shared is not None and not self._needs_index and self._consensus.lease_valid():
             self._collecting = None
             del self._waiting[shared]
             if not shared.done():
@@ -156,7 +139,7 @@ class Reads:
         self._collecting, self._needs_index = None, False
         if shared is not None and not shared.done():
             self._is_asking = True
-            question = self._waiting[shared] = self._group.read_index()
+            question = self._waiting[shared] = self._consensus.read_index()
             question.add_done_callback(partial(self._answered, shared))
 
     def _answered(self, shared: Future[Freshness], answer: "Future[ReadOutcome]") -> None:
@@ -169,12 +152,12 @@ class Reads:
         if shared.done():
             return
         if isinstance(outcome, ReadReady):
-            shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._group.leader or "", 0))
+            shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._consensus.leader or "", 0))
         else:
             fail(shared, outcome.reason)
 
     def _leased(self) -> Freshness:
-        return Freshness(LEASE, self._group.term, self._group.leader or "", 0)
+        return Freshness(LEASE, self._consensus.term, self._consensus.leader or "", 0)
 
     def _stale(self, max_staleness_ms: int | None) -> Freshness:
         age_ms = self.staleness_ms
@@ -183,7 +166,7 @@ class Reads:
                 f"maxStalenessMs={max_staleness_ms}: the state here is {age_ms} ms old; allow more, ask for "
                 "readConsistency=linearizable or ask another node"
             )
-        return Freshness(STALE, self._group.term, self._group.leader or "", age_ms)
+        return Freshness(STALE, self._consensus.term, self._consensus.leader or "", age_ms)
 
     def _judged(self, shared: Future[Freshness], level: ReadLevel | None, max_staleness_ms: int | None) -> Future[Freshness]:
         """``shared`` for a request that does not take whatever comes if this node fences meanwhile."""
@@ -225,7 +208,7 @@ class Reads:
             return
         if not self._is_probing and now - self._fresh_ms >= PROBE_AFTER_MS:
             self._is_probing = True
-            self._group.read_index().add_done_callback(self._probed)
+            self._consensus.read_index().add_done_callback(self._probed)
         if not self.fenced and self._silent_ms > self._fence_after_ms and not any(map(is_ready, self._waiting.values())):
             self._fence()
 

@@ -23,16 +23,13 @@ from uuid import uuid4
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.interfaces import Restoration
+from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE, RESTORE_MARK
 from replicated_namesrv.replication.machine import Applied, RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
 
-MARK = ord("R")
-"""First byte of these commands; RouteStateMachine's begin with its own format number."""
 VERSION = 1
-BEGIN, PIECE, FINISH, ABANDON = range(4)
-KIND_NAMES = ("restore-begin", "restore-piece", "restore-finish", "restore-abandon")
 PIECE_BYTES = 64 << 10
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
@@ -44,7 +41,7 @@ Propose = Callable[[bytes], Awaitable[Applied]]
 
 def encode(kind: int, restore_id: str, number: int = 0, piece: bytes = b"") -> bytes:
     """A command; ``number``: how many pieces came before."""
-    return bytes((MARK,)) + dump([VERSION, kind, restore_id, number]) + b"\n" + piece
+    return bytes((RESTORE_MARK,)) + dump([VERSION, kind, restore_id, number]) + b"\n" + piece
 
 
 def decode(data: bytes) -> tuple[int, str, int, bytes]:
@@ -126,7 +123,7 @@ class RestorableMachine:
 
     def apply(self, data: bytes) -> Applied:
         """See ``raft.interfaces.StateMachine``. Raises UnknownCommandError."""
-        if not data or data[0] != MARK:
+        if not data or data[0] != RESTORE_MARK:
             return self.machine.apply(data)
         kind, restore_id, number, piece = decode(data)
         refusal = self._refusal(kind, restore_id, number)

@@ -174,7 +174,7 @@ class Broker:
             state: dict[str, bool | int | None] = {"over": False, "epoch": None}
 
             def ask(server: NameServer, connection: SimulatedConnection) -> object:
-                registered = server.node.signs.attachments.registered_over(life.key, connection.connection_id)
+                registered = server.node.liveness.registered_over(life.key, connection.connection_id)
                 state["epoch"] = None if registered is None else registered.epoch
                 return server.node.propose(command, connection)
 

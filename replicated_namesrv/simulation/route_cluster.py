@@ -31,7 +31,7 @@ _TURNS_MAX = 1_000
 
 
 class SimulatedRaft:
-    """``replication.node.Raft`` on a simulated machine."""
+    """``replication.consensus.RaftDriver`` on a simulated machine."""
 
     node: RaftNode
 
@@ -57,9 +57,9 @@ class SimulatedRaft:
     async def stop(self) -> None:
         self.node.stop()
 
-    def propose(self, command: bytes, timeout_ms: int | None = None) -> "Future[Outcome]":
+    def propose(self, command: bytes, timeout_ms: int | None = None, version: int = 0) -> "Future[Outcome]":
         future: Future[Outcome] = self._loop.create_future()
-        self.node.propose(command, _setter(future), timeout_ms)
+        self.node.propose(command, _setter(future), timeout_ms, version)
         return future
 
     def read_index(self) -> "Future[ReadOutcome]":
@@ -173,7 +173,12 @@ class NameServer:
         transport = TransportSettings(machine.name, "simulated", peers, ("127.0.0.1", 1), None)
 
         def raft(state: RouteStateMachine, config: RaftConfig, observer: Observer) -> SimulatedRaft:
-            used = replace(cluster.config, proposal_timeout_ms=config.proposal_timeout_ms, read_timeout_ms=config.read_timeout_ms)
+            used = replace(
+                cluster.config,
+                command_version=config.command_version,
+                proposal_timeout_ms=config.proposal_timeout_ms,
+                read_timeout_ms=config.read_timeout_ms,
+            )
             observers = _Observers(observer, machine.observer, lambda index: cluster.applied(self, index, state))
             self.raft = SimulatedRaft(machine, cluster.names, self.loop, state, used, observers)
             return self.raft

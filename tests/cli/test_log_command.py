@@ -12,7 +12,8 @@ from replicated_namesrv.cli.log import described
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
-from replicated_namesrv.replication.restore import PIECE, encode
+from replicated_namesrv.replication.command_kinds import PIECE
+from replicated_namesrv.replication.restore import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.operated import operated, run
 

@@ -342,7 +342,7 @@ async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path:
         assert "line 4: value is ['v']: a text belongs there" in refused.err
         for node in cluster.nodes:
             assert isinstance(node.service, ReplicatedNode)
-            raft = node.service._raft.node
+            raft = node.service.consensus._raft.node
             for index in range(raft.first_index, raft.last_index + 1):
                 assert b"unmistakable" not in (raft.entry_at(index) or b"")
                 assert b"R[" not in (raft.entry_at(index) or b"")

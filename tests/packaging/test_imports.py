@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "service": {"routes"},
     "server": {"service", "routes", "wire", "client", "settings", "files"},
     "admin": {"service", "routes", "wire", "settings", "server", "files"},
-    "config_writer": {"settings", "files"},
+    "config_writer": {"settings", "files", "routes"},
     "compat": {"service", "routes", "settings", "files", "config_writer"},
     "replication": {"service", "routes", "raft", "settings", "files", "config_writer"},
     "client": {"wire"},

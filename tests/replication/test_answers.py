@@ -91,7 +91,7 @@ def steadily(cluster: ClusterThread, member: Member, action: Callable[[], T]) ->
     """What ``action`` gave while (revision, term, leader) of the node were one and the same: a busy machine may elect."""
 
     def look() -> Standing:
-        return member.service.state.revision, member.service.term, member.service.leader
+        return member.service.state.revision, member.service.consensus.term, member.service.consensus.leader
 
     while True:
         before, result = cluster.do(look), action()
@@ -188,13 +188,13 @@ def test_settings_that_answers_depend_on_are_the_clusters(tmp_path: Path) -> Non
 
 
 def take_snapshot(member: Member) -> None:
-    node = member.service._raft.node
+    node = member.service.consensus._raft.node
     node.core.force_compaction()
     node.tick()
 
 
 def snapshots(member: Member) -> int:
-    return int(member.service._raft.node.taking.taken)
+    return int(member.service.consensus._raft.node.taking.taken)
 
 
 def test_only_the_leader_pushes(cluster: ClusterThread) -> None:
@@ -209,10 +209,10 @@ def test_only_the_leader_pushes(cluster: ClusterThread) -> None:
                 assert peer.call(103, fields, topic_table("P", "Q")).code == 0
 
         while True:  # an election in between may cost the push and change who gives the next
-            leader, term = cluster.leader(), cluster.leader().service.term
+            leader, term = cluster.leader(), cluster.leader().service.consensus.term
             before = {member.name: pushes_of(cluster, member) for member in cluster.members}
             change_least_id()
-            if (cluster.leader(), leader.service.term) == (leader, term):
+            if (cluster.leader(), leader.service.consensus.term) == (leader, term):
                 break
         wait_until(lambda: pushes_of(cluster, leader) > before[leader.name], "a push, which nobody takes")
         for member in cluster.members:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.replication import node as node_module
+from replicated_namesrv.replication import command_proposer
 from replicated_namesrv.routes import bounds
 from replicated_namesrv.routes.commands import ChangeWritePerm
 from tests.replication.virtual import registration, virtual_cluster
@@ -89,16 +89,16 @@ def test_a_registration_beyond_a_bound_is_refused_and_leaves_nothing(
 
 
 def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "HEAVY_TOPICS", 1)
+    monkeypatch.setattr(command_proposer, "HEAVY_TOPICS", 1)
     with virtual_cluster() as cluster:
         wire = cluster.wire(cluster.leader())
         cluster.register(wire, registration())
         node: Any = cluster.node(cluster.leader())
-        under_way, most, plain = 0, 0, node._raft.propose
+        under_way, most, plain = 0, 0, node.consensus.propose
 
-        def propose(command: bytes, timeout_ms: int | None = None) -> Any:
+        def propose(command: bytes, version: int, timeout_ms: int | None = None) -> Any:
             nonlocal under_way, most
-            proposed = plain(command, timeout_ms)
+            proposed = plain(command, version, timeout_ms)
             under_way += 1
             most = max(most, under_way)
 
@@ -109,7 +109,7 @@ def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest
             proposed.add_done_callback(ended)
             return proposed
 
-        node._raft.propose = propose
+        node.consensus.propose = propose
         said = [
             cluster.say(wire, lambda server, c, command=command: server.node.propose(command, c))  # type: ignore[misc]
             for command in [ChangeWritePerm("a", writable=number % 2 == 0) for number in range(8)]
@@ -117,6 +117,6 @@ def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest
         cluster.until(lambda: all(each.ended for each in said), "answers")
         assert [each.result.count for each in said] == [2] * 8
         assert most == 1
-        assert not node._heavy.locked()
+        assert not node.proposer._heavy.locked()
         state: Callable[[], object] = lambda: {each.state.digest() for each in cluster.nodes}  # noqa: E731
         cluster.until(lambda: len(state()) == 1, "all nodes have applied the same")  # type: ignore[arg-type]

@@ -16,11 +16,11 @@ TIMEOUT_MS = 1_500
 def ghosts(node: ReplicatedNode) -> list[str]:
     """What a node remembers of brokers that it does not show."""
     live = {(held.cluster_name, held.broker_addr): held.epoch for held in node.state.registrations()}
-    attached = {entry.key: entry.epoch for entry in node.signs.attachments.everything(node.signs.now_ms) if entry.key[0]}
+    attached = {entry.key: entry.epoch for entry in node.liveness.attachments.everything(0) if entry.key[0]}
     found = [f"attached {key}" for key, epoch in attached.items() if key not in live or epoch > live[key]]
     if node._machine.marks.keys() != live.keys():
         found.append(f"marks {node._machine.marks.keys() ^ live.keys()}")
-    leading = node.signs.leading
+    leading = node.liveness.role
     if leading is not None and not leading.is_over:
         table, revision = leading.table, node.state.revision
         told = {f"accepted {key}": key for key in table._accepted} | {f"credited {key}": key for key in table._credited}
@@ -64,9 +64,9 @@ def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
             server.node.renew_unchanged(*KEY, wire.connection)
             removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
             for effect in server.node._machine.state.apply(removal, 0).effects:
-                server.node.registrations.removed(effect, False)  # type: ignore[arg-type]  # what it ended
+                server.node.broker_calls.removed(effect, False)  # type: ignore[arg-type]  # what it ended
             server.loop.run()
-            assert [entry.key for entry in server.node.signs.attachments.everything(0) if entry.key[0]] == []
+            assert [entry.key for entry in server.node.liveness.attachments.everything(0) if entry.key[0]] == []
 
 
 def say_anything(cluster: Cluster, wires: list[Wire], chance: Random) -> None:
@@ -128,4 +128,4 @@ def test_nothing_is_remembered_of_what_is_not_registered(seed: int) -> None:
         assert cluster.node(cluster.leader()).state.registrations() == [], f"seed {seed}"
         assert_no_ghosts(cluster, f"seed {seed}, at the end")
         for node in cluster.nodes:
-            assert {entry.key for entry in node.signs.attachments.everything(0) if entry.key[0]} == set(), f"seed {seed}"
+            assert {entry.key for entry in node.liveness.attachments.everything(0) if entry.key[0]} == set(), f"seed {seed}"

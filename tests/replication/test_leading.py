@@ -6,20 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
-from replicated_namesrv.replication import leading as leading_module
-from replicated_namesrv.replication.admission import GRANT_MS, Admission, Asker, Decided
-from replicated_namesrv.replication.leading import JUDGING_INTERVAL_MS, Leading, encode_removal
-from replicated_namesrv.replication.machine import (
-    Applied,
-    Opened,
-    RouteStateMachine,
-    content_of,
-    encode_lead,
-    encode_register,
-)
-from replicated_namesrv.replication.marks import Mark
-from replicated_namesrv.replication.messages import (
+from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.replication.liveness import leader_role as leader_role_module
+from replicated_namesrv.replication.liveness.admission import GRANT_MS, Admission, Asker, Decided
+from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
     GRANTED,
@@ -36,6 +26,16 @@ from replicated_namesrv.replication.messages import (
     Message,
     Report,
 )
+from replicated_namesrv.replication.liveness.leader_role import JUDGING_INTERVAL_MS, LeaderRole, encode_removal
+from replicated_namesrv.replication.machine import (
+    Applied,
+    Opened,
+    RouteStateMachine,
+    content_of,
+    encode_lead,
+    encode_register,
+)
+from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.simulation.loop import VirtualLoop
@@ -52,7 +52,7 @@ class Group:
     led_term: int | None = TERM
     term = TERM
     leader = "n1"
-    initial_settings = RouteSettings()
+    command_version = 1
 
     def __init__(self, loop: VirtualLoop, machine: RouteStateMachine) -> None:
         self._loop, self.machine = loop, machine
@@ -65,6 +65,12 @@ class Group:
     def read_index(self) -> "Future[ReadOutcome]":
         self.reads.append(self._loop.create_future())
         return self.reads[-1]
+
+    def lease_valid(self) -> bool:
+        return False
+
+    def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
+        raise AssertionError("the leader proposes through what it was given")
 
     def decide(self, data: bytes) -> "Future[Applied | None]":
         self.proposed.append((data, self._loop.create_future()))
@@ -85,8 +91,19 @@ class Scene:
         self.machine.apply(encode_lead(RouteSettings(), 0, TERM - 1))
         self.register(1)
         self.group = Group(loop, self.machine)
-        self.leading = Leading(
-            TERM, "n1", MEMBERS, self.machine, self.group, self._send, 500, lambda: self.now_ms, lambda: 7, self._later
+        self.leading = LeaderRole(
+            TERM,
+            "n1",
+            MEMBERS,
+            self.machine,
+            self.group,
+            self.group.decide,
+            RouteSettings,
+            self._send,
+            500,
+            lambda: self.now_ms,
+            lambda: 7,
+            self._later,
         )
         self._sequences = dict.fromkeys(MEMBERS, 0)
 
@@ -273,7 +290,7 @@ def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene
 
 
 def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading_module, "REMOVED_TOPICS_MAX", 5)  # each broker has two
+    monkeypatch.setattr(leader_role_module, "REMOVED_TOPICS_MAX", 5)  # each broker has two
     others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(3)]
     for command in others:
         scene.machine.apply(encode_register(command, 0, 0, Opened(0, 0), content_of(command)))
@@ -285,7 +302,7 @@ def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scen
 
 
 def test_one_broker_with_many_topics_is_unregistered_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leading_module, "LARGE_TOPICS", 1)
+    monkeypatch.setattr(leader_role_module, "LARGE_TOPICS", 1)
     slave = registration(1, address="a:2", broker_id=1)
     scene.machine.apply(encode_register(slave, 0, 0, Opened(0, 0), content_of(slave)))
     held = scene.machine.state.registration("c", "a:2")

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import pytest
 
-from replicated_namesrv.replication.leases import Attachments, Expiry, Lease, LeaseTable, RunningClock
-from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Report
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Report
+from replicated_namesrv.replication.liveness.leases import Attachments, Expiry, Lease, LeaseTable
+from replicated_namesrv.replication.running_clock import RunningClock
 
 KEY = ("c", "a:1")
 LEASE = Lease(KEY, 7, 10_000)

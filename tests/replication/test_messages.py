@@ -5,7 +5,7 @@ import random
 import pytest
 
 from replicated_namesrv.raft.errors import MalformedError
-from replicated_namesrv.replication.messages import (
+from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     GRANTED,
     HELD,

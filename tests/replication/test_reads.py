@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
-from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.reads import COLLECTING_MAX_MS, Reads
 from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 
@@ -18,13 +18,13 @@ TICK_MS = 100
 
 
 class Scene:
-    """Reads with a clock and a majority that do what a test says. Also the Group that Reads ask."""
+    """Reads with a clock and a majority that do what a test says. Also the Consensus that Reads ask."""
 
     def __init__(self, default: ReadLevel = LINEARIZABLE, *, serves_stale: bool = False, live: bool = True) -> None:
         self.now_ms = 1_000.0
         self.asked: list[Future[ReadOutcome]] = []
         self.leased = False
-        self.term, self.leader = 7, "n2"
+        self.term, self.leader, self.led_term, self.command_version = 7, "n2", None, 1
         self.changes: list[bool] = []
         self.reads = Reads(self, default, FENCE_AFTER_MS, serves_stale, lambda: self.now_ms, self.changes.append)
         if live:
@@ -34,6 +34,12 @@ class Scene:
         self.asked.append(asyncio.get_running_loop().create_future())
         self.asked[-1].add_done_callback(partial(self._heard, self.now_ms))
         return self.asked[-1]
+
+    def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> Future[Outcome]:
+        raise AssertionError("reads propose nothing")
+
+    def tell(self, peer: str, data: bytes) -> None:
+        raise AssertionError("reads tell nobody anything")
 
     def _heard(self, asked_ms: float, answer: Future[ReadOutcome]) -> None:
         """As a node does with every read index that comes."""

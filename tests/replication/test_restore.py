@@ -13,14 +13,11 @@ from replicated_namesrv.admin.operations import _lines_of
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.replication import restore as restore_module
+from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE
 from replicated_namesrv.replication.machine import Applied, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.replication.restore import (
-    ABANDON,
-    BEGIN,
-    FINISH,
     IDLE_MS_MAX,
-    PIECE,
     REVISIONS_SKIPPED,
     Leftovers,
     RestorableMachine,
@@ -254,7 +251,7 @@ def test_a_cluster_rids_itself_of_what_a_dead_node_left(monkeypatch: pytest.Monk
 
         async def leave() -> None:
             for command in (begin, first, encode_plain(PutKVConfig("n", "k", "v"), 1)):
-                await nodes[0]._propose(command)
+                await nodes[0].proposer.propose(command)
 
         cluster.wait_for(leave())
         machines = [node._leftovers._machine for node in nodes]

@@ -55,7 +55,7 @@ def test_whatever_changes_nothing_writes_nothing_to_the_log(through: str) -> Non
         cluster.register(wire, registration())
         cluster.run(1)
         node = cluster.node(cluster.leader())
-        last, serial, digest = node._raft.node.last_index, cluster.serial(), node._machine.digest()
+        last, serial, digest = node.consensus._raft.node.last_index, cluster.serial(), node._machine.digest()
         for _ in range(12):
             assert cluster.register(wire, registration()).code == 0
             cluster.run(TIMEOUT_S / 6)
@@ -64,7 +64,7 @@ def test_whatever_changes_nothing_writes_nothing_to_the_log(through: str) -> Non
             cluster.heartbeat(wire)
             cluster.run(TIMEOUT_S / 6)
         assert cluster.is_shown()
-        assert (node._raft.node.last_index, cluster.serial(), node._machine.digest()) == (last, serial, digest)
+        assert (node.consensus._raft.node.last_index, cluster.serial(), node._machine.digest()) == (last, serial, digest)
 
 
 def test_322_alone_keeps_a_broker() -> None:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.replication.command_kinds import BEGIN, FINISH, PIECE
 from replicated_namesrv.replication.machine import RouteStateMachine
-from replicated_namesrv.replication.restore import BEGIN, FINISH, PIECE, RestorableMachine, encode
+from replicated_namesrv.replication.restore import RestorableMachine, encode
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,

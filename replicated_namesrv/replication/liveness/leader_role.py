@@ -1,4 +1,4 @@
-"""Leading: what a node does for the group in one term that it leads. The life and death of brokers are decided here.
+"""LeaderRole: what a node does for the group in one term that it leads. The life and death of brokers are decided here.
 
 **Renewals** are judged after a read index that was asked for after they came, and once this leader's own LEAD is applied: so it
 led, its state holds everything acknowledged before, and no removal that it does not know of can happen any more (``machine.py``:
@@ -14,20 +14,12 @@ proposal whose outcome is unknown is repeated until it is known; as long as it i
 import logging
 from asyncio import Future
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
-from replicated_namesrv.replication.admission import Admission, Asker, Decided
-from replicated_namesrv.replication.leases import Expiry, Lease, LeaseTable
-from replicated_namesrv.replication.machine import (
-    Applied,
-    RouteStateMachine,
-    encode_expire,
-    encode_lead,
-    encode_unregister,
-)
-from replicated_namesrv.replication.messages import (
+from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.admission import Admission, Asker, Decided
+from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
     LATE,
@@ -44,6 +36,14 @@ from replicated_namesrv.replication.messages import (
     Key,
     Message,
     Report,
+)
+from replicated_namesrv.replication.liveness.leases import Expiry, Lease, LeaseTable
+from replicated_namesrv.replication.machine import (
+    Applied,
+    RouteStateMachine,
+    encode_expire,
+    encode_lead,
+    encode_unregister,
 )
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 from replicated_namesrv.routes.encoding import dump, load
@@ -63,35 +63,8 @@ REMOVED_TOPICS_MAX = 200_000
 LARGE_TOPICS = 20_000
 """A broker with more is removed alone by code 104; the next one waits for a tick."""
 ACCEPTED = 0
-
-
-class Group(Protocol):
-    """What is needed of Raft and of the node."""
-
-    def tell(self, peer: str, data: bytes) -> None:
-        """Send to another node; may be lost."""
-
-    def read_index(self) -> "Future[ReadOutcome]":
-        """See ``RaftService``."""
-
-    def decide(self, data: bytes) -> "Future[Applied | None]":
-        """Propose a command; None: its outcome is not known, or it was not taken."""
-
-    @property
-    def led_term(self) -> int | None:
-        """The present term if this node leads it."""
-
-    @property
-    def term(self) -> int:
-        """The present term."""
-
-    @property
-    def leader(self) -> str | None:
-        """The leader of the present term, if known."""
-
-    @property
-    def initial_settings(self) -> RouteSettings:
-        """What the settings shall be if nobody has led before."""
+Decide = Callable[[bytes], "Future[Applied | None]"]
+"""Propose a command; None: its outcome is not known, or it was not taken."""
 
 
 def encode_removal(removal: BrokerRemoval) -> str:
@@ -110,7 +83,7 @@ def decode_removal(key: Key, content: str) -> BrokerRemoval:
     return BrokerRemoval(*key, broker_name, broker_id, epoch)
 
 
-class Leading:
+class LeaderRole:
     """One term of one leader. ``send`` may be called for this node itself."""
 
     def __init__(
@@ -119,18 +92,22 @@ class Leading:
         node_id: str,
         members: Sequence[str],
         machine: RouteStateMachine,
-        group: Group,
+        consensus: Consensus,
+        decide: Decide,
+        initial_settings: Callable[[], RouteSettings],
         send: Callable[[str, Message], None],
         grace_ms: float,
         now_ms: Callable[[], float],
         wall_ms: Callable[[], int],
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """``later(seconds, act)``: see ``loop.call_later``."""
+        """``decide`` proposes a command of the leader's. ``initial_settings``: the settings of a cluster that nobody has led
+        before. ``later(seconds, act)``: as ``loop.call_later``."""
         self.term = term
         self.expired_count = self.lost_count = 0
         self._node_id, self._members = node_id, members
-        self._machine, self._group, self._send = machine, group, send
+        self._machine, self._consensus, self._send = machine, consensus, send
+        self._propose, self._initial_settings = decide, initial_settings
         self._now_ms, self._wall_ms, self._later = now_ms, wall_ms, later
         self._grace_ms = grace_ms
         self.table = LeaseTable(members, node_id, grace_ms, now_ms())
@@ -162,7 +139,7 @@ class Leading:
     @property
     def is_over(self) -> bool:
         """Whether this node no longer leads this term."""
-        return self._group.led_term != self.term
+        return self._consensus.led_term != self.term
 
     @property
     def is_known(self) -> bool:
@@ -179,7 +156,7 @@ class Leading:
             if not outcome.cancelled() and not self.is_over and not self.is_known:
                 self._again.append(self._claim)
 
-        self._group.decide(encode_lead(self._group.initial_settings, self._time_ms(), self.term)).add_done_callback(ended)
+        self._propose(encode_lead(self._initial_settings(), self._time_ms(), self.term)).add_done_callback(ended)
 
     # What was applied
 
@@ -203,7 +180,7 @@ class Leading:
     # Reports
 
     def on_report(self, peer: str, report: Report) -> None:
-        """See ``SignsOfLife``."""
+        """Take a node's report; it is answered, at once or when its renewals were judged."""
         if report.term != self.term or self.is_over:
             return
         entries = tuple(entry for entry in report.entries if self._may_be_registered(entry))
@@ -250,7 +227,7 @@ class Leading:
         self._is_judging, self._is_hurried = True, False
         self._judged_ms = self._now_ms()
         batch, self._unjudged = self._unjudged, []
-        self._group.read_index().add_done_callback(lambda outcome: self._judge(batch, outcome))
+        self._consensus.read_index().add_done_callback(lambda outcome: self._judge(batch, outcome))
 
     def _judge(self, batch: list[tuple[str, Report, bool]], outcome: "Future[ReadOutcome]") -> None:
         self._is_judging = False
@@ -281,7 +258,7 @@ class Leading:
     # Inquiries
 
     def on_inquiry(self, peer: str, inquiry: Inquiry) -> None:
-        """See ``SignsOfLife``. Raises MalformedError."""
+        """Take a node's inquiry; it is answered once it is decided. Raises MalformedError."""
         if inquiry.term != self.term or self.is_over:
             return
         asker = Asker(peer, inquiry.session, inquiry.number)
@@ -338,7 +315,7 @@ class Leading:
                     self._again.append(propose)
                     return
                 self._large_removals.add(life)
-            self._group.decide(encode_unregister(command, self._time_ms(), self.term)).add_done_callback(ended)
+            self._propose(encode_unregister(command, self._time_ms(), self.term)).add_done_callback(ended)
 
         propose()
 
@@ -414,7 +391,7 @@ class Leading:
         data = encode_expire(UnregisterBrokers(tuple(removals)), self._time_ms(), self.term, self._machine.serial, is_lost)
 
         def propose() -> None:
-            self._group.decide(data).add_done_callback(ended)
+            self._propose(data).add_done_callback(ended)
 
         def ended(outcome: "Future[Applied | None]") -> None:
             if outcome.cancelled() or self.is_over:

@@ -22,8 +22,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LOOK_AGAIN, Key
 from replicated_namesrv.replication.marks import Mark
-from replicated_namesrv.replication.messages import GRANTED, LOOK_AGAIN, Key
 
 GRANT_MS = 5_000.0
 """So long others wait for the one who was let through, if its node is heard."""

@@ -1,5 +1,5 @@
 """Leases: who hears which broker, and what the leader concludes. Pure; the caller gives the time, in milliseconds that count
-only while this process runs (``RunningClock``).
+only while this process runs (``running_clock.py``).
 
 ``Attachments`` is what a node knows for itself: its connections' brokers, and when each broker was last heard anywhere as
 far as it was told. ``LeaseTable`` is the leader's view over all nodes. Its rules:
@@ -34,9 +34,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from replicated_namesrv.replication.messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key, Report
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key, Report
 
-STEP_MAX_MS = 1_000.0
 NODE_SILENCE_MS = 1_000.0
 """A node that has not reported for this long cannot be heard."""
 ROUND_MS = 1_000.0
@@ -47,20 +46,6 @@ PATIENCE_MS = 3_000.0
 """How long RocketMQ's brokers wait for an answer before they close the connection."""
 MEMORY_WAIT_MS = 250.0
 """How long a new leader looks for a majority that knows how old the ages are, once a majority has told everything."""
-
-
-class RunningClock:
-    """A clock that stands still while the process does: a step longer than STEP_MAX_MS counts as STEP_MAX_MS."""
-
-    def __init__(self, now_ms: float) -> None:
-        self._last_ms = now_ms
-        self._elapsed_ms = 0.0
-
-    def read(self, now_ms: float) -> float:
-        """Milliseconds run so far. Call it at least every STEP_MAX_MS / 2."""
-        self._elapsed_ms += min(max(0.0, now_ms - self._last_ms), STEP_MAX_MS)
-        self._last_ms = now_ms
-        return self._elapsed_ms
 
 
 @dataclass(slots=True)

@@ -1,24 +1,20 @@
-"""SignsOfLife: what a node tells the leader, and what it asks of it.
+"""LeaderClient: what a node tells the leader, and what it asks of it.
 
 A renewal takes one round trip and writes nothing to the log: all that wait in one turn of the loop travel in one report. Reports
 are numbered and arrive in order or not at all. A gap, another leader or an answer that does not come make the node send its
 whole list. What is not answered is asked again, of whoever leads then.
 
-What the leader does with all this is in ``leading.py``.
+What the leader does with all this is in ``leader_role.py``.
 """
 
 import asyncio
-import logging
 from asyncio import Future
 from collections.abc import Callable
 from random import Random
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
-from replicated_namesrv.raft.errors import MalformedError
-from replicated_namesrv.replication.leading import ACCEPTED, Group, Leading, encode_removal
-from replicated_namesrv.replication.leases import Attachments, Registered, RunningClock
-from replicated_namesrv.replication.machine import RouteStateMachine
-from replicated_namesrv.replication.messages import (
+from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
     REGISTER,
@@ -32,12 +28,11 @@ from replicated_namesrv.replication.messages import (
     Key,
     Message,
     Report,
-    decode,
-    encode,
 )
+from replicated_namesrv.replication.liveness.leader_role import ACCEPTED, encode_removal
+from replicated_namesrv.replication.liveness.leases import Attachments, Registered
+from replicated_namesrv.replication.machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval
-
-log = logging.getLogger(__name__)
 
 TICK_S = 0.1
 REPORT_INTERVAL_MS = 250.0
@@ -66,26 +61,23 @@ class _Question:
         """Term of the leader that was asked last."""
 
 
-class SignsOfLife:
-    """Runs on the event loop. ``wall_ms``: milliseconds since 1970; ``monotonic_ms``: of any clock that never goes back."""
+class LeaderClient:
+    """Of one node, on its event loop."""
 
     def __init__(
         self,
-        node_id: str,
-        members: list[str],
         machine: RouteStateMachine,
-        group: Group,
-        grace_ms: float,
+        attachments: Attachments,
+        consensus: Consensus,
+        send: Callable[[str, Message], None],
+        running_ms: Callable[[], float],
         monotonic_ms: Callable[[], float],
-        wall_ms: Callable[[], int],
         rng: Random,
     ) -> None:
-        self.attachments = Attachments()
-        self.clock = RunningClock(monotonic_ms())
-        self.leading: Leading | None = None
-        self._node_id, self._members = node_id, members
-        self._machine, self._group = machine, group
-        self._grace_ms, self._monotonic_ms, self._wall_ms = grace_ms, monotonic_ms, wall_ms
+        """``attachments``: what is told. ``send`` may be called for this node itself. ``running_ms``: time in which this process
+        ran; ``monotonic_ms``: of any clock that never goes back."""
+        self._machine, self._attachments, self._consensus = machine, attachments, consensus
+        self._send, self._running_ms, self._monotonic_ms = send, running_ms, monotonic_ms
         self._session = rng.getrandbits(63)
         self._sequence = 0
         self._began_ms = monotonic_ms()
@@ -105,14 +97,6 @@ class SignsOfLife:
         self._last_question = 0
         self._leader_clock_ms: float | None = None
         """The leader's clock less ours, as of its last answer."""
-        self._counts = [0, 0]
-        self._encoded: tuple[Message | None, bytes] = (None, b"")
-        """The last message that was sent, in case others are to have it too."""
-
-    @property
-    def now_ms(self) -> float:
-        """Time that this process ran."""
-        return self.clock.read(self._monotonic_ms())
 
     @property
     def leader_time_ms(self) -> int:
@@ -121,26 +105,16 @@ class SignsOfLife:
             return self._machine.time_ms
         return max(self._machine.time_ms, int(self._leader_clock_ms + self._monotonic_ms()))
 
-    @property
-    def expired_count(self) -> int:
-        """Brokers that this node, leading, removed because nobody heard them."""
-        return self._counts[0] + (self.leading.expired_count if self.leading else 0)
-
-    @property
-    def lost_count(self) -> int:
-        """Brokers that this node, leading, removed because every node that had them had lost them."""
-        return self._counts[1] + (self.leading.lost_count if self.leading else 0)
-
     def confirmed(self, asked_ms: float) -> None:
-        """A majority has confirmed the present leader to this node, which asked at that time by ``now_ms``."""
-        term = self._group.term
+        """A majority has confirmed the present leader to this node, which asked at that time by ``running_ms``."""
+        term = self._consensus.term
         if self._confirmed is None or self._confirmed[0] != term:
             self._confirmed_before_ms = None if self._confirmed is None else self._confirmed[1]
         self._confirmed = term, asked_ms
 
     def _confirmed_ago_ms(self, now: float) -> int:
         at_ms = self._confirmed_before_ms
-        if self._confirmed is not None and self._confirmed[0] != self._group.term:
+        if self._confirmed is not None and self._confirmed[0] != self._consensus.term:
             at_ms = self._confirmed[1]
         return AGE_MAX if at_ms is None else max(0, int(now - at_ms))
 
@@ -149,7 +123,7 @@ class SignsOfLife:
     def renew(self, key: Key, epoch: int, generation: int) -> "Future[int]":
         """ACCEPTED, DIFFERS or REMOVING, by the leader's word. The caller gives up by cancelling."""
         future: Future[int] = asyncio.get_running_loop().create_future()
-        entry = self.attachments.entry(key, self.now_ms)
+        entry = self._attachments.entry(key, self._running_ms())
         if entry is None or entry.epoch != epoch:
             future.set_result(DIFFERS)
             return future
@@ -167,9 +141,9 @@ class SignsOfLife:
         """The registration of this question will not be proposed, or its proposal failed, or the outcome is unknown: copies of it
         shall not wait for it."""
         self._questions.pop(number, None)
-        leader = self._group.leader
+        leader = self._consensus.leader
         if leader is not None:
-            self._send(leader, Inquiry(self._session, number, self._group.term, WITHDRAW, 0, AGE_MAX, key, content))
+            self._send(leader, Inquiry(self._session, number, self._consensus.term, WITHDRAW, 0, AGE_MAX, key, content))
 
     def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
         """Code 104; REMOVED or LATE. ``registered``: what the connection that it came over registered last. The caller gives up
@@ -186,10 +160,10 @@ class SignsOfLife:
         return future
 
     def _put(self, number: int, question: _Question) -> None:
-        leader, now = self._group.leader, self.now_ms
+        leader, now = self._consensus.leader, self._running_ms()
         if leader is None:
             return
-        question.sent_ms, question.term = now, self._group.term
+        question.sent_ms, question.term = now, self._consensus.term
         at_ms = question.registered_at_ms
         registered_ms = AGE_MAX if at_ms is None else max(0, int(now - at_ms))
         fields = (question.term, question.kind, question.serial, registered_ms, question.key, question.content)
@@ -203,18 +177,18 @@ class SignsOfLife:
 
     def _flush(self) -> None:
         self._flush_scheduled = False
-        leader, now = self._group.leader, self.now_ms
+        leader, now = self._consensus.leader, self._running_ms()
         if leader is None:
             return
-        term = self._group.term
+        term = self._consensus.term
         is_full = self._told != (term, leader)
         if is_full:
             self._told = (term, leader)
             self._requeue_sent()
-            entries = self.attachments.everything(now)
+            entries = self._attachments.everything(now)
         else:
-            entries = [e for e in (self.attachments.entry(key, now) for key in self.attachments.changed) if e is not None]
-        self.attachments.changed.clear()
+            entries = [e for e in (self._attachments.entry(key, now) for key in self._attachments.changed) if e is not None]
+        self._attachments.changed.clear()
         renewals = []
         waiting, self._renewals = self._renewals, []
         for entry, future in waiting:
@@ -234,34 +208,21 @@ class SignsOfLife:
             self._renewals.extend((entry, future) for _, entry, future in sent.renewals if not future.done())
         self._sent.clear()
 
-    def _send(self, peer: str, message: Message) -> None:
-        if peer == self._node_id:
-            asyncio.get_running_loop().call_soon(self._take, peer, message)
-        else:
-            if self._encoded[0] is not message:
-                self._encoded = (message, encode(message))
-            self._group.tell(peer, self._encoded[1])
-
     def tick(self) -> None:
         """Call every TICK_S."""
-        now = self.now_ms
+        now = self._running_ms()
         oldest = next(iter(self._sent.values()), None)
         if oldest is not None and now - oldest.sent_ms > ANSWER_TIMEOUT_MS:
             self._told = None
-        if self._told is None or self.attachments.changed or self._renewals or now - self._last_report_ms >= REPORT_INTERVAL_MS:
+        if self._told is None or self._attachments.changed or self._renewals or now - self._last_report_ms >= REPORT_INTERVAL_MS:
             self.report_soon()
         self._ask_again(now)
-        if self.leading is not None:
-            if self.leading.is_over:
-                self._lead_no_longer()
-            else:
-                self.leading.tick()
 
     def _ask_again(self, now: float) -> None:
         for number, question in list(self._questions.items()):
             if question.future.done():
                 del self._questions[number]
-            elif question.term != self._group.term or now - question.sent_ms > ANSWER_TIMEOUT_MS:
+            elif question.term != self._consensus.term or now - question.sent_ms > ANSWER_TIMEOUT_MS:
                 self._put(number, question)
 
     def fail(self, reason: str) -> None:
@@ -279,51 +240,27 @@ class SignsOfLife:
 
     # What arrives
 
-    def received(self, peer: str, data: bytes) -> None:
-        """``RaftNode.tell`` of another node. Takes effect in a later turn: a node's entry points are not called back."""
-        try:
-            message = decode(data)
-        except MalformedError as error:
-            self._dropped(peer, error)
+    def on_decision(self, message: Decision) -> None:
+        """The leader has decided what this node asked."""
+        question = self._questions.pop(message.number, None) if message.session == self._session else None
+        if question is not None and not question.future.done():
+            question.future.set_result(message.verdict)
+
+    def on_ages(self, message: Ages) -> None:
+        """The leader tells when every broker was heard last."""
+        if message.term != self._consensus.term:
             return
-        asyncio.get_running_loop().call_soon(self._take, peer, message)
-
-    def _dropped(self, peer: str, error: MalformedError) -> None:
-        log.warning("message dropped: %s", error, extra={"peer": peer})
-
-    def _take(self, peer: str, message: Message) -> None:
-        match message:
-            case Report():
-                if self.leading is not None:
-                    self.leading.on_report(peer, message)
-            case Inquiry():
-                if self.leading is not None:
-                    try:
-                        self.leading.on_inquiry(peer, message)
-                    except MalformedError as error:
-                        self._dropped(peer, error)
-            case Answer():
-                self._on_answer(message)
-            case Decision():
-                question = self._questions.pop(message.number, None) if message.session == self._session else None
-                if question is not None and not question.future.done():
-                    question.future.set_result(message.verdict)
-            case Ages():
-                self._on_ages(message)
-
-    def _on_ages(self, message: Ages) -> None:
-        if message.term != self._group.term:
-            return
-        now = self.now_ms
+        now = self._running_ms()
         self._ages_term, self._ages_ms = message.term, self._monotonic_ms()
         for key, age_ms in message.ages:
             if key[0] == "" or self._machine.state.registration(*key) is not None:
-                self.attachments.learn(key, now - age_ms)
+                self._attachments.learn(key, now - age_ms)
 
-    def _on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: Answer) -> None:
+        """The leader has judged what this node reported."""
         if answer.session != self._session:
             return
-        if answer.term == self._group.term:
+        if answer.term == self._consensus.term:
             self._leader_clock_ms = answer.time_ms - self._monotonic_ms()
         if answer.wants_full and self._told is not None and answer.term == self._told[0]:
             self._told = None
@@ -335,48 +272,3 @@ class SignsOfLife:
         for position, _, future in sent.renewals:
             if not future.done():
                 future.set_result(refusals.get(position, ACCEPTED))
-
-    # What was decided
-
-    def lead(self, term: int) -> None:
-        """This node leads ``term`` from now on."""
-        self._lead_no_longer()
-        self.leading = Leading(
-            term,
-            self._node_id,
-            self._members,
-            self._machine,
-            self._group,
-            self._send,
-            self._grace_ms,
-            lambda: self.now_ms,
-            self._wall_ms,
-            asyncio.get_running_loop().call_later,
-        )
-
-    def _lead_no_longer(self) -> None:
-        if self.leading is not None:
-            self._counts = [self.expired_count, self.lost_count]
-            self.leading = None
-
-    def led(self, term: int, before: int) -> None:
-        """A leader's LEAD was applied; ``before``: term of the one before."""
-        if self.leading is not None and self.leading.term == term:
-            self.leading.led(before)
-
-    def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied, in an earlier turn. ``epoch``: of what it registered; a sign of life, unless that has been
-        removed since."""
-        held = self._machine.state.registration(*key)
-        if held is None or held.epoch != epoch:
-            epoch = None
-        if epoch is not None:
-            self.attachments.learn(key, self.now_ms)
-        if self.leading is not None:
-            self.leading.registered(key, epoch, content)
-
-    def removed(self, key: Key, epoch: int) -> list[int]:
-        """A registration ended; the connections that it was attached to here."""
-        if self.leading is not None:
-            self.leading.removed(key, epoch)
-        return self.attachments.remove(key, epoch)

@@ -1,4 +1,4 @@
-"""Registrations: what brokers say to this node, and what becomes of it.
+"""BrokerCalls: what brokers ask of this node, and what becomes of it.
 
 A registration that changes nothing here is a renewal: accepted by the leader, it is answered and leaves no trace in the log. If
 not, the leader is asked whether a copy of it is under way or was applied already; then this node catches up and looks again.
@@ -14,15 +14,17 @@ over its connection.
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol
 
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
-from replicated_namesrv.replication.leading import ACCEPTED
-from replicated_namesrv.replication.leases import Registered, Sign
+from replicated_namesrv.replication.consensus import Consensus, confirm
+from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LATE, REMOVING
+from replicated_namesrv.replication.liveness.leader_role import ACCEPTED
+from replicated_namesrv.replication.liveness.leases import Registered, Sign
 from replicated_namesrv.replication.machine import (
     NO_REGISTRATION,
     Applied,
@@ -33,14 +35,12 @@ from replicated_namesrv.replication.machine import (
     encode_register,
 )
 from replicated_namesrv.replication.marks import Key
-from replicated_namesrv.replication.messages import GRANTED, LATE, REMOVING
-from replicated_namesrv.replication.signs import SignsOfLife
+from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import BrokerRemoved, Result
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 REMOVING_PAUSE_S = 0.02
 REGISTRATION_S = 20.0
@@ -55,22 +55,65 @@ NAME_CHARACTERS_MAX = 10_000
 SYSTEM_ERROR = 1
 
 
-class Registrations:
+class Liveness(Protocol):
+    """What is needed of ``BrokerLiveness``."""
+
+    @property
+    def leader_time_ms(self) -> int:
+        """The leader's clock, milliseconds since 1970."""
+
+    def attach(self, key: Key, epoch: int, connection_id: int, sign: Sign) -> None:
+        """The broker made contact over this connection."""
+
+    def detach(self, connection_id: int, is_loss: bool) -> bool:
+        """The connection is gone; whether a broker was attached to it."""
+
+    def report_soon(self) -> None:
+        """Something changed that the leader should know."""
+
+    def brokers_of(self, connection_id: int) -> list[Key]:
+        """Brokers attached to this connection."""
+
+    def registered_over(self, key: Key, connection_id: int) -> Registered | None:
+        """What this connection registered or renewed last for the broker."""
+
+    def came_back(self, key: Key, registered: Registered) -> bool:
+        """Whether the same life of the broker has attached here over another connection since."""
+
+    def removed(self, key: Key, epoch: int) -> list[int]:
+        """A registration ended; the connections that it was attached to here."""
+
+    def renew(self, key: Key, epoch: int, generation: int) -> "Future[int]":
+        """ACCEPTED, DIFFERS or REMOVING, by the leader's word."""
+
+    def may_register(self, key: Key, content: str, serial: int) -> "tuple[int, Future[int]]":
+        """The number of the question, and GRANTED or LOOK_AGAIN, by the leader's word."""
+
+    def withdraw(self, number: int, key: Key, content: str) -> None:
+        """The registration of this question will not be applied, for all that is known here."""
+
+    def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
+        """REMOVED or LATE, by the leader's word."""
+
+
+class BrokerCalls:
     """Of one node, on its loop. ``propose(command, timeout_ms, topics)`` raises UnavailableError and OutcomeUnknownError."""
 
     def __init__(
         self,
         machine: RouteStateMachine,
-        signs: SignsOfLife,
+        liveness: Liveness,
         propose: Callable[[bytes, int, int], Awaitable[Applied]],
-        read_index: Callable[[], "Future[ReadOutcome]"],
+        consensus: Consensus,
+        tasks: Tasks,
         is_leaving: Callable[[], bool],
         budget_s: float,
         monotonic_ms: Callable[[], float],
     ) -> None:
         """``is_leaving``: this node stops or serves nobody, so that connections end by its own doing."""
-        self._machine, self._signs = machine, signs
-        self._propose, self._read_index, self._is_leaving, self._budget_s = propose, read_index, is_leaving, budget_s
+        self._machine, self._liveness = machine, liveness
+        self._propose, self._consensus, self._tasks = propose, consensus, tasks
+        self._is_leaving, self._budget_s = is_leaving, budget_s
         self._monotonic_ms = monotonic_ms
         self._opened: dict[int, Opened] = {}
         """Open connections."""
@@ -91,24 +134,11 @@ class Registrations:
         """Registrations under way, by connection."""
         self._ended: dict[int, bool] = {}
         """Connections that ended while registrations of theirs were under way: whether that was a loss."""
-        self._tasks: set[Future[Any]] = set()
-
-    def keep(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Run ``work`` until it ends or this node stops."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    def stop(self) -> None:
-        """Give up what is under way."""
-        for task in list(self._tasks):
-            task.cancel()
 
     # Connections
 
     def opened(self, connection: Connection) -> None:
-        """See NameService: find out between which revisions of the cluster this connection was opened."""
+        """The server accepted this connection: find out between which revisions of the cluster this connection was opened."""
         connection_id = connection.connection_id
         self.tick()
         least = connection.opened_revision
@@ -120,7 +150,7 @@ class Registrations:
             if not outcome.cancelled() and isinstance(outcome.result(), ReadReady) and connection_id in self._opened:
                 self._opened[connection_id] = Opened(least, self._machine.state.revision)
 
-        self._read_index().add_done_callback(confirmed)
+        self._consensus.read_index().add_done_callback(confirmed)
 
     def tick(self) -> None:
         """Call it several times in STALL_MS. The kernel goes on opening connections while this process does not run, and they
@@ -135,7 +165,7 @@ class Registrations:
         self._ran_ms, self._ran_revision = now, self._machine.state.revision
 
     def lost(self, connection: Connection, reason: CloseReason) -> None:
-        """See NameService."""
+        """The connection ended."""
         connection_id = connection.connection_id
         self._opened.pop(connection_id, None)
         self._of_stall.pop(connection_id, None)
@@ -146,31 +176,30 @@ class Registrations:
         is_loss = reason is not CloseReason.OURS and not self._is_leaving()
         if any(pending == connection_id for pending, _ in self._pending):
             self._ended[connection_id] = is_loss
-        if self._signs.attachments.lose(connection_id, is_loss, self._signs.now_ms):
-            self._signs.report_soon()
+        if self._liveness.detach(connection_id, is_loss):
+            self._liveness.report_soon()
 
     def removed(self, effect: BrokerRemoved, is_expired: bool) -> None:
         """A registration ended. A broker that expired may not know: its connections are closed, as RocketMQ does, unless they
         carry others."""
-        attachments = self._signs.attachments
-        for connection_id in self._signs.removed((effect.cluster_name, effect.broker_addr), effect.epoch):
+        for connection_id in self._liveness.removed((effect.cluster_name, effect.broker_addr), effect.epoch):
             connection = self._carriers.get(connection_id)
-            if is_expired and connection is not None and not attachments.brokers_of(connection_id):
+            if is_expired and connection is not None and not self._liveness.brokers_of(connection_id):
                 connection.close(CloseReason.OURS)
 
     def _attach(self, key: Key, epoch: int, connection: Connection, sign: Sign) -> None:
-        attachments, now, connection_id = self._signs.attachments, self._signs.now_ms, connection.connection_id
+        connection_id = connection.connection_id
         if connection_id in self._ended:  # it ended while the registration was under way
-            attachments.attach(key, epoch, connection_id, now, sign)
-            attachments.lose(connection_id, self._ended[connection_id], now)
+            self._liveness.attach(key, epoch, connection_id, sign)
+            self._liveness.detach(connection_id, self._ended[connection_id])
         elif connection_id in self._opened:
             self._carriers[connection_id] = connection
-            attachments.attach(key, epoch, connection_id, now, sign)
+            self._liveness.attach(key, epoch, connection_id, sign)
 
     # Registrations
 
     def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
-        """See NameService."""
+        """A registration: a renewal if it changes nothing, else through the log."""
         names = (registration.cluster_name, registration.broker_name, registration.broker_addr)
         if max(map(len, names)) > NAME_CHARACTERS_MAX:
             remark = f"clusterName, brokerName and brokerAddr may have {NAME_CHARACTERS_MAX} characters; send shorter ones"
@@ -179,7 +208,7 @@ class Registrations:
         slot = (connection.connection_id, key)
         opened = self._opened.get(connection.connection_id, Opened(connection.opened_revision, None))
         received = self._refused.pop(slot, self._machine.state.revision)
-        task = self.keep(self._register(registration, connection, received, opened))
+        task = self._tasks.keep(self._register(registration, connection, received, opened))
         self._pending[slot] = task
 
         def ended(done: "Future[Result]") -> None:
@@ -202,19 +231,19 @@ class Registrations:
                     if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
                         return unchanged
                     content = content or content_of(registration)
-                    asked, decision = self._signs.may_register(key, content, serial)
+                    asked, decision = self._liveness.may_register(key, content, serial)
                     if await decision == GRANTED:
                         break
                     asked = None
-                    await self.confirm()
+                    await confirm(self._consensus)
             if connection.connection_id not in self._opened:
                 raise UnavailableError("its connection has ended meanwhile")
-            data = encode_register(registration, self._signs.leader_time_ms, received, opened, content)
+            data = encode_register(registration, self._liveness.leader_time_ms, received, opened, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics)
         except NamesrvError:  # copies of it that other nodes received go on without this one
             if asked is not None:
-                self._signs.withdraw(asked, key, content)
+                self._liveness.withdraw(asked, key, content)
             raise
         if applied.ignored is Ignored.LATE_COPY and connection.connection_id in self._opened:
             if self._late.get(connection.connection_id) == content:
@@ -226,7 +255,7 @@ class Registrations:
         """Whether the leader agrees that nothing changes."""
         state = self._machine.state
         if unchanged.epoch is None:  # refused, whoever asks
-            await self.confirm()
+            await confirm(self._consensus)
             return state.unchanged_result(registration) == unchanged
         key = (registration.cluster_name, registration.broker_addr)
         generation = state.group_generation(registration.broker_name)
@@ -243,13 +272,13 @@ class Registrations:
         held = self._machine.state.registration(*key)
         if held is not None and held.epoch == applied.result.epoch:
             self._attach(key, held.epoch, connection, Sign.REGISTRATION if applied.ignored is None else Sign.OVERTAKEN)
-            self._signs.report_soon()
+            self._liveness.report_soon()
         return applied.result
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> "Result | Future[Result | None] | None":
-        """See NameService."""
+        """A registration that changes nothing, as the server knows; None, at once or later: it has to be registered."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -259,14 +288,14 @@ class Registrations:
         received = self._machine.state.revision
         key = (cluster_name, broker_addr)
         self._attach(key, registration.epoch, connection, Sign.REGISTRATION)  # now: it may be removed before the task begins
-        return self.keep(self._renew_unchanged(key, result, generation, received, connection))
+        return self._tasks.keep(self._renew_unchanged(key, result, generation, received, connection))
 
     async def _renew_unchanged(
         self, key: Key, result: Result, generation: int, received: int, connection: Connection
     ) -> Result | None:
         assert result.epoch is not None, "of a registration"
         async with Budget(REGISTRATION_S):
-            if await self._signs.renew(key, result.epoch, generation) == ACCEPTED:
+            if await self._liveness.renew(key, result.epoch, generation) == ACCEPTED:
                 return result
         if connection.connection_id in self._opened:
             self._refused[connection.connection_id, key] = received
@@ -275,10 +304,10 @@ class Registrations:
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, sign: Sign = Sign.REGISTRATION) -> int:
         """Call it in the turn in which the registration was looked at."""
         self._attach(key, epoch, connection, sign)
-        return await self._signs.renew(key, epoch, generation)
+        return await self._liveness.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """See NameService; the leader is told with the next report."""
+        """Code 904: a sign of life; the leader is told with the next report."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is not None:
             self._attach((cluster_name, broker_addr), registration.epoch, connection, Sign.ALIVE)
@@ -288,7 +317,7 @@ class Registrations:
         state = self._machine.state
         async with Budget(self._budget_s):
             while True:
-                await self.confirm()
+                await confirm(self._consensus)
                 registration = state.registration(*key)
                 if registration is None:
                     return DataVersionAnswer(True, None)
@@ -307,10 +336,10 @@ class Registrations:
         received = []
         for removal in command.removals:
             received.append((removal, self._registered_over((removal.cluster_name, removal.broker_addr), connection)))
-        return self.keep(self._unregister(received, connection))
+        return self._tasks.keep(self._unregister(received, connection))
 
     def _registered_over(self, key: Key, connection: Connection | None) -> Registered | None:
-        return None if connection is None else self._signs.attachments.registered_over(key, connection.connection_id)
+        return None if connection is None else self._liveness.registered_over(key, connection.connection_id)
 
     async def _unregister(self, received: list[tuple[BrokerRemoval, Registered | None]], connection: Connection | None) -> Result:
         async with Budget(self._budget_s, OutcomeUnknownError):
@@ -323,17 +352,17 @@ class Registrations:
                         raise self._not_taken(removal, connection, "its registration before this was not taken")
                 if registered is not None:
                     removal = replace(removal, epoch=registered.epoch)
-                    if self._signs.attachments.came_back(key, registered):
+                    if self._liveness.came_back(key, registered):
                         continue
                     if registered.sign is Sign.OVERTAKEN:
                         raise self._not_taken(removal, connection, "another data version than its connection told of is in force")
                 else:  # what was acknowledged before counts, wherever
-                    await self.confirm()
+                    await confirm(self._consensus)
                     registration = self._machine.state.registration(*key)
                     removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
                 if (registered is None or registered.sign is Sign.ALIVE) and self._may_be_older(connection, key):
                     raise self._not_taken(removal, connection, "it may have registered after this connection was opened")
-                if await self._signs.remove(removal, registered) == LATE:
+                if await self._liveness.remove(removal, registered) == LATE:
                     raise self._not_taken(removal, connection, "it has a newer connection to another node")
                 await self._removed_here()
         return Result()
@@ -353,29 +382,6 @@ class Registrations:
 
     async def _removed_here(self) -> None:
         try:
-            await self.confirm()
+            await confirm(self._consensus)
         except UnavailableError as error:
             raise OutcomeUnknownError(str(error)) from None
-
-    async def confirm(self) -> None:
-        """Wait until this node has applied all that was acknowledged before. Raises UnavailableError."""
-        outcome = await self._read_index()
-        if not isinstance(outcome, ReadReady):
-            raise UnavailableError(outcome.reason)
-
-
-class Budget:
-    """``asyncio.timeout`` whose end is an UnavailableError, or the error given."""
-
-    def __init__(self, seconds: float, error: type[UnavailableError | OutcomeUnknownError] = UnavailableError) -> None:
-        self._timeout = asyncio.timeout(seconds)
-        self._error = error
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *failure: Any) -> None:
-        try:
-            await self._timeout.__aexit__(*failure)
-        except TimeoutError:
-            raise self._error("the leader did not decide in time") from None

@@ -1,0 +1,72 @@
+"""AppliedCommands: what a node does after commands were applied: effects, and news for the liveness of brokers.
+
+when                                   effects are performed
+replay of the log known at the start   none; ended registrations are forgotten here
+entry of the term that this node leads all: pushes to clients, ended registrations
+any other entry                        ended registrations, so that this node closes their connections
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.routes.results import BrokerRemoved, Effect
+
+
+class AppliedBrokers(Protocol):
+    """What is needed of ``BrokerLiveness``."""
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node decides about brokers."""
+
+    def registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """A registration was applied, in an earlier turn."""
+
+    def lead_applied(self, term: int, before: int) -> None:
+        """A leader's LEAD was applied; ``before``: term of the one before."""
+
+
+class AppliedCommands:
+    """Of one node, on its event loop. Sets the callbacks of ``machine``."""
+
+    def __init__(
+        self,
+        machine: RouteStateMachine,
+        liveness: AppliedBrokers,
+        removed: Callable[[BrokerRemoved, bool], None],
+        consensus: Consensus,
+    ) -> None:
+        """``removed(effect, is_expired)``: a registration ended."""
+        self._machine, self._liveness, self._removed, self._consensus = machine, liveness, removed, consensus
+        self.is_live = False
+        """Whether the log known at the start has been applied: what follows happens now."""
+        self.perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
+        machine.on_registered = self._on_registered
+        machine.on_lead = self._on_lead
+
+    def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
+        """Told in a later turn, in replay only to a leader: nodes may wait for it already, but what is replayed is no contact."""
+        if self.is_live or self._liveness.is_leading:
+            epoch = epoch if self.is_live else None
+            asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch, content)
+
+    def _on_lead(self, term: int, before: int) -> None:
+        asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term, before)
+
+    def applied(self, term: int) -> None:
+        """An entry of that term was applied: perform what its commands ask for."""
+        effects, self._machine.effects = self._machine.effects, []
+        if not effects:
+            return
+        expired, self._machine.expired = self._machine.expired, {}
+        for effect in effects:
+            if isinstance(effect, BrokerRemoved):
+                is_expired = expired.get((effect.cluster_name, effect.broker_addr)) == effect.epoch
+                self._removed(effect, is_expired)
+        if self.is_live:
+            pushes = self._consensus.led_term == term
+            self.perform(tuple(e for e in effects if pushes or isinstance(e, BrokerRemoved)))

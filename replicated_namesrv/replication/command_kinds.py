@@ -1,0 +1,48 @@
+"""The kinds of commands in the log, and the command version since which nodes apply each.
+
+A new kind, or a change of what a command means or carries, gets a new kind and a new version here; nothing else has to be done to
+keep it out of the log until all nodes are upgraded (``consensus.py``). A kind that was once proposed stays: logs hold it.
+"""
+
+from typing import NamedTuple
+
+from replicated_namesrv.routes.encoding import load
+
+ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
+"""First byte of a command: of the routes' (``machine.py``), of a restore's (``restore.py``)."""
+PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
+BEGIN, PIECE, FINISH, ABANDON = range(4)
+BASE_VERSION = 1
+"""Of the commands that every node applies."""
+
+
+class Kind(NamedTuple):
+    """One row of the table."""
+
+    name: str
+    since: int
+    """Command version."""
+
+
+COMMAND_KINDS = {
+    (ENVELOPE_FORMAT, PLAIN): Kind("plain", BASE_VERSION),
+    (ENVELOPE_FORMAT, REGISTER): Kind("register", BASE_VERSION),
+    (ENVELOPE_FORMAT, UNREGISTER): Kind("unregister", BASE_VERSION),
+    (ENVELOPE_FORMAT, EXPIRE): Kind("expire", BASE_VERSION),
+    (ENVELOPE_FORMAT, LEAD): Kind("lead", BASE_VERSION),
+    (RESTORE_MARK, BEGIN): Kind("restore-begin", BASE_VERSION),
+    (RESTORE_MARK, PIECE): Kind("restore-piece", BASE_VERSION),
+    (RESTORE_MARK, FINISH): Kind("restore-finish", BASE_VERSION),
+    (RESTORE_MARK, ABANDON): Kind("restore-abandon", BASE_VERSION),
+}
+
+
+def newest_version() -> int:
+    """The command version that this program applies."""
+    return max(kind.since for kind in COMMAND_KINDS.values())
+
+
+def version_of(command: bytes) -> int:
+    """The command version that nodes need to apply ``command``."""
+    head = load(command[1 : command.index(b"\n")])
+    return COMMAND_KINDS[command[0], head[1 if command[0] == RESTORE_MARK else 0]].since

@@ -1,0 +1,67 @@
+"""ConfigUpdates: run-time changes of settings on a replicated node.
+
+Shared settings are part of the state and change by a command. The others change in this node's file:
+
+    what is changed     steps
+    shared alone        command
+    this node's alone   file, then in force
+    both                confirm a majority, file, then in force, command
+
+In the last row the file is first: if the disk refuses it, nothing was done. Once it is written, the outcome of the command
+decides between done and partly done.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, describe_written
+from replicated_namesrv.errors import NamesrvError, PartlyDoneError
+from replicated_namesrv.routes.commands import Command, UpdateSettings
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.state import RouteSettings
+from replicated_namesrv.settings import ROWS, Settings
+
+
+class ConfigUpdates:
+    """Of one node, on its event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        propose: Callable[[Command], Awaitable[Result]],
+        confirm_majority: Callable[[], Awaitable[None]],
+    ) -> None:
+        """``confirm_majority`` raises UnavailableError: a proposal would hardly be taken."""
+        self._settings, self._propose, self._confirm_majority = settings, propose, confirm_majority
+        self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.update(values))))
+
+    async def update(self, values: dict[str, str]) -> Result:
+        """Change the settings given by outside name. Raises PartlyDoneError if one part was done and the other was not, or may
+        not have been."""
+        shared = {key: text for key, text in values.items() if (row := ROWS.get(key)) is not None and row.replicated}
+        local = {key: text for key, text in values.items() if key not in shared}
+        if not values:
+            return Result()
+        command = UpdateSettings({ROWS[key].attribute: bool(ROWS[key].parse(text)) for key, text in shared.items()})
+        if not local:
+            return await self._propose(command)
+        if not shared:
+            return await self._writer.submit(local)
+        await self._confirm_majority()
+        changed = (await self._writer.submit(local)).changed
+        try:
+            return Result(changed=(await self._propose(command)).changed or changed)
+        except NamesrvError as error:
+            written = describe_written(self._settings, local)
+            if not written:
+                raise
+            shared_now = "not changed" if error.definite else "changed or not, which is not known"
+            raise PartlyDoneError(f"{written}; {', '.join(shared)} {shared_now}: {error}; repeat the request") from error
+
+    def show(self, flags: RouteSettings) -> None:
+        """The shared settings are these now: show them by code 319."""
+        texts: Mapping[str, str] = {row.name: row.show(getattr(flags, attribute)) for attribute, row in SHARED_ROWS.items()}
+        self._settings.update(texts)
+
+    async def drain(self) -> None:
+        """Wait for what is being written."""
+        await self._writer.drain()

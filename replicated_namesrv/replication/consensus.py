@@ -1,0 +1,297 @@
+"""Consensus: what the parts of a node ask of Raft, and the one class that asks it.
+
+``Consensus`` is the interface. ``RaftConsensus`` implements it, is the only user of ``RaftService`` and the observer of its node.
+What Raft reports goes to one callback each, which the owner sets before ``start``.
+
+**Command versions.** A node that does not know a command stops (``UnknownCommandError``). So a command of a newer version may be
+proposed only when every member applies it:
+
+    version of the command                        the proposal is
+    <= newest version of a command applied here   accepted: a member that could not apply it has stopped already
+    <= newest version that every member greeted   accepted
+    otherwise                                     rejected, surely not applied: upgrade every member first
+
+The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Without it a node
+that was restarted could not propose commands that the cluster has used for long, until it has heard every other member.
+"""
+
+import asyncio
+import contextlib
+import logging
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from replicated_namesrv.errors import SettingError, StorageError, UnavailableError
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.errors import RaftError
+from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, ReadReady, StateMachine
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.service import RaftService
+from replicated_namesrv.raft.transport import TransportSettings
+from replicated_namesrv.replication.machine import RouteStateMachine
+
+log = logging.getLogger(__name__)
+
+HAND_OVER_TIMEOUT_S = 2.0
+"""What the stop of a leader waits for its successor; Raft itself gives up earlier."""
+
+
+class Consensus(Protocol):
+    """What a node's parts need of Raft."""
+
+    def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
+        """The outcome of having ``command`` applied once on every node; the Future never fails. ``version``: the command version
+        that it needs, 1 for what all versions apply. ``timeout_ms`` None: that of all requests."""
+
+    def read_index(self) -> "Future[ReadOutcome]":
+        """Completes when the local state holds all that was acknowledged before this call. Everybody who has to know of a
+        confirmation hears of it before the caller does."""
+
+    def lease_valid(self) -> bool:
+        """Whether the local state may be read at this moment without asking anybody."""
+
+    def tell(self, peer: str, data: bytes) -> None:
+        """Send to another node; may be lost."""
+
+    @property
+    def command_version(self) -> int:
+        """The newest version of commands that may be proposed now."""
+
+    @property
+    def led_term(self) -> int | None:
+        """The present term if this node leads it."""
+
+    @property
+    def term(self) -> int:
+        """The present term."""
+
+    @property
+    def leader(self) -> str | None:
+        """The leader of the present term, if known."""
+
+
+class RaftDriver(Protocol):
+    """What ``RaftConsensus`` needs of ``RaftService``; the simulator has its own."""
+
+    node: RaftNode
+    """There is one once ``start`` has begun the node."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def propose(self, command: bytes, timeout_ms: int | None = None, version: int = 0) -> "Future[Outcome]": ...
+
+    def read_index(self) -> "Future[ReadOutcome]": ...
+
+    def lease_valid(self) -> bool: ...
+
+    def transfer_leadership(self, peer: str | None) -> Future[bool]: ...
+
+    def tell(self, peer: str, data: bytes) -> None: ...
+
+    def status(self) -> dict[str, object]: ...
+
+
+RaftFactory = Callable[[RouteStateMachine, RaftConfig, Observer], RaftDriver]
+
+
+def raft_on_sockets(transport: TransportSettings, folder: Path, machine: StateMachine) -> RaftFactory:
+    """Raft with real sockets and files. ``machine`` is what it replicates: the routes within what else is replicated."""
+    return lambda routes, config, observer: RaftService(transport, folder, machine, config, observer)
+
+
+async def confirm(consensus: Consensus) -> None:
+    """Wait until this node has applied all that was acknowledged before. Raises UnavailableError."""
+    outcome = await consensus.read_index()
+    if not isinstance(outcome, ReadReady):
+        raise UnavailableError(outcome.reason)
+
+
+class RaftConsensus(Observer):
+    """One node of the group, on its event loop."""
+
+    def __init__(
+        self,
+        node_id: str,
+        members: Sequence[str],
+        raft: RaftFactory,
+        machine: RouteStateMachine,
+        config: RaftConfig,
+        now_ms: Callable[[], float],
+        running_ms: Callable[[], float],
+    ) -> None:
+        """``now_ms``: a clock that never stands still; ``running_ms``: time in which this process ran."""
+        self._node_id, self._members, self._machine = node_id, members, machine
+        self._now_ms, self._running_ms = now_ms, running_ms
+        self.on_confirmed: Callable[[float, float], None] = lambda asked_ms, asked_running_ms: None
+        """A majority has confirmed a read index that was asked for at these times, by either clock."""
+        self.on_leading: Callable[[int], None] = lambda term: None
+        """This node leads the term; called in a later turn of the loop."""
+        self.on_leader: Callable[[str | None, int], None] = lambda leader, term: None
+        """The leader that this node believes in has changed; None: it knows none."""
+        self.on_applied: Callable[[int], None] = lambda term: None
+        """An entry of that term was applied."""
+        self.on_restored: Callable[[], None] = lambda: None
+        """The state was replaced by a snapshot."""
+        self.on_message: Callable[[str, bytes], None] = lambda peer, data: None
+        """``tell`` of another node."""
+        self.on_failed: Callable[[str], None] = lambda reason: None
+        """Raft has stopped for good."""
+        self._raft = raft(machine, config, self)
+
+    # Callers
+
+    def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
+        return self._raft.propose(command, timeout_ms, version if version > self._machine.command_version else 0)
+
+    def read_index(self) -> "Future[ReadOutcome]":
+        question = self._raft.read_index()
+        question.add_done_callback(partial(self._answered, self._now_ms(), self._running_ms()))
+        return question
+
+    def _answered(self, asked_ms: float, asked_running_ms: float, answer: "Future[ReadOutcome]") -> None:
+        if not answer.cancelled() and isinstance(answer.result(), ReadReady):
+            self.on_confirmed(asked_ms, asked_running_ms)
+
+    def lease_valid(self) -> bool:
+        return self._raft.lease_valid()
+
+    def tell(self, peer: str, data: bytes) -> None:
+        self._raft.tell(peer, data)
+
+    @property
+    def command_version(self) -> int:
+        return max(self._machine.command_version, self._raft.node.command_version)
+
+    @property
+    def led_term(self) -> int | None:
+        node = self._raft.node
+        return node.term if node.core.is_leader else None
+
+    @property
+    def term(self) -> int:
+        return self._raft.node.term
+
+    @property
+    def leader(self) -> str | None:
+        return self._raft.node.leader_id
+
+    # Life
+
+    async def start(self) -> None:
+        """Open the log and take part. Raises StorageError."""
+        try:
+            await self._raft.start()
+        except (RaftError, OSError, ValueError) as error:
+            raise StorageError(f"cannot take part in the cluster: {error}") from error
+
+    async def catch_up(self) -> float:
+        """Wait until this node has caught up with a majority; when the read index that proved it was asked for, by ``now_ms``.
+        Raises StorageError."""
+        while True:
+            asked_ms = self._now_ms()
+            outcome = await self._raft.read_index()
+            if isinstance(outcome, ReadReady):
+                return asked_ms
+            if self._raft.node.failed is not None:
+                raise StorageError(f"cannot take part in the cluster: {self._raft.node.failed}")
+            log.info("not caught up with a majority yet: %s", outcome.reason)
+
+    async def hand_over(self) -> None:
+        """Before a stop: if this node leads others, give the leadership to one of them, so that nobody waits for an election."""
+        node = self._node
+        if node is not None and node.core.is_leader and len(self._members) > 1:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+                    await self._raft.transfer_leadership(None)
+
+    async def stop(self) -> None:
+        """Leave the group. Idempotent."""
+        await self._raft.stop()
+
+    def transfer_leadership(self, to: str | None) -> Future[None]:
+        """Hand over to ``to``, or to the node that is furthest. Raises SettingError; fails with UnavailableError."""
+        if self.led_term is None:
+            known = f"{self.leader} does" if self.leader else "nobody is known to"
+            raise SettingError(f"{self._node_id} does not lead, {known}; ask the leader")
+        others = [member for member in self._members if member != self._node_id]
+        if to is not None and to not in others:
+            raise SettingError(
+                f"{to} is no other node of this cluster; give one of {', '.join(others) or 'none: it has one node'}"
+            )
+        return asyncio.ensure_future(self._transfer_leadership(to))
+
+    async def _transfer_leadership(self, to: str | None) -> None:
+        if not await self._raft.transfer_leadership(to):
+            raise UnavailableError(f"the hand-over to {to or 'another node'} was given up: it does not follow closely enough")
+
+    # For operators
+
+    @property
+    def _node(self) -> RaftNode | None:
+        return getattr(self._raft, "node", None)
+
+    @property
+    def unsynced_ms(self) -> float:
+        """Age of the oldest write to the log that is not on the disk."""
+        node = self._node
+        return 0.0 if node is None else node.unsynced_seconds * 1000
+
+    @property
+    def disk_problem(self) -> str | None:
+        """What is wrong with the disk of the log, if a sync does not end."""
+        node = self._node
+        return None if node is None else node.disk_problem
+
+    def standing(self) -> dict[str, object] | None:
+        """JSON-able: how this node stands in its group; None before its start."""
+        node = self._node
+        if node is None:
+            return None
+        count = len(self._members)
+        return {
+            "members": self._members,
+            "role": node.role,
+            "leader": node.leader_id,
+            "term": node.term,
+            "commitIndex": node.commit_index,
+            "appliedIndex": node.applied_index,
+            "lastIndex": node.last_index,
+            "quorum": count // 2 + 1,
+            "mayFail": (count - 1) // 2,
+        }
+
+    def raft_status(self) -> dict[str, object]:
+        """JSON-able: Raft and its transport in detail."""
+        return self._raft.status()
+
+    # Observer
+
+    def role_changed(self, role: str, term: int) -> None:
+        if role == "leader":
+            asyncio.get_running_loop().call_soon(self._leads, term)
+
+    def _leads(self, term: int) -> None:
+        if self.led_term == term:
+            self.on_leading(term)
+
+    def leader_changed(self, leader: str | None, term: int) -> None:
+        log.info("leader", extra={"leader": leader, "term": term})
+        self.on_leader(leader, term)
+
+    def applied(self, index: int, term: int, payload: bytes) -> None:
+        self.on_applied(term)
+
+    def restored(self, index: int) -> None:
+        self.on_restored()
+
+    def received(self, peer: str, data: bytes) -> None:
+        self.on_message(peer, data)
+
+    def failed(self, error: BaseException) -> None:
+        log.error("this node stops: %s", error)
+        self.on_failed(str(error))

@@ -1,0 +1,46 @@
+"""Coroutines of one node: kept until they end or the node stops, and limited in time."""
+
+import asyncio
+from asyncio import Future
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """The coroutines that a node has under way."""
+
+    def __init__(self) -> None:
+        self._running: set[Future[Any]] = set()
+
+    def keep(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Run ``work`` until it ends or this node stops."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def stop(self) -> None:
+        """Cancel what is under way."""
+        for task in list(self._running):
+            task.cancel()
+
+
+class Budget:
+    """``asyncio.timeout`` whose end is an UnavailableError, or the error given."""
+
+    def __init__(self, seconds: float, error: type[UnavailableError | OutcomeUnknownError] = UnavailableError) -> None:
+        self._timeout = asyncio.timeout(seconds)
+        self._error = error
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *failure: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*failure)
+        except TimeoutError:
+            raise self._error("the leader did not decide in time") from None
