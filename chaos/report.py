@@ -202,11 +202,11 @@ _PAGE_HEAD = """\
 
 Written by `namesrv chaos results DIR…` from the verdicts of `namesrv chaos suite full`; [chaos.md](chaos.md) says what the
 scenarios do and what is checked. Cells give AP / CP, the mean over the seeds. *Diverged*: how long nodes that answered listed
-different registrations, leaving out what is shorter than three looks at them. *Lacking*: look-ups without a living broker that
-had been acknowledged. *Gone*: look-ups that listed a broker that was gone, most of them within its time-out. *Refused*: look-ups
-without an answer, mostly of clients that are cut off or know a single node. *Gap*: the longest wait for a success of a client
-that fails over, while it could reach who may serve it. *Equal after*: from the end of the last fault until all nodes answered
-the same for good.
+different registrations; two answers count as different where they differ in one broker for longer than two intervals between
+looks (M14 of [the analysis](../spark/DESIGN.md)). *Lacking*: look-ups without a living broker that had been acknowledged. *Gone*:
+look-ups that listed a broker that was gone, most of them within its time-out. *Refused*: look-ups without an answer, mostly of
+clients that are cut off or know a single node. *Gap*: the longest wait for a success of a client that fails over, while it could
+reach who may serve it. *Equal after*: from the end of the last fault until all nodes answered the same for good.
 """
 _PAGE_COLUMNS = (
     *("scenario", "nodes", "seeds", "CP verdict", "diverged, s", "stale KV reads", "look-ups lacking", "look-ups gone"),

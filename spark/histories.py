@@ -13,55 +13,22 @@ ended before its write began (Gibbons & Korach 1997). Delta (M7) and Gamma (M8) 
 """
 
 import math
-from bisect import bisect_left, insort
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
-BEGINNING = -math.inf
-NEVER = math.inf
-
-
-class Event(NamedTuple):
-    """One operation on the key."""
-
-    op: int
-    client: str
-    kind: str
-    """put, delete or get."""
-    value: str | None
-    start_ns: float
-    end_ns: float
-    """NEVER for an indeterminate one."""
-    outcome: str
-    final: bool
-    """A read of the quiescent end of the run."""
-
-
-@dataclass(slots=True)
-class Write:
-    """A write and the reads attributed to it."""
-
-    op: int | None
-    """None: what was there at the beginning."""
-    client: str
-    value: str | None
-    start_ns: float
-    end_ns: float
-    reads: list[Event] = field(default_factory=list)
-    first_end: float = field(init=False)
-    """When the first of its members had ended."""
-    last_start: float = field(init=False)
-    """When the last of its members began."""
-
-    def __post_init__(self) -> None:
-        self.first_end, self.last_start = self.end_ns, self.start_ns
-
-    def take(self, read: Event) -> None:
-        """Count ``read`` among the members."""
-        self.reads.append(read)
-        self.first_end, self.last_start = min(self.first_end, read.end_ns), max(self.last_start, read.start_ns)
+from replicated_namesrv.verify.attribution import (
+    BEGINNING,
+    NEVER,
+    KeyEvent,
+    Write,
+    attributed,
+    by_value,
+    candidates,
+    writes_of,
+)
+from replicated_namesrv.verify.sessions import Broken, accesses_by_time, session_verdicts
 
 
 class Read(NamedTuple):
@@ -118,20 +85,20 @@ class Judgement:
     distance: Distance
 
 
-def judge(events: Iterable[Event], atomic: bool = False) -> Judgement:
+def judge(events: Iterable[KeyEvent], atomic: bool = False) -> Judgement:
     """Judge the operations of one key. Failed ones are left out, and so are reads without an answer.
 
     ``atomic``: the history is known to be linearizable, so nothing in it is anomalous. Without deletes that would be found here
     too; with them a read of "absent" may have been merged into the wrong one, so the anomalies found are an upper bound.
     """
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
-    writes = _writes(ordered)
+    writes = writes_of(ordered)
     reads = [event for event in ordered if event.kind == "get" and event.outcome == "ok"]
     acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
-    history = _History(acknowledged, _by_value(writes), reads)
-    sessions = _Sessions(ordered, history)
-    anomalous = set() if atomic else _merge(reads, history.by_value)
-    judged = [history.judge(read, read.op in anomalous, sessions.broken[read.op]) for read in reads]
+    history = _History(acknowledged, by_value(writes), reads)
+    sessions = session_verdicts(accesses_by_time(writes, reads, history.sources))
+    anomalous = set() if atomic else _merge(reads, history.of_value)
+    judged = [history.judge(read, read.op in anomalous, sessions[read.op].broken) for read in reads]
     distance = _no_distance(writes, reads, history) if atomic else _distance(writes, reads, history)
     return Judgement(judged, _windows(acknowledged, reads, history), distance)
 
@@ -140,14 +107,14 @@ AGE_BINS_MS = tuple(2.0**power for power in range(-4, 18))
 """Upper bounds of the bins of ``visibility``; what is older than the last one, two minutes, tells nothing more."""
 
 
-def visibility(events: Iterable[Event]) -> dict[float, tuple[int, int]]:
+def visibility(events: Iterable[KeyEvent]) -> dict[float, tuple[int, int]]:
     """M5: pairs of an acknowledged write and a read begun after that, by the time between them (upper bound of its bin, ms):
     how many there are, and in how many the read saw the write or something newer, or concurrent with it."""
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
-    writes = _writes(ordered)
+    writes = writes_of(ordered)
     acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
     reads = [event for event in ordered if event.kind == "get" and event.outcome == "ok" and not event.final]
-    history = _History(acknowledged, _by_value(writes), reads)
+    history = _History(acknowledged, by_value(writes), reads)
     ends = [write.end_ns for write in acknowledged]
     counts = [[0, 0] for _ in AGE_BINS_MS]
     for read in reads:
@@ -164,54 +131,26 @@ def visibility(events: Iterable[Event]) -> dict[float, tuple[int, int]]:
     return {age: (pairs, pairs - unseen) for age, (pairs, unseen) in zip(AGE_BINS_MS, counts, strict=True) if pairs}
 
 
-def _writes(events: Sequence[Event]) -> list[Write]:
-    beginning = Write(None, "", None, BEGINNING, BEGINNING)
-    done = [event for event in events if event.kind != "get" and event.outcome != "fail"]
-    return [beginning, *(Write(e.op, e.client, e.value if e.kind == "put" else None, e.start_ns, e.end_ns) for e in done)]
-
-
-def _by_value(writes: Iterable[Write]) -> dict[str | None, list[Write]]:
-    found: dict[str | None, list[Write]] = defaultdict(list)
-    for write in writes:
-        found[write.value].append(write)
-    return found
-
-
-def _candidates(reads: Iterable[Event], by_value: dict[str | None, list[Write]]) -> Iterator[tuple[Event, Sequence[Write]]]:
-    """Reads in order of their ends, each with the writes that it may have seen, the latest last; the only write of a value
-    always, even one that began after it. The sequence is valid until the next step."""
-    waiting = {value: sorted(group, key=lambda w: w.start_ns, reverse=True) for value, group in by_value.items() if group[1:]}
-    begun: dict[str | None, list[Write]] = defaultdict(list)
-    for read in sorted(reads, key=lambda event: (event.end_ns, event.op)):
-        later = waiting.get(read.value)
-        if later is None:
-            yield read, by_value.get(read.value, [])
-            continue
-        while later and later[-1].start_ns <= read.end_ns:
-            insort(begun[read.value], later.pop(), key=lambda w: (w.end_ns, w.start_ns))
-        yield read, begun[read.value]
-
-
 class _History:
     """Acknowledged writes in the order of their acknowledgement, and the write that each read saw."""
 
-    def __init__(self, acknowledged: list[Write], by_value: dict[str | None, list[Write]], reads: Iterable[Event]) -> None:
-        self.by_value = by_value
+    def __init__(self, acknowledged: list[Write], of_value: Mapping[str | None, list[Write]], reads: Iterable[KeyEvent]) -> None:
+        self.of_value = of_value
         self._acknowledged = acknowledged
         self._ends = [write.end_ns for write in acknowledged]
-        self._sources = {read.op: found[-1] if found else None for read, found in _candidates(reads, by_value)}
+        self.sources = attributed(reads, of_value)
 
-    def source(self, read: Event) -> Write | None:
+    def source(self, read: KeyEvent) -> Write | None:
         """The write that ``read`` saw; None: nobody wrote that."""
-        return self._sources[read.op]
+        return self.sources[read.op]
 
-    def missed(self, read: Event, source: Write | None) -> list[Write]:
+    def missed(self, read: KeyEvent, source: Write | None) -> list[Write]:
         """Acknowledged before ``read`` began and newer than ``source``, in order of acknowledgement."""
         since = BEGINNING if source is None else source.end_ns
         first = bisect_left(self._ends, since)  # a newer one ends after ``since``
         return [write for write in self._acknowledged[first : bisect_left(self._ends, read.start_ns)] if write.start_ns > since]
 
-    def judge(self, read: Event, anomalous: bool, broken: "_Broken") -> Read:
+    def judge(self, read: KeyEvent, anomalous: bool, broken: Broken) -> Read:
         source = self.source(read)
         missed = self.missed(read, source)
         last = bisect_left(self._ends, read.start_ns) - 1
@@ -229,74 +168,12 @@ class _History:
         )
 
 
-class _Broken(NamedTuple):
-    read_your_writes: bool
-    monotonic_reads: bool
-    monotonic_writes: bool
-    writes_follow_reads: bool
-
-
-class _Sessions:
-    """Session guarantees of every client on this key (Terry et al. 1994), read by read.
-
-    ``broken`` holds for each answered read which guarantee it broke: it returned something older than what its client had
-    written (read your writes) or read before (monotonic reads), than a later write of the same writer it had read before
-    (monotonic writes), or than what the writer of something it had read before knew when writing that (writes follow reads).
-    """
-
-    def __init__(self, ordered: Sequence[Event], history: _History) -> None:
-        self.broken: dict[int, _Broken] = {}
-        self._history = history
-        clients: dict[str, list[Event]] = defaultdict(list)
-        for event in ordered:
-            clients[event.client].append(event)
-        known_before: dict[int, float] = {}
-        """For each write the greatest start of a write that its client had read before it."""
-        for events in clients.values():
-            seen = self._seen(events)
-            latest = BEGINNING
-            for event in events:
-                if event.kind != "get":
-                    while seen and seen[-1][0].end_ns < event.start_ns:
-                        latest = max(latest, seen.pop()[1].start_ns)
-                    known_before[event.op] = latest
-        for events in clients.values():
-            self._walk(events, known_before)
-
-    def _seen(self, events: Sequence[Event]) -> list[tuple[Event, Write]]:
-        """Answered reads with the write that each saw, the one that ended first last."""
-        reads = [event for event in events if event.kind == "get" and event.outcome == "ok"]
-        found = [(read, source) for read in reads if (source := self._history.source(read)) is not None]
-        return sorted(found, key=lambda pair: pair[0].end_ns, reverse=True)
-
-    def _walk(self, events: Sequence[Event], known_before: dict[int, float]) -> None:
-        own = sorted((e for e in events if e.kind != "get" and e.outcome == "ok"), key=lambda e: e.end_ns, reverse=True)
-        seen = self._seen(events)
-        written = read_before = known = BEGINNING
-        of_writer: dict[str, float] = {}
-        for read in events:
-            if read.kind != "get" or read.outcome != "ok":
-                continue
-            while own and own[-1].end_ns < read.start_ns:
-                written = max(written, own.pop().start_ns)
-            while seen and seen[-1][0].end_ns < read.start_ns:
-                before = seen.pop()[1]
-                read_before = max(read_before, before.start_ns)
-                if before.op is not None:
-                    of_writer[before.client] = max(of_writer.get(before.client, BEGINNING), before.start_ns)
-                    known = max(known, known_before[before.op])
-            source = self._history.source(read)
-            end_ns = BEGINNING if source is None else source.end_ns
-            same_writer = BEGINNING if source is None or source.op is None else of_writer.get(source.client, BEGINNING)
-            self.broken[read.op] = _Broken(written > end_ns, read_before > end_ns, same_writer > end_ns, known > end_ns)
-
-
-def _merge(reads: Sequence[Event], by_value: dict[str | None, list[Write]]) -> set[int]:
+def _merge(reads: Sequence[KeyEvent], of_value: Mapping[str | None, list[Write]]) -> set[int]:
     """Numbers of the reads that cannot be merged into their write, taken in order of their ends (Lu et al. 2015)."""
-    clusters = _Clusters([write for group in by_value.values() for write in group], reads)
+    clusters = _Clusters([write for group in of_value.values() for write in group], reads)
     anomalous: set[int] = set()
-    for read, candidates in _candidates(reads, by_value):
-        if not any(read.end_ns >= write.start_ns and clusters.take(write, read) for write in reversed(candidates)):
+    for read, possible in candidates(reads, of_value):
+        if not any(read.end_ns >= write.start_ns and clusters.take(write, read) for write in reversed(possible)):
             anomalous.add(read.op)
     return anomalous
 
@@ -308,7 +185,7 @@ class _Clusters:
     of maxima tells the greatest ``last_start`` of all clusters of which a member had ended before some moment.
     """
 
-    def __init__(self, writes: Sequence[Write], reads: Sequence[Event]) -> None:
+    def __init__(self, writes: Sequence[Write], reads: Sequence[KeyEvent]) -> None:
         members = sorted([*((w.end_ns, False, id(w)) for w in writes), *((r.end_ns, True, r.op) for r in reads)])
         self._ends = [end_ns for end_ns, _, _ in members]
         self._places = {member[1:]: place for place, member in enumerate(members)}
@@ -318,7 +195,7 @@ class _Clusters:
         for write in writes:
             self._set(self._held[id(write)], write.last_start)
 
-    def take(self, write: Write, read: Event) -> bool:
+    def take(self, write: Write, read: KeyEvent) -> bool:
         """Count ``read`` among the members of ``write`` unless that puts its cluster in conflict with another one."""
         first_end, last_start = min(write.first_end, read.end_ns), max(write.last_start, read.start_ns)
         held = self._held[id(write)]
@@ -351,7 +228,7 @@ class _Clusters:
         return found
 
 
-def _windows(acknowledged: Sequence[Write], reads: Sequence[Event], history: _History) -> list[Window]:
+def _windows(acknowledged: Sequence[Write], reads: Sequence[KeyEvent], history: _History) -> list[Window]:
     found: dict[int, list[float]] = {write.op: [0, 0] for write in acknowledged if write.op is not None}
     for read in reads:
         source = history.source(read)
@@ -376,7 +253,7 @@ class _Zone(NamedTuple):
     read_start: float
 
 
-def _distance(writes: Sequence[Write], reads: Sequence[Event], history: _History) -> Distance:
+def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _History) -> Distance:
     """Delta and Gamma with every read in its cluster, anomalous or not."""
     placed = {read.op for write in writes for read in write.reads}
     members = {id(write): list(write.reads) for write in writes}
@@ -408,14 +285,14 @@ def _distance(writes: Sequence[Write], reads: Sequence[Event], history: _History
     return Distance(None if hopeless else int(delta), pairs, len(gammas), max(scores, default=0), scores)
 
 
-def _no_distance(writes: Sequence[Write], reads: Sequence[Event], history: _History) -> Distance:
+def _no_distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _History) -> Distance:
     """Of a history that is known to be linearizable."""
     seen = {id(history.source(read)) for read in reads}
     count = sum(write.end_ns < NEVER or id(write) in seen for write in writes)
     return Distance(0, count * (count - 1) // 2, 0, 0, [])
 
 
-def _zone(write: Write, reads: Sequence[Event]) -> _Zone:
+def _zone(write: Write, reads: Sequence[KeyEvent]) -> _Zone:
     first_end = min([write.end_ns, *(read.end_ns for read in reads)])
     read_start = max((read.start_ns for read in reads), default=BEGINNING)
     return _Zone(first_end, max(write.start_ns, read_start), write.start_ns, read_start)

@@ -11,10 +11,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.histories import NEVER, Event, Judgement, judge, visibility
+from replicated_namesrv.spark.histories import Judgement, judge, visibility
 from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, VISIBILITY, WRITES, arrow
 from replicated_namesrv.verify import Limits, Operation, Outcome, check_history
+from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 
 LIMITS = Limits()
 
@@ -28,16 +29,16 @@ def kv_operations(records: DataFrame, operations: DataFrame) -> DataFrame:
     return reads.select(*columns).unionByName(writes.select(*columns))
 
 
-def events_of(table: pa.Table) -> list[tuple[Event, str]]:
+def events_of(table: pa.Table) -> list[tuple[KeyEvent, str]]:
     """Rows as events, each with the level of its read."""
     names = ("op", "client", "kind", "value", "start_ns", "end_ns", "outcome", "final")
     columns = [table.column(name).to_pylist() for name in names]
-    events = (Event(*row) for row in zip(*columns, strict=True))
+    events = (KeyEvent(*row) for row in zip(*columns, strict=True))
     known = [event._replace(end_ns=NEVER) if event.outcome == "indeterminate" else event for event in events]
     return list(zip(known, table.column("level").to_pylist(), strict=True))
 
 
-def by_level(events: Iterable[tuple[Event, str]], read: str) -> list[tuple[str, list[Event]]]:
+def by_level(events: Iterable[tuple[KeyEvent, str]], read: str) -> list[tuple[str, list[KeyEvent]]]:
     """For each level that was read at (by the kind ``read``): all writes, and the reads of that level."""
     known = list(events)
     levels = sorted({level for event, level in known if event.kind == read})
@@ -97,7 +98,7 @@ def visible(judged_rows: DataFrame) -> DataFrame:
     return judged_rows.where(F.col("what") == "visibility").select(*VISIBILITY.names)
 
 
-def verdict(events: list[Event]) -> str:
+def verdict(events: list[KeyEvent]) -> str:
     """M1 of one key by ``replicated_namesrv.verify``."""
     operations = [
         Operation(

@@ -13,9 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from replicated_namesrv.spark.schemas import LOOKS, arrow
-
-STANDSTILL_NS = 3_000_000_000
-"""Nodes are looked at at least once a second; after three without a record nothing is known."""
+from replicated_namesrv.verify.divergence import STALL_NS
 
 MARGIN_NS = 3_000_000_000
 """How much earlier than the line before it a line may have happened."""
@@ -84,7 +82,7 @@ def alike(at_ns: Longs, entity: Longs, answer: Longs) -> tuple[Longs, Longs]:
     edge = (at_ns < at_ns.min() + MARGIN_NS) | (at_ns > at_ns.max() - MARGIN_NS)
     begins = np.ones(len(at_ns), bool)
     begins[1:] = (
-        (entity[1:] != entity[:-1]) | (answer[1:] != answer[:-1]) | (at_ns[1:] - at_ns[:-1] > STANDSTILL_NS)
+        (entity[1:] != entity[:-1]) | (answer[1:] != answer[:-1]) | (at_ns[1:] - at_ns[:-1] > STALL_NS)
         | edge[1:] | edge[:-1]
     )  # fmt: skip
     first = np.flatnonzero(begins)

@@ -1,9 +1,7 @@
-"""Observations: what every node would answer over time, how far the nodes' answers differ, and when they agree again (M14, M15).
+"""Observations: what each node would answer over time, how far the nodes' answers differ, and when they agree again (M14, M15).
 
-It begins with looks in succession that had the same answer, each such succession a row already (``looks``).
-
-Knowledge ends with silence: from the moment a node is asked and does not answer, its last state is forgotten, and so it is
-where the observer itself stood still. A node without a known state differs from nobody.
+The definitions are those of ``verify.divergence``. This module applies them in Spark, key by key. It begins with ``looks``, in
+which looks in succession with the same answer are one row already.
 """
 
 from collections.abc import Iterator
@@ -13,41 +11,33 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.divergence import Change, segments_of
-from replicated_namesrv.spark.looks import STANDSTILL_NS
-from replicated_namesrv.spark.schemas import EPISODES, SEGMENTS, arrow
-
-RESOLUTION_LOOKS = 2
-"""A node is looked at again so long after it has answered, so between two answers lie the interval and the time that the second
-took: what two nodes differ in for less than two intervals may be one change, seen on one node after the other."""
+from replicated_namesrv.spark.schemas import EPISODES, SEGMENTS, STATES, arrow
+from replicated_namesrv.verify.divergence import Change, Look, known_answers, resolution_ns, segments_of
 
 
 def states(looks: DataFrame) -> DataFrame:
     """STATES: node ``node`` answered ``members`` from ``from_ns`` until ``until_ns``. Spans without an answer are left out."""
-    of_node = Window.partitionBy("run", "key", "node").orderBy("from_ns")
-    alike = looks.select(
-        "run", "key", "node", "from_ns", "last_ns", "members",
-        F.lag("members").over(of_node).alias("_members"), F.lag("last_ns").over(of_node).alias("_last"),
-        F.lead("from_ns").over(of_node).alias("_next"),
-    )  # fmt: skip
-    stood_still = F.coalesce(F.col("from_ns") - F.col("_last") > STANDSTILL_NS, F.lit(True))
-    begins = ~F.col("members").eqNullSafe(F.col("_members")) | stood_still
-    ends = F.coalesce(F.col("_next") - F.col("last_ns") > STANDSTILL_NS, F.lit(True))
-    edges = alike.withColumn("begins", begins).withColumn("ends", ends).where(F.col("begins") | F.col("ends"))
-    # What follows a row that begins a state is the next state, or the last look at this one.
-    follows = F.lead(F.when(F.col("begins"), F.col("from_ns")).otherwise(F.col("last_ns"))).over(of_node)
-    until = F.when(F.col("ends"), F.col("last_ns")).otherwise(F.col("_follows"))
-    spans = edges.withColumn("_follows", follows).where(F.col("begins") & F.col("members").isNotNull())
-    return spans.withColumn("until_ns", until).select("run", "key", "node", "from_ns", "until_ns", "members")
+
+    def of_node(table: pa.Table) -> pa.Table:
+        run, key, node = (table.column(name)[0].as_py() for name in ("run", "key", "node"))
+        columns = (table.column(name).to_pylist() for name in ("from_ns", "last_ns", "members"))
+        seen = (Look(*row) for row in zip(*columns, strict=True))
+        rows = [
+            {"run": run, "key": key, "node": node, "from_ns": from_ns, "until_ns": until_ns, "members": members}
+            for from_ns, until_ns, members in known_answers(seen)
+        ]
+        return pa.Table.from_pylist(rows, schema=arrow(STATES))
+
+    return looks.groupBy("run", "key", "node").applyInArrow(of_node, STATES)
 
 
 def segments(states_table: DataFrame, runs: DataFrame) -> DataFrame:
-    """SEGMENTS: spans of time in which the divergence of a key is one number; see ``divergence.segments_of``."""
+    """SEGMENTS: spans of time in which the divergence of a key is one number (``segments_of``)."""
 
     def of_group(table: pa.Table) -> pa.Table:
         run, key = table.column("run")[0].as_py(), table.column("key")[0].as_py()
-        resolution_ns = RESOLUTION_LOOKS * table.column("observe_interval_ms")[0].as_py() * 1_000_000
-        found = [{"run": run, "key": key, **segment._asdict()} for segment in segments_of(_changes(table), resolution_ns)]
+        resolution = resolution_ns(table.column("observe_interval_ms")[0].as_py())
+        found = [{"run": run, "key": key, **segment._asdict()} for segment in segments_of(_changes(table), resolution)]
         return pa.Table.from_pylist(found, schema=arrow(SEGMENTS))
 
     known = states_table.join(F.broadcast(runs.select("run", "observe_interval_ms")), "run")

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark.metrics import REGISTRATIONS
-from replicated_namesrv.spark.observations import RESOLUTION_LOOKS
+from replicated_namesrv.verify.divergence import RESOLUTION_LOOKS
 
 BINS_MAX = 400
 """Cells along the time of a run."""

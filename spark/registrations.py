@@ -20,12 +20,13 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.histories import NEVER, Distance, Event, Judgement, Read, judge, visibility
+from replicated_namesrv.spark.histories import Distance, Judgement, Read, judge, visibility
 from replicated_namesrv.spark.judgements import LIMITS, by_level, events_of, judged_table, rows_of
 from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED
 from replicated_namesrv.spark.truth import DEAD
 from replicated_namesrv.verify import Operation, Outcome, check_history
+from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 
 LATE_MAX = 6
 CLUSTER = "the cluster"
@@ -116,7 +117,7 @@ def judged_registrations(history: DataFrame) -> DataFrame:
     return history.groupBy("run", "key").applyInArrow(of_topic, JUDGED)
 
 
-def _judged_topic(history: Sequence[tuple[Event, str | None, str | None]], level: str) -> Iterable[dict[str, Any]]:
+def _judged_topic(history: Sequence[tuple[KeyEvent, str | None, str | None]], level: str) -> Iterable[dict[str, Any]]:
     written = {broker for event, broker, _ in history if broker is not None and event.kind == "register"}
     looks = [(event, _versions(members, written)) for event, _, members in history if event.kind == "route"]
     looks = [(event, versions) for event, versions in looks if event.outcome == "ok"]
@@ -141,7 +142,7 @@ def _versions(members: str | None, written: set[str]) -> dict[str, str]:
     return {m["name"]: m["version"] for m in orjson.loads(members or "[]") if m["name"] in written}
 
 
-def _verdict(looks: Sequence[tuple[Event, dict[str, str]]], changes: Sequence[tuple[Event, str]]) -> str:
+def _verdict(looks: Sequence[tuple[KeyEvent, dict[str, str]]], changes: Sequence[tuple[KeyEvent, str]]) -> str:
     """M1 of a topic: whole look-ups against registrations."""
     said: list[Operation] = []
     for event, versions in looks:
@@ -151,7 +152,7 @@ def _verdict(looks: Sequence[tuple[Event, dict[str, str]]], changes: Sequence[tu
     return check_history(said, LIMITS).verdict.value if said else "valid"
 
 
-def _operation(event: Event, value: Any) -> Operation:
+def _operation(event: KeyEvent, value: Any) -> Operation:
     end_ns = None if event.end_ns == NEVER else int(event.end_ns)
     return Operation(event.client, event.kind, "topic", value, int(event.start_ns), end_ns, Outcome(event.outcome))
 

@@ -8,10 +8,17 @@ from replicated_namesrv.chaos.checks.final import GONE
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.order import stale_kv_reads
 from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
-from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap, timeline
+from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap
 from replicated_namesrv.chaos.records import Election, Send
-
-LOOKS = 3
+from replicated_namesrv.verify.divergence import (
+    Change,
+    Divergence,
+    Look,
+    divergence_of,
+    known_answers,
+    resolution_ns,
+    segments_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +27,9 @@ class Figures:
 
     operations: int
     diverged_s: float
-    """How long nodes that answered listed different registrations, see ``divergence``."""
+    """How long nodes that answered listed different registrations, without differences too short to be told from none (M14)."""
     divergence_max: float
-    """Largest 1 - Jaccard similarity between two nodes that answered."""
+    """Greatest Jaccard distance between two nodes that answered, without the same differences."""
     stale_kv_reads: int
     """gets that an acknowledged write had surely overtaken."""
     stale_routes: int
@@ -58,7 +65,7 @@ def figures(story: Story) -> Figures:
     """All of them."""
     lookups = [op for op in story.of_kind("route") if story.judged.start_ns <= op.start_ns < story.judged.end_ns]
     answered = [op for op in lookups if op.ok]
-    diverged_s, divergence_max = divergence(story)
+    diverged = divergence(story)
     sends = [record for record in story.trace.records if isinstance(record, Send)]
     clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith("-reader")]
     ops_of = {client: [op for op in story.ops if op.client == client] for client in clients}
@@ -66,8 +73,8 @@ def figures(story: Story) -> Figures:
     newest, shared = _Newest(story), sharing(story)
     return Figures(
         operations=len(kv_history(story)) + len(lookups),
-        diverged_s=round(diverged_s, 3),
-        divergence_max=round(divergence_max, 3),
+        diverged_s=round(diverged.seconds, 3),
+        divergence_max=round(diverged.greatest, 3),
         stale_kv_reads=stale_kv_reads(story),
         stale_routes=sum(newest.is_stale(op) for op in answered),
         lookups=len(lookups),
@@ -86,34 +93,16 @@ def figures(story: Story) -> Figures:
     )
 
 
-def divergence(story: Story) -> tuple[float, float]:
-    """(seconds in which two nodes answered differently, the largest distance).
-
-    Nodes are not looked at in the same instant, so a change shows as a difference for about the time between two looks, which
-    is the pause and what slow answers take: stretches shorter than LOOKS times that are not counted.
-    """
-    took = sorted(one.time_ns - one.asked_ns for one in story.observations if one.answered)
-    slow_ns = took[int(len(took) * 0.9)] if took else 0
-    shortest_ns = LOOKS * (int(story.manifest["observe_interval_ms"]) * 1_000_000 + slow_ns)
-    marks = [mark for mark in timeline(story, "brokers") if story.judged.start_ns <= mark[0] <= story.judged.end_ns]
-    total_ns, largest = 0, 0.0
-    began_ns, peak = None, 0.0
-    for time_ns, states in marks:
-        sets = [frozenset(state) for state in states.values() if state is not None]
-        distance = max((_distance(a, b) for a in sets for b in sets), default=0.0)
-        if began_ns is not None and distance == 0:
-            if time_ns - began_ns >= shortest_ns:
-                total_ns, largest = total_ns + time_ns - began_ns, max(largest, peak)
-            began_ns, peak = None, 0.0
-        elif distance > 0:
-            began_ns, peak = time_ns if began_ns is None else began_ns, max(peak, distance)
-    if began_ns is not None:
-        total_ns, largest = total_ns + marks[-1][0] - began_ns, max(largest, peak)
-    return total_ns / 1e9, largest
-
-
-def _distance(a: frozenset[Any], b: frozenset[Any]) -> float:
-    return 1 - len(a & b) / len(a | b) if a | b else 0.0
+def divergence(story: Story) -> Divergence:
+    """Resolved divergence of registrations over the whole run (M14), as the analysis of many runs defines it."""
+    looks: dict[str, list[Look[frozenset[str]]]] = {node: [] for node in story.nodes}
+    for one in story.observations:
+        if one.key == "brokers":
+            at_ns = one.time_ns if one.answered else one.asked_ns
+            members = frozenset(f"{name}@{version}" for name, version in one.members or ())
+            looks[one.node].append(Look(at_ns, at_ns, members if one.answered else None))
+    changes = [Change(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
+    return divergence_of(segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"]))))
 
 
 def _lists_gone(story: Story, op: Op) -> bool:

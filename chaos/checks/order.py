@@ -1,65 +1,68 @@
 """What clients see never goes back: session guarantees, revisions, and one state for one revision."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken, read_writes, written_once
+from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken, read_writes
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result
+from replicated_namesrv.verify.attribution import NEVER, KeyEvent, attributed, by_value, writes_of
+from replicated_namesrv.verify.sessions import OLDEST, Access, Version, accesses_by_time, session_verdicts
 
 
 def check_sessions(story: Story) -> CheckResult:
-    """Each client reads its own writes, and never older than what it read before; and whoever saw a write never reads what was
-    older to its writer: what that one wrote before (monotonic writes), or had read (writes follow reads; Terry et al., 1994).
-
-    A KV value is older than another if its write had ended, or somebody had read it, before the other's began; versions of a
-    broker are numbered.
-    """
-    wrong: list[str] = []
-    looked_at = 0
-    writes = read_writes(story)
-    source = {key: written_once(found) for key, found in writes.items()}
-    by_client: defaultdict[str, list[Op]] = defaultdict(list)
-    for op in story.of_kind("put", "delete", "get", "route"):
-        if op.ok and op.client != "probe":
-            by_client[op.client].append(op)
-    for client, ops in by_client.items():
-        looked_at += len(ops)
-        wrong += _broken_kv(story, client, [op for op in ops if op.kind != "route"], source, writes)
-        wrong += _broken_routes(story, client, [op for op in ops if op.kind == "route"])
-    return result("session guarantees", Promise.CP, looked_at, wrong)
+    """Each client keeps the session guarantees (``verify.sessions``): on each KV key, by the times of the writes; and on each
+    broker of a topic, by the numbers of its registrations."""
+    ops = [op for op in story.of_kind("put", "delete", "get", "route") if op.ok and op.client != "probe"]
+    wrong = [*_broken_kv(story, ops), *_broken_routes(story, ops)]
+    return result("session guarantees", Promise.CP, len(ops), wrong)
 
 
-def _broken_kv(
-    story: Story, client: str, ops: Sequence[Op], source: Mapping[str, Mapping[str | None, Op]], writes: Mapping[str, list[Op]]
-) -> Iterable[str]:
-    seen: dict[str, Op] = {}
-    for op in ops:
-        known = seen.get(op.key)
-        if op.kind == "get" and op.value is None and known is not None and known.kind == "put":
-            deletes = [write for write in writes[op.key] if write.kind == "delete" and write.start_ns < op.end_ns]
-            if all(write.ok and write.end_ns < known.start_ns for write in deletes):
-                yield f"{story.ms(op.start_ns)}: {client} finds {op.key} absent after it knew {known.value}"
-            continue
-        write = op if op.kind != "get" else source.get(op.key, {}).get(op.value)
-        if write is None:
-            continue
-        if op.kind == "get" and known is not None and write.end_ns < known.start_ns:
-            yield f"{story.ms(op.start_ns)}: {client} reads {op.key} = {op.value} after it knew {known.value or 'it deleted'}"
-        elif known is None or known.start_ns < write.start_ns:
-            seen[op.key] = write
+def _broken_kv(story: Story, ops: Sequence[Op]) -> Iterator[str]:
+    by_op = {op.op: op for op in ops if op.kind != "route"}
+    reads: defaultdict[str, list[KeyEvent]] = defaultdict(list)
+    for op in by_op.values():
+        if op.kind == "get":
+            reads[op.key].append(_event(op))
+    for key, written in read_writes(story).items():
+        writes = writes_of([_event(op) for op in written])
+        of_value = by_value(writes)
+        accesses = [
+            # What a client was not told, it need not read; of what several writes may have left, nothing follows.
+            access._replace(is_certain=len(of_value[by_op[access.op].value]) == 1)
+            if access.reads
+            else access
+            if access.op in by_op
+            else access._replace(end_ns=NEVER)
+            for access in accesses_by_time(writes, reads[key], attributed(reads[key], of_value))
+        ]
+        values: dict[int | None, str] = {op.op: op.value or "it deleted" for op in written}
+        for number, (broken, newest) in session_verdicts(accesses).items():
+            if any(broken):
+                read = by_op[number]
+                seen = f"finds {key} absent" if read.value is None else f"reads {key} = {read.value}"
+                yield f"{story.ms(read.start_ns)}: {read.client} {seen} after it knew {values[newest.op]}"
 
 
-def _broken_routes(story: Story, client: str, ops: Sequence[Op]) -> Iterable[str]:
-    newest: dict[tuple[str, str], int] = {}
-    for op in ops:
-        for member in op.members:
-            version, key = int(member.version), (op.key, member.name)
-            if version < newest.get(key, 0):
+def _event(op: Op) -> KeyEvent:
+    end_ns = NEVER if op.outcome == "indeterminate" else op.end_ns
+    return KeyEvent(op.op, op.client, op.kind, op.value, op.start_ns, end_ns, op.outcome, False)
+
+
+def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
+    by_op = {op.op: op for op in ops if op.kind == "route"}
+    accesses: defaultdict[tuple[str, str], dict[int, Access]] = defaultdict(dict)
+    for op in by_op.values():
+        for name, told in op.members:
+            version = Version(int(told), int(told))
+            accesses[op.key, name][op.op] = Access(op.op, op.client, op.start_ns, op.end_ns, True, version)
+    for (_, name), of_broker in accesses.items():
+        for number, (broken, newest) in session_verdicts(of_broker.values()).items():
+            if any(broken):
+                read, version = by_op[number], of_broker[number].version or OLDEST
                 yield (
-                    f"{story.ms(op.start_ns)}: {client} is told registration {version} of {member.name} by {op.node} "
-                    f"after it knew {newest[key]}"
+                    f"{story.ms(read.start_ns)}: {read.client} is told registration {version.first:.0f} of {name} by {read.node} "
+                    f"after it knew {newest.first:.0f}"
                 )
-            newest[key] = max(version, newest.get(key, 0))
 
 
 def check_revisions(story: Story) -> CheckResult:

@@ -1,4 +1,8 @@
-"""The linearizability checker: the only one, used by the simulator, by chaos runs and by trace analysis."""
+"""What consistency means, defined once for the simulator, for chaos runs and for the analysis of traces.
+
+This module exports the linearizability checker. ``verify.sessions`` defines the session guarantees, ``verify.divergence`` how far
+nodes differ, ``verify.attribution`` which write a read saw.
+"""
 
 from replicated_namesrv.verify.history import HistoryError, Operation, Outcome, read_history, write_history
 from replicated_namesrv.verify.linearizability import HistoryVerdict, KeyVerdict, Limits, Verdict, check_history

@@ -12,8 +12,8 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
-from replicated_namesrv.spark.divergence import Change
-from replicated_namesrv.spark.histories import NEVER, Event
+from replicated_namesrv.verify.attribution import NEVER, KeyEvent
+from replicated_namesrv.verify.divergence import Change
 from tests.spark import oracles
 from tests.spark.oracles import missed, source
 from tests.spark.random_runs import NODES, SAMPLE_HOLDS, STANDSTILL, Row
@@ -49,9 +49,9 @@ class Op:
     probe: int | None
     topics: list[str]
 
-    def event(self, kind: str, value: str | None) -> Event:
+    def event(self, kind: str, value: str | None) -> KeyEvent:
         end = NEVER if self.end is None or self.outcome == "indeterminate" else self.end
-        return Event(self.op, self.client, kind, value, self.start, end, self.outcome, self.phase == "final")
+        return KeyEvent(self.op, self.client, kind, value, self.start, end, self.outcome, self.phase == "final")
 
 
 class Run:
@@ -142,7 +142,7 @@ class Run:
         names = sorted({op.key for op in self.ops if op.kind == kind})
         return [(name, level) for name in names for level in sorted(self.levels(kind, name)) if self.histories(kind, name, level)]
 
-    def _histories(self, kind: str, key: str, level: str) -> list[list[Event]]:
+    def _histories(self, kind: str, key: str, level: str) -> list[list[KeyEvent]]:
         """All writes of the key, and the reads of that level; of a topic a history for each of its brokers."""
         reads = [o for o in self.ops if (o.kind, o.key, o.level) == (kind, key, level) and o.phase not in ("settle", "end")]
         if kind == "get":
@@ -155,7 +155,7 @@ class Run:
                 found.append([*changes, *(o.event("get", o.names.get(broker)) for o in reads)])
         return found
 
-    def changes(self, broker: str, topic: str) -> list[Event]:
+    def changes(self, broker: str, topic: str) -> list[KeyEvent]:
         """What happened to the registration of a broker of which every change is known."""
         states, group = self.broker_states(broker), broker.split("/")[0]
         late = self.late_copies(broker)
@@ -172,7 +172,7 @@ class Run:
         number = -2
         for kind, value, start in unknown:
             number -= 1
-            found.append(Event(number, "the cluster", kind, value, start, NEVER, "indeterminate", False))
+            found.append(KeyEvent(number, "the cluster", kind, value, start, NEVER, "indeterminate", False))
         return found
 
     def late_copies(self, broker: str) -> list[Op]:
@@ -186,7 +186,9 @@ class Run:
         return found
 
 
-def reads_of(run: Run, kind: str, measure: Callable[[Event, list[Event]], Any], together: Callable[[list[Any]], Any]) -> Found:
+def reads_of(
+    run: Run, kind: str, measure: Callable[[KeyEvent, list[KeyEvent]], Any], together: Callable[[list[Any]], Any]
+) -> Found:
     """Each answered read before ``final``: of a look-up, ``together`` of its brokers."""
     for key, level in run.keys(kind):
         for op in (o for o in run.ops if (o.kind, o.key, o.level, o.outcome) == (kind, key, level, "ok") and o.phase in JUDGED):
@@ -194,12 +196,12 @@ def reads_of(run: Run, kind: str, measure: Callable[[Event, list[Event]], Any], 
             yield level, op.phase, op.side, together(values)
 
 
-def behind(read: Event, events: list[Event]) -> int | None:
+def behind(read: KeyEvent, events: list[KeyEvent]) -> int | None:
     """M6; None: nobody wrote what it returned."""
     return None if source(read, events) is None else len(missed(read, events))
 
 
-def lag(read: Event, events: list[Event]) -> float | None:
+def lag(read: KeyEvent, events: list[KeyEvent]) -> float | None:
     """Time since the acknowledgement of the first write that it missed."""
     return None if source(read, events) is None else max((read.start_ns - w.end_ns for w in missed(read, events)), default=0)
 
@@ -224,7 +226,7 @@ def is_linearizable(run: Run, kind: str, key: str, level: str) -> bool:
     if kind == "get":
         return oracles.linearizable(histories[0])
 
-    todo: list[tuple[Event, Any]] = []
+    todo: list[tuple[KeyEvent, Any]] = []
     """Operations with what they wrote of which broker, or told of all of them."""
     for place, events in enumerate(histories):
         todo += [(e, (place, e.value)) for e in events if e.kind != "get" and e.outcome != "fail"]
@@ -266,7 +268,7 @@ def visibility(run: Run, kind: str, bin_of: Callable[[float], float]) -> dict[tu
     return dict(found)
 
 
-def final_keys(run: Run, kind: str, is_so: Callable[[Event, list[Event]], bool]) -> Iterator[tuple[str, str, bool]]:
+def final_keys(run: Run, kind: str, is_so: Callable[[KeyEvent, list[KeyEvent]], bool]) -> Iterator[tuple[str, str, bool]]:
     """M19: of each key and level, whether it is so of any answered final read; nothing of keys without one."""
     for key, level in run.keys(kind):
         found = [is_so(e, h) for h in run.histories(kind, key, level) for e in oracles.reads_of(h) if e.final]
@@ -274,11 +276,11 @@ def final_keys(run: Run, kind: str, is_so: Callable[[Event, list[Event]], bool])
             yield level, key, any(found)
 
 
-def is_resurrected(read: Event, events: list[Event]) -> bool:
+def is_resurrected(read: KeyEvent, events: list[KeyEvent]) -> bool:
     return read.value is not None and any(write.value is None for write in missed(read, events))
 
 
-CLASSES: dict[str, Callable[[Event, list[Event]], bool]] = {
+CLASSES: dict[str, Callable[[KeyEvent, list[KeyEvent]], bool]] = {
     "regular": lambda read, events: behind(read, events) == 0,
     "one version": lambda read, events: behind(read, events) in (0, 1),
     "eventual": lambda read, events: source(read, events) is not None,

@@ -8,11 +8,11 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from replicated_namesrv.spark.divergence import Change
-from replicated_namesrv.spark.histories import NEVER, Event
+from replicated_namesrv.verify.attribution import NEVER, KeyEvent
+from replicated_namesrv.verify.divergence import Change
 
 
-def random_history(seed: int, deletes: bool = False) -> list[Event]:
+def random_history(seed: int, deletes: bool = False) -> list[KeyEvent]:
     """Few clients, few operations, small times: every kind of overlap turns up."""
     chooser = random.Random(seed)
     events, written, op = [], 0, 0
@@ -34,13 +34,13 @@ def random_history(seed: int, deletes: bool = False) -> list[Event]:
                 else None
             )
             events.append(
-                Event(op, f"c{client}", kind, value, start, NEVER if outcome == "indeterminate" else now, outcome, False)
+                KeyEvent(op, f"c{client}", kind, value, start, NEVER if outcome == "indeterminate" else now, outcome, False)
             )
     known = {event.value for event in events if event.kind == "put" and event.outcome != "fail"}
     return [event for event in events if event.kind != "get" or event.value is None or event.value in known]
 
 
-def linearizable(events: Iterable[Event]) -> bool:
+def linearizable(events: Iterable[KeyEvent]) -> bool:
     """M1 (Herlihy & Wing): some order of all acknowledged operations, and of any of the unacknowledged ones, respects real time
     and lets each read return what the last write before it wrote, or "absent" if there was none or it was a delete."""
 
@@ -56,7 +56,7 @@ def linearizable(events: Iterable[Event]) -> bool:
 ILLEGAL = object()
 
 
-def legal(todo: Sequence[Event], begin: Any, after: Callable[[Any, int], Any]) -> bool:
+def legal(todo: Sequence[KeyEvent], begin: Any, after: Callable[[Any, int], Any]) -> bool:
     """Whether an order in real time is legal; ``after`` tells the state that the operation at a place leads to."""
 
     @functools.cache
@@ -70,7 +70,7 @@ def legal(todo: Sequence[Event], begin: Any, after: Callable[[Any, int], Any]) -
     return goes_on(frozenset(range(len(todo))), begin)
 
 
-def doubled(events: Sequence[Event], reads_earlier: float = 0.0, wider: float = 0.0) -> list[Event]:
+def doubled(events: Sequence[KeyEvent], reads_earlier: float = 0.0, wider: float = 0.0) -> list[KeyEvent]:
     """The history at twice the resolution, with reads begun earlier, or all widened by half of ``wider`` on either side."""
     return [
         e._replace(
@@ -81,38 +81,38 @@ def doubled(events: Sequence[Event], reads_earlier: float = 0.0, wider: float = 
     ]
 
 
-BEGINNING = Event(-1, "", "delete", None, -math.inf, -math.inf, "ok", False)
+BEGINNING = KeyEvent(-1, "", "delete", None, -math.inf, -math.inf, "ok", False)
 """Wrote what was there before the first write: nothing."""
 
 
-def writes_of(events: Sequence[Event]) -> list[Event]:
+def writes_of(events: Sequence[KeyEvent]) -> list[KeyEvent]:
     return [BEGINNING, *(e for e in events if e.kind != "get" and e.outcome != "fail")]
 
 
-def reads_of(events: Sequence[Event]) -> list[Event]:
+def reads_of(events: Sequence[KeyEvent]) -> list[KeyEvent]:
     return [e for e in events if e.kind == "get" and e.outcome == "ok"]
 
 
-def candidates(read: Event, events: Sequence[Event]) -> list[Event]:
+def candidates(read: KeyEvent, events: Sequence[KeyEvent]) -> list[KeyEvent]:
     """Writes of what it returned, the one that ended last first; of several, those that had begun. None: nobody wrote it."""
     found = [w for w in writes_of(events) if w.value == read.value]
     begun = [w for w in found if w.start_ns <= read.end_ns] if len(found) > 1 else found
     return sorted(begun, key=lambda w: (w.end_ns, w.start_ns), reverse=True)
 
 
-def source(read: Event, events: Sequence[Event]) -> Event | None:
+def source(read: KeyEvent, events: Sequence[KeyEvent]) -> KeyEvent | None:
     """The write it saw; of several the most favourable one."""
     return next(iter(candidates(read, events)), None)
 
 
-def missed(read: Event, events: Sequence[Event]) -> list[Event]:
+def missed(read: KeyEvent, events: Sequence[KeyEvent]) -> list[KeyEvent]:
     """M6: writes acknowledged before the read began, and begun after what it returned had been acknowledged."""
     saw = source(read, events)
     since = -math.inf if saw is None else saw.end_ns
     return [e for e in events if e.kind != "get" and e.outcome == "ok" and e.end_ns < read.start_ns and e.start_ns > since]
 
 
-def broken_guarantees(read: Event, events: Sequence[Event]) -> tuple[bool, bool, bool, bool]:
+def broken_guarantees(read: KeyEvent, events: Sequence[KeyEvent]) -> tuple[bool, bool, bool, bool]:
     """M10 (Terry et al.): read your writes, monotonic reads, monotonic writes, writes follow reads."""
     saw = source(read, events)
     since = -math.inf if saw is None else saw.end_ns
@@ -132,11 +132,11 @@ def broken_guarantees(read: Event, events: Sequence[Event]) -> tuple[bool, bool,
     )
 
 
-Clusters = dict[Event, list[Event]]
+Clusters = dict[KeyEvent, list[KeyEvent]]
 """Each write with the reads that returned it."""
 
 
-def comes_before(a: Sequence[Event], b: Sequence[Event], widened: float = 0.0) -> bool:
+def comes_before(a: Sequence[KeyEvent], b: Sequence[KeyEvent], widened: float = 0.0) -> bool:
     """Something of ``a`` ended before something of ``b`` began, all being widened by half of ``widened`` on either side."""
     return any(x.end_ns + widened / 2 < y.start_ns - widened / 2 for x in a for y in b)
 
@@ -152,7 +152,7 @@ def has_cycle(clusters: Clusters) -> bool:
     return False
 
 
-def merged(events: Sequence[Event]) -> tuple[Clusters, list[Event]]:
+def merged(events: Sequence[KeyEvent]) -> tuple[Clusters, list[KeyEvent]]:
     """M2 (Lu et al.): reads merged one after the other into their writes; and those that cannot be without a cycle."""
     clusters: Clusters = {write: [] for write in writes_of(events)}
     anomalous = []
@@ -166,7 +166,7 @@ def merged(events: Sequence[Event]) -> tuple[Clusters, list[Event]]:
     return clusters, anomalous
 
 
-def unique(events: Sequence[Event]) -> list[Event]:
+def unique(events: Sequence[KeyEvent]) -> list[KeyEvent]:
     """The history with a value of its own for each write, read by what was merged into it, or else sees it as the most favourable
     one; without reads of what nobody wrote."""
     clusters, _ = merged(events)
@@ -179,11 +179,11 @@ def unique(events: Sequence[Event]) -> list[Event]:
     return found
 
 
-def _own(write: Event) -> str | None:
+def _own(write: KeyEvent) -> str | None:
     return None if write is BEGINNING else f"{write.value} by {write.op}"
 
 
-def delta(events: Sequence[Event], atomic: bool) -> int | None:
+def delta(events: Sequence[KeyEvent], atomic: bool) -> int | None:
     """M7 (Golab, Li and Shah): least whole number by which all reads have to begin earlier; None: none will do. ``atomic``: what
     the history is part of is linearizable, so reads of "absent" have seen what they had to."""
     if atomic:
@@ -199,7 +199,7 @@ LONGEST = 220
 """More than the time that any history here takes."""
 
 
-def gammas(events: Sequence[Event], atomic: bool) -> tuple[int, list[int], list[int]]:
+def gammas(events: Sequence[KeyEvent], atomic: bool) -> tuple[int, list[int], list[int]]:
     """M8 (Golab et al.): how many pairs of clusters there are, the scores of those in conflict, and of clusters with a read that
     ended before its write began: the least whole number by which to widen every operation, half of it on either side, so
     that one no longer comes before the other."""
@@ -214,7 +214,7 @@ def gammas(events: Sequence[Event], atomic: bool) -> tuple[int, list[int], list[
             clusters.append([write, *seen])
     pairs = list(itertools.combinations(clusters, 2))
 
-    def least(a: Sequence[Event], b: Sequence[Event]) -> int:
+    def least(a: Sequence[KeyEvent], b: Sequence[KeyEvent]) -> int:
         return next(w for w in itertools.count() if not (comes_before(a, b, w) and comes_before(b, a, w)))
 
     alone = [next(w for w in itertools.count() if not comes_before(reads, [write], w)) for write, *reads in clusters]

@@ -6,7 +6,8 @@ from operator import itemgetter
 import pyarrow as pa
 
 from replicated_namesrv.spark.lines import OBSERVATIONS
-from replicated_namesrv.spark.looks import MARGIN_NS, STANDSTILL_NS, Looks
+from replicated_namesrv.spark.looks import MARGIN_NS, Looks
+from replicated_namesrv.verify.divergence import STALL_NS
 
 Look = tuple[str, int, int | None]
 """node, at_ns, answer."""
@@ -20,7 +21,7 @@ def drawn(seed: int) -> list[tuple[int, Look]]:
     for node in ("n1", "n2"):
         now, held = 0, 1
         for _ in range(chooser.randint(1, 60)):
-            now += chooser.choice((MARGIN_NS // 2, MARGIN_NS // 7, STANDSTILL_NS + 1, 1))
+            now += chooser.choice((MARGIN_NS // 2, MARGIN_NS // 7, STALL_NS + 1, 1))
             held += chooser.random() < 0.1
             silent = chooser.random() < 0.15
             late = chooser.randint(0, MARGIN_NS) if silent else 0
@@ -44,7 +45,7 @@ def joined(spans: list[Span]) -> list[Span]:
     """Spans of one node that follow each other without a gap, with the same answer, as one."""
     found: list[Span] = []
     for node, first, last, value in sorted(spans, key=itemgetter(0, 1)):
-        if found and found[-1][0] == node and found[-1][3] == value and first - found[-1][2] <= STANDSTILL_NS:
+        if found and found[-1][0] == node and found[-1][3] == value and first - found[-1][2] <= STALL_NS:
             found[-1] = (node, found[-1][1], last, value)
         else:
             found.append((node, first, last, value))

@@ -2,23 +2,24 @@
 
 import pytest
 
-from replicated_namesrv.spark.histories import NEVER, Event, judge
+from replicated_namesrv.spark.histories import judge
 from replicated_namesrv.spark.judgements import verdict
+from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 from tests.spark.oracles import broken_guarantees, delta, doubled, gammas, linearizable, merged, missed, random_history, unique
 
 SEEDS = range(1500)
 
 
-def get(op: int, value: str | None, start: int, end: int, client: str = "r", final: bool = False) -> Event:
-    return Event(op, client, "get", value, start, end, "ok", final)
+def get(op: int, value: str | None, start: int, end: int, client: str = "r", final: bool = False) -> KeyEvent:
+    return KeyEvent(op, client, "get", value, start, end, "ok", final)
 
 
-def put(op: int, value: str, start: int, end: float, client: str = "w") -> Event:
-    return Event(op, client, "put", value, start, end, "ok" if end < NEVER else "indeterminate", False)
+def put(op: int, value: str, start: int, end: float, client: str = "w") -> KeyEvent:
+    return KeyEvent(op, client, "put", value, start, end, "ok" if end < NEVER else "indeterminate", False)
 
 
-def delete(op: int, start: int, end: int) -> Event:
-    return Event(op, "w", "delete", None, start, end, "ok", False)
+def delete(op: int, start: int, end: int) -> KeyEvent:
+    return KeyEvent(op, "w", "delete", None, start, end, "ok", False)
 
 
 @pytest.mark.parametrize("seed", range(0, SEEDS.stop, 100))

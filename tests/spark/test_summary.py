@@ -1,44 +1,9 @@
-"""Divergence over time against its definition at every moment."""
+"""Many runs put together: intervals, summaries, pairs, consistability and the uncertainty of clocks."""
 
 import pytest
 
 from replicated_namesrv.spark.consistability import CLASSES, consistability
-from replicated_namesrv.spark.divergence import Change, segments_of
 from replicated_namesrv.spark.summary import interval, paired, summary, t_visibility
-from tests.spark.oracles import divergence_at, random_changes, resolved_divergence_at
-
-
-def test_segments_are_what_divergence_means_at_every_moment() -> None:
-    diverged = 0
-    for seed in range(2000):
-        changes = random_changes(seed)
-        found = {
-            moment: (segment.divergence, segment.nodes_known)
-            for segment in segments_of(changes)
-            for moment in range(segment.start_ns, segment.end_ns)
-        }
-        expected = {moment: value for moment in range(80) if (value := divergence_at(changes, moment)) is not None}
-        assert found == expected, f"seed {seed}"
-        diverged += any(value for value, _ in found.values())
-    assert diverged > 1000
-
-
-def test_short_differences_of_one_member_are_not_resolved() -> None:
-    fewer = 0
-    for seed in range(400):
-        changes = random_changes(seed)
-        for segment in segments_of(changes, 4):
-            expected = resolved_divergence_at(changes, segment.start_ns, 4)
-            assert segment.resolved == pytest.approx(expected), f"seed {seed}"
-            assert segment.resolved == pytest.approx(resolved_divergence_at(changes, segment.end_ns - 1, 4)), f"seed {seed}"
-            fewer += 0 < segment.resolved < segment.divergence
-    assert fewer > 50
-
-
-def test_neighbours_of_equal_divergence_are_one_segment() -> None:
-    a, b = frozenset("a"), frozenset("b")
-    changes = [Change("n1", 0, 5, a), Change("n1", 5, 9, b), Change("n2", 0, 9, frozenset("c"))]
-    assert len(list(segments_of(changes))) == 1
 
 
 def figure(run: str, mode: str, seed: int, value: float) -> dict[str, object]:

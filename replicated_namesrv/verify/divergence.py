@@ -1,19 +1,70 @@
-"""Divergence of nodes over time, pure: from what each node answered when, to spans of equal divergence.
+"""Divergence of nodes over time (M14), the only definition: used by the checks of chaos runs and by the analysis of many runs.
 
-D(t) is the greatest distance of any two nodes whose answers are known at t; the distance of two answers is
+An answer of a node is known from one look at the node until the next one (``known_answers``). Knowledge ends when the node does
+not answer, and when the observer itself stalled. A node without a known answer differs from no other node.
+
+D(t) is the greatest distance of any two nodes whose answers are known at t. The distance of two answers is
 1 - |A and B| / |A or B| (Jaccard), and 0 for two empty ones.
 
-Nodes are looked at one after the other, so what changes on all of them at once is seen to differ until the last was looked at.
-A difference is told from that only by its duration, and by no other difference: what two nodes said of one member must have
-differed for longer than a look takes to come round. ``resolved`` is the divergence that is left when all shorter differences
-count as none.
+Nodes are looked at one after the other, so a change that happens on all of them at once looks like a difference until the last
+node was looked at. Only its duration tells it from a real difference. Therefore two answers must have differed in one member for
+longer than ``resolution_ns`` of the observer. ``resolved`` is the divergence that is left when all shorter differences count as
+none.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import combinations, groupby
-from typing import NamedTuple
+from itertools import combinations, groupby, pairwise
+from typing import Generic, NamedTuple, TypeVar
+
+STALL_NS = 3_000_000_000
+"""The observer looks at each node at least once a second. After three seconds without a look nothing is known of the node."""
+RESOLUTION_LOOKS = 2
+"""A node is looked at again one interval after it has answered. Two answers are therefore the interval and the time of the second
+look apart. A difference of less than two intervals may be one change that was seen on one node after the other."""
+
+_Answer = TypeVar("_Answer")
+
+
+def resolution_ns(observe_interval_ms: int) -> int:
+    """Longest difference that the observer cannot tell from none."""
+    return RESOLUTION_LOOKS * observe_interval_ms * 1_000_000
+
+
+class Look(NamedTuple, Generic[_Answer]):
+    """Looks at one node in succession that found the same answer; one look has ``from_ns`` equal to ``last_ns``."""
+
+    from_ns: int
+    """Moment of the first look: of its answer, or of the question if none came."""
+    last_ns: int
+    answer: _Answer | None
+    """None: the node did not answer."""
+
+
+class Known(NamedTuple, Generic[_Answer]):
+    """A node gave one answer in [from_ns, until_ns)."""
+
+    from_ns: int
+    until_ns: int
+    answer: _Answer
+
+
+def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
+    """Spans in which the answer of one node is known, in order of time. The last look of all, and one that is followed by a stall
+    of the observer, ends its span itself."""
+    begun: Look[_Answer] | None = None
+    ordered = sorted(looks, key=lambda look: (look.from_ns, look.last_ns))
+    for look, following in pairwise([*ordered, None]):
+        assert look is not None
+        begun = begun or look
+        stalled = following is None or following.from_ns - look.last_ns > STALL_NS
+        if following is not None and not stalled and following.answer == begun.answer:
+            continue
+        if begun.answer is not None:
+            until_ns = look.last_ns if following is None or stalled else following.from_ns
+            yield Known(begun.from_ns, until_ns, begun.answer)
+        begun = None
 
 
 class Change(NamedTuple):
@@ -168,3 +219,19 @@ def _greatest_lasting(known: dict[str, frozenset[str]], apart: Lasting) -> float
             same = {member for member in left if _name(member) not in names}
             greatest = max(greatest, distance(left, same | {member for member in right if _name(member) in names}))
     return greatest
+
+
+class Divergence(NamedTuple):
+    """Resolved divergence of a run as two figures."""
+
+    seconds: float
+    """Time with resolved divergence."""
+    greatest: float
+    """Greatest resolved divergence, 0 to 1."""
+
+
+def divergence_of(segments: Iterable[Segment]) -> Divergence:
+    """Sum up the segments of one key."""
+    apart = [segment for segment in segments if segment.resolved > 0]
+    length_ns = sum(segment.end_ns - segment.start_ns for segment in apart)
+    return Divergence(length_ns / 1e9, max((segment.resolved for segment in apart), default=0.0))

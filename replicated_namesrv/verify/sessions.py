@@ -1,0 +1,132 @@
+"""Session guarantees (Terry et al. 1994), the only definition: used by the checks of chaos runs and by the analysis of many runs.
+
+A session is a client. A read breaks a guarantee if it returns a version that is older than one which the guarantee entitles its
+client to:
+
+- read your writes: what the client had written;
+- monotonic reads: what the client had read before;
+- monotonic writes: what it had read before of the same writer;
+- writes follow reads: what the writer of something that it had read before had itself read before writing that.
+
+"Before" means that the operation had ended when the other one began. A version is an interval: one version is older than another
+if it had ended before the other began. The caller chooses the scale. The times of a write give the order that real time
+enforces; a number n, as the interval from n to n, gives a total order. Pure.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from replicated_namesrv.verify.attribution import KeyEvent, Write
+
+
+class Version(NamedTuple):
+    """What a write left behind."""
+
+    first: float
+    last: float
+    """It is older than another version whose ``first`` is greater than this."""
+    op: int | None = None
+    """Number of the write; None: of no operation in the history."""
+    writer: str = ""
+
+
+OLDEST = Version(-math.inf, -math.inf)
+"""Older than every other version."""
+
+
+class Access(NamedTuple):
+    """One read or write of a session."""
+
+    op: int
+    client: str
+    start_ns: float
+    end_ns: float
+    """Infinite for a write whose outcome the client never learned: it is not entitled to read it."""
+    reads: bool
+    version: Version | None
+    """What was written, or read; None: nobody wrote what was read, which counts as older than all versions."""
+    is_certain: bool = True
+    """False: the read may have returned another version than this one. It is judged by this one, and entitles to nothing."""
+
+
+class Broken(NamedTuple):
+    """Which guarantees a read broke."""
+
+    read_your_writes: bool
+    monotonic_reads: bool
+    monotonic_writes: bool
+    writes_follow_reads: bool
+
+
+class SessionVerdict(NamedTuple):
+    """Judgement of one read."""
+
+    broken: Broken
+    newest: Version
+    """The newest version that its client had written or read before."""
+
+
+def accesses_by_time(writes: Iterable[Write], reads: Iterable[KeyEvent], sources: Mapping[int, Write | None]) -> Iterator[Access]:
+    """Operations on one key, whose versions are ordered by the times of the writes; ``sources`` says what each read saw."""
+    for write in writes:
+        if write.op is not None:
+            yield Access(write.op, write.client, write.start_ns, write.end_ns, False, _by_time(write))
+    for read in reads:
+        source = sources[read.op]
+        yield Access(read.op, read.client, read.start_ns, read.end_ns, True, None if source is None else _by_time(source))
+
+
+def _by_time(write: Write) -> Version:
+    return Version(write.start_ns, write.end_ns, write.op, write.client)
+
+
+def session_verdicts(accesses: Iterable[Access]) -> dict[int, SessionVerdict]:
+    """The judgement of each read of one key, by the number of the read."""
+    clients: defaultdict[str, list[Access]] = defaultdict(list)
+    for access in sorted(accesses, key=lambda access: (access.start_ns, access.op)):
+        clients[access.client].append(access)
+    known_before: dict[int, Version] = {}
+    """For each write the newest version that its client had read before it."""
+    for session in clients.values():
+        seen, newest = _seen(session), OLDEST
+        for access in session:
+            if not access.reads:
+                while seen and seen[-1][0] < access.start_ns:
+                    newest = _newer(newest, seen.pop()[1])
+                known_before[access.op] = newest
+    return {op: verdict for session in clients.values() for op, verdict in _walk(session, known_before)}
+
+
+def _newer(left: Version, right: Version) -> Version:
+    return right if right.first > left.first else left
+
+
+def _seen(session: Sequence[Access]) -> list[tuple[float, Version]]:
+    """When each read ended that entitles to a version, and that version; the one that ended first last."""
+    found = [(one.end_ns, one.version) for one in session if one.reads and one.is_certain and one.version is not None]
+    return sorted(found, key=lambda pair: pair[0], reverse=True)
+
+
+def _walk(session: Sequence[Access], known_before: dict[int, Version]) -> Iterator[tuple[int, SessionVerdict]]:
+    written_by_end = [(one.end_ns, one.version or OLDEST) for one in session if not one.reads]
+    own = sorted(written_by_end, key=lambda pair: pair[0], reverse=True)
+    seen = _seen(session)
+    written = read = told = OLDEST
+    of_writer: dict[str, Version] = {}
+    for access in session:
+        if not access.reads:
+            continue
+        while own and own[-1][0] < access.start_ns:
+            written = _newer(written, own.pop()[1])
+        while seen and seen[-1][0] < access.start_ns:
+            before = seen.pop()[1]
+            read = _newer(read, before)
+            if before.op is not None:
+                of_writer[before.writer] = _newer(of_writer.get(before.writer, OLDEST), before)
+                told = _newer(told, known_before[before.op])
+        version = access.version or OLDEST
+        same_writer = OLDEST if version.op is None else of_writer.get(version.writer, OLDEST)
+        broken = Broken(*(entitled.first > version.last for entitled in (written, read, same_writer, told)))
+        yield access.op, SessionVerdict(broken, _newer(written, read))
