@@ -1,4 +1,7 @@
-"""The trace of a run: JSON lines, one record each, schema version 1. DESIGN.md defines every field; this module is its types.
+"""The trace of a run: JSON lines, one record each, schema version 1. The only declaration of what a trace holds.
+
+The record types are the contract. The tables of the analysis (``spark/schemas.py``) are derived from them, and tests hold
+DESIGN.md and docs/tables.md against them. A field of a record is added at its end, with a default: older traces lack it.
 
 A trace is appended to and never rewritten. Each record is one ``write`` to the file, so whatever the harness had recorded when it
 was killed is there, but for a last line that may be torn: readers count it and go on. A line that is broken anywhere else is
@@ -261,9 +264,24 @@ def _member(value: Any) -> Any:
     raise TypeError
 
 
-_NAMES = {kind: tuple(field.name for field in dataclasses.fields(kind)) for kind in RECORDS.values()}
+def types_of(kind: type[Record]) -> dict[str, Any]:
+    """The fields of a record type in order, each with its type; ``None``, which any field may allow, is left out."""
+    hints = get_type_hints(kind)
+    return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _without_none(hint: Any) -> Any:
+    return get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+
+
+_NAMES = {kind: tuple(types_of(kind)) for kind in RECORDS.values()}
 _HINTS = {kind: get_type_hints(kind) for kind in RECORDS.values()}
-_ADDED = {(Fault, "streams")}
+_ADDED = {
+    (kind, field.name)
+    for kind in RECORDS.values()
+    for field in dataclasses.fields(kind)
+    if field.default is not dataclasses.MISSING
+}
 """Fields that the first traces of this schema lack."""
 
 
@@ -291,7 +309,7 @@ def decode(line: bytes) -> Record:
 def _typed(value: Any, hint: Any, name: str) -> Any:
     """``value`` if it is of the type that the field is declared with; members become tuples."""
     if isinstance(hint, types.UnionType):
-        return None if value is None else _typed(value, get_args(hint)[0], name)
+        return None if value is None else _typed(value, _without_none(hint), name)
     if get_origin(hint) is list:
         if not isinstance(value, list):
             raise ValueError(f"{name} is {value!r}, expected an array")

@@ -34,6 +34,20 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from replicated_namesrv.chaos.records import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    TRACE_FILE,
+    Complete,
+    End,
+    Header,
+    Invoke,
+    Member,
+    Phase,
+    Record,
+    Truth,
+    encode,
+)
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.spark import edn
 
@@ -48,10 +62,6 @@ OUTCOMES = {"ok": "ok", "fail": "fail", "info": "indeterminate"}
 
 class ForeignError(NamesrvError):
     """A history that cannot be imported; the text names file, line and remedy."""
-
-
-Record = dict[str, Any]
-"""A line of the trace."""
 
 
 @dataclass(slots=True)
@@ -82,7 +92,7 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
     folder = out / name
     if folder.exists():
         raise ForeignError(f"{folder}: exists already; remove it, or choose another --name or --out")
-    if not name or set(name) & set("/=%:\\"):
+    if not name or not name.isprintable() or set(name) & set("/=%:\\"):
         raise ForeignError(f"--name {name}: a name without / = % : and \\ is expected")
     events, torn = _read(path, say)
     if not events:
@@ -95,10 +105,10 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
     shutil.rmtree(staging, ignore_errors=True)
     try:
         staging.mkdir(parents=True)
-        (staging / "manifest.json").write_text(
+        (staging / MANIFEST_FILE).write_text(
             json.dumps(_manifest(name, mode, path, trace.names), indent=1) + "\n", encoding="utf-8"
         )
-        with (staging / "trace.jsonl").open("w", encoding="utf-8") as file:
+        with (staging / TRACE_FILE).open("wb") as file:
             file.writelines(lines)
         staging.rename(folder)
     finally:
@@ -271,7 +281,7 @@ class _Trace:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lines: list[tuple[int, str]] = []
+        self._lines: list[tuple[int, bytes]] = []
         self._members: dict[str, dict[str, int]] = {}
         self._keys: dict[str, None] = {}
         self.operations = self.unknown = 0
@@ -283,17 +293,15 @@ class _Trace:
 
     def add(self, record: Record) -> None:
         """A line; those of the same time stay in the order in which they come."""
-        self._lines.append((record["time_ns"], json.dumps(record, separators=(",", ":")) + "\n"))
+        self._lines.append((record.time_ns, encode(record)))
 
-    def lines(self, header: list[Record], last_ns: int) -> Iterator[str]:
+    def lines(self, header: list[Record], last_ns: int) -> Iterator[bytes]:
         """All of them, between the header and the end."""
-        for record in header:
-            yield json.dumps(record, separators=(",", ":")) + "\n"
+        yield from map(encode, header)
         self._lines.sort(key=itemgetter(0))
         for _, line in self._lines:
             yield line
-        end = {"record": "end", "time_ns": last_ns, "records": len(header) + len(self._lines)}
-        yield json.dumps(end, separators=(",", ":")) + "\n"
+        yield encode(End(last_ns, len(header) + len(self._lines)))
 
     def add_operation(self, began: _Event, end: _Event | None, of: _Kinds) -> None:
         """An operation of the history, which may be several of the trace."""
@@ -308,34 +316,23 @@ class _Trace:
                 key, said = member, "1"
             elif kind != "route":
                 self._keys[key] = None
-            self.add(
-                {
-                    "record": "invoke", "time_ns": began.time_ns, "op": self.operations, "kind": kind,
-                    "client": f"process-{began.process}", "key": key, "value": said, "node": None, "level": None,
-                    "probe": None, "topics": topics,
-                }
-            )  # fmt: skip
+            client = f"process-{began.process}"
+            self.add(Invoke(began.time_ns, self.operations, client, kind, key, said, None, None, None, topics))
             if end is not None:
-                is_list = seen is not None and kind == "route"
-                self.add(
-                    {
-                        "record": "complete", "time_ns": end.time_ns, "op": self.operations, "outcome": outcome, "node": None,
-                        "value": seen if kind == "get" and outcome == "ok" else None,
-                        "members": [{"name": _member(key, text), "version": "1"} for text in seen] if is_list else None,
-                        "error": None,
-                    }
-                )  # fmt: skip
+                value = seen if kind == "get" and outcome == "ok" else None
+                members = [Member(_member(key, text), "1") for text in seen] if seen is not None and kind == "route" else None
+                self.add(Complete(end.time_ns, self.operations, outcome, None, value, members, None))
 
     def _serve(self, key: str, member: str, began: _Event, done: _Event | None, kind: str) -> None:
         """A member is there from its first registration on."""
         first_ns = self._members.setdefault(key, {}).setdefault(member, began.time_ns)
         if first_ns == began.time_ns and kind == "register":
-            self.add(_truth(began.time_ns, member, "starting", key))
+            self.add(Truth(began.time_ns, member, 1, "starting", True, "1", [key], 0))
             if done is not None:
-                self.add(_truth(done.time_ns, member, "serving", key))
+                self.add(Truth(done.time_ns, member, 1, "serving", True, "1", [key], 0))
 
 
-def _records(path: Path, pairs: list[_Pair], nemesis: list[_Event], name: str) -> tuple[_Trace, Iterator[str]]:
+def _records(path: Path, pairs: list[_Pair], nemesis: list[_Event], name: str) -> tuple[_Trace, Iterator[bytes]]:
     """The trace, and its lines. Takes the pairs away as it goes: a history may be as large as memory allows."""
     times = [began.time_ns for began, _ in pairs] + [end.time_ns for _, end in pairs if end is not None]
     first, last = min(times), max(times)
@@ -345,23 +342,12 @@ def _records(path: Path, pairs: list[_Pair], nemesis: list[_Event], name: str) -
     while pairs:
         trace.add_operation(*pairs.pop(), kinds)
     if faults:
-        trace.add(_phase(min(faults), "fault"))
-        trace.add(_phase(max(faults), "heal"))
-    trace.add(_phase(last + 1, "final"))
-    trace.add(_phase(last + 1, "end"))
-    header = [{"record": "header", "time_ns": first, "schema": 1, "run": name, "wall_ns": 0}, _phase(first, "steady")]
+        trace.add(Phase(min(faults), "fault"))
+        trace.add(Phase(max(faults), "heal"))
+    trace.add(Phase(last + 1, "final"))
+    trace.add(Phase(last + 1, "end"))
+    header = [Header(first, SCHEMA_VERSION, name, 0), Phase(first, "steady")]
     return trace, trace.lines(header, last + 1)
-
-
-def _phase(time_ns: int, phase: str) -> Record:
-    return {"record": "phase", "time_ns": time_ns, "phase": phase}
-
-
-def _truth(time_ns: int, member: str, state: str, key: str) -> Record:
-    return {
-        "record": "truth", "time_ns": time_ns, "broker": member, "life": 1, "state": state, "writable": True, "version": "1",
-        "topics": [key], "timeout_ms": 0,
-    }  # fmt: skip
 
 
 def _kinds(path: Path, pairs: list[_Pair]) -> _Kinds:
@@ -394,8 +380,9 @@ def _kinds(path: Path, pairs: list[_Pair]) -> _Kinds:
 
 
 def _text(value: Any) -> str:
-    """A value as text; the same value, the same text."""
-    return str(value) if isinstance(value, str | int) else json.dumps(value, sort_keys=True, default=str)
+    """A value as text; the same value, the same text. Halves of surrogate pairs, which no UTF-8 has, become escapes."""
+    text = str(value) if isinstance(value, str | int) else json.dumps(value, sort_keys=True, default=str)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _member(key: str, value: str | None) -> str:
@@ -465,7 +452,7 @@ def _transaction(where: str, asked: Any, answer: Any, registers: bool) -> Iterat
 
 def _manifest(name: str, mode: str, path: Path, keys: tuple[list[str], list[str]]) -> dict[str, Any]:
     return {
-        "schema": 1, "run": name, "suite": "imported", "seed": 0, "mode": mode, "judged_as": mode,
+        "schema": SCHEMA_VERSION, "run": name, "suite": "imported", "seed": 0, "mode": mode, "judged_as": mode,
         "scenario": {"name": f"imported {path.stem}", "workload": {}}, "read_consistency": "as imported",
         "nodes": [{"node": "unknown", "listen": "", "admin": ""}], "clients": [], "brokers": [], "topics": keys[1],
         "kv_keys": keys[0], "observe_interval_ms": 0, "deadline_ms": 0, "versions": {}, "machine": {}, "started_wall_ns": 0,

@@ -12,9 +12,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Concatenate, ParamSpec, TextIO
 
+from replicated_namesrv.chaos.records import (
+    MANIFEST_FILE,
+    SCHEMA_VERSION,
+    TRACE_FILE,
+    End,
+    Fault,
+    Header,
+    Phase,
+    Record,
+    encode,
+)
 from replicated_namesrv.errors import NamesrvError
+
+Fields = ParamSpec("Fields")
 
 ROWS_MIN, ROWS_MAX = 10_000, 1_000_000_000
 LOOK_NS = 1_000_000
@@ -77,20 +90,20 @@ class _Generator:
 
     def write(self, say: Callable[[str], None]) -> None:
         run = self._folder.name
-        self._write_json("manifest.json", self._manifest(run))
-        with (self._folder / "trace.jsonl").open("w", encoding="ascii", buffering=1 << 20) as trace:
-            self._record(trace, record="header", schema=1, run=run, wall_ns=0)
-            self._record(trace, record="phase", phase="settle")
+        self._write_json(MANIFEST_FILE, self._manifest(run))
+        with (self._folder / TRACE_FILE).open("w", encoding="ascii", buffering=1 << 20) as trace:
+            trace.write(self._record(Header, SCHEMA_VERSION, run, 0))
+            trace.write(self._record(Phase, "settle"))
             self._looks(trace, say)
             self._final(trace)
-            self._record(trace, record="phase", phase="end")
-            self._record(trace, record="end", records=0)
+            trace.write(self._record(Phase, "end"))
+            trace.write(self._record(End, 0))
         known = {name: getattr(self._known, name) for name in _Known.__slots__ if name != "episode_lengths_ns"}
         self._write_json("truth.json", known)
 
     def _manifest(self, run: str) -> dict[str, Any]:
         return {
-            "schema": 1, "run": run, "suite": "generated", "seed": self._seed, "mode": self._mode,
+            "schema": SCHEMA_VERSION, "run": run, "suite": "generated", "seed": self._seed, "mode": self._mode,
             "scenario": {"name": "generated", "timing": {"fault_s": self._rows * LOOK_NS / 3e9}},
             "read_consistency": "linearizable" if self._mode == "cp" else "local", "judged_as": self._mode,
             "nodes": [{"node": node, "listen": "", "admin": ""} for node in self._nodes], "clients": [], "brokers": [],
@@ -101,9 +114,10 @@ class _Generator:
     def _write_json(self, name: str, value: Any) -> None:
         (self._folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
-    def _record(self, trace: TextIO, **fields: Any) -> None:
+    def _record(self, kind: Callable[Concatenate[int, Fields], Record], *fields: Fields.args, **more: Fields.kwargs) -> str:
+        """The line of a record a moment after the one before."""
         self._now_ns += 1_000
-        trace.write(json.dumps({"record": fields.pop("record"), "time_ns": self._now_ns, **fields}, separators=(",", ":")) + "\n")
+        return encode(kind(self._now_ns, *fields, **more)).decode()
 
     def _looks(self, trace: TextIO, say: Callable[[str], None]) -> None:
         marks = {self._rows // 50: "steady", self._rows // 3: "fault", 2 * self._rows // 3: "heal"}
@@ -115,9 +129,9 @@ class _Generator:
             if look in marks:
                 trace.writelines(lines)
                 lines.clear()
-                self._record(trace, record="phase", phase=marks[look])
+                trace.write(self._record(Phase, marks[look]))
                 if marks[look] in ("fault", "heal"):
-                    self._fault(trace, "start" if marks[look] == "fault" else "end", minority)
+                    trace.write(self._fault("start" if marks[look] == "fault" else "end", minority))
             self._now_ns += LOOK_NS
             number = look % len(self._nodes)
             cut = self._mode == "cp" and self._rows // 3 <= look < 2 * self._rows // 3 and self._nodes[number] in minority
@@ -153,13 +167,10 @@ class _Generator:
             f'"members":[{members}],"revision":{version},"reason":"cover"}}\n'
         )
 
-    def _fault(self, trace: TextIO, edge: str, minority: list[str]) -> None:
+    def _fault(self, edge: str, minority: list[str]) -> str:
         majority = [node for node in self._nodes if node not in minority]
         sides = [majority, minority] if edge == "start" else [self._nodes]
-        self._record(
-            trace, record="fault", fault=0, edge=edge, began_ns=self._now_ns, name="isolate", variant="held", nodes=minority,
-            links=[], sides=sides,
-        )  # fmt: skip
+        return self._record(Fault, 0, edge, self._now_ns, "isolate", "held", minority, [], sides, [])
 
     def _operations(self, lines: list[str], world: "_World", look: int) -> None:
         """A put, then a get that sees it, or in AP, every third time, the one before it."""
@@ -187,7 +198,7 @@ class _Generator:
 
     def _final(self, trace: TextIO) -> None:
         """One quiescent read; in AP it misses the last write."""
-        self._record(trace, record="phase", phase="final")
+        trace.write(self._record(Phase, "final"))
         lost = self._mode == "ap" and self._known.writes > 1
         self._known.lost_writes = int(lost)
         lines: list[str] = []

@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from replicated_namesrv.spark import parts
-from replicated_namesrv.spark.schemas import CORRUPT, LOOKS, OBSERVED, RECORDS
+from replicated_namesrv.spark.schemas import CORRUPT, LOOKS, OBSERVED, RECORD_COLUMNS
 from replicated_namesrv.spark.sources import InputError, Source
 from replicated_namesrv.spark.storage import Storage
 
@@ -40,7 +40,7 @@ class Traces(NamedTuple):
     observations: DataFrame
     """Records ``observe``; columns OBSERVED."""
     events: DataFrame
-    """All other records, and lines that are none, whose text is ``corrupt_line``; columns RECORDS."""
+    """All other records, and lines that are none, whose text is ``corrupt_line``; columns RECORD_COLUMNS."""
     looks: DataFrame
     """Observations with the same answer in succession as one row; columns LOOKS."""
 
@@ -48,10 +48,12 @@ class Traces(NamedTuple):
 _RUN_MODE = [StructField(name, StringType()) for name in ("run", "mode")]
 _SCHEMAS = {
     "observations": StructType([*OBSERVED.fields, *_RUN_MODE]),
-    "events": StructType([*(field for field in RECORDS if field.name != "run"), StructField(CORRUPT, StringType()), *_RUN_MODE]),
+    "events": StructType(
+        [*(field for field in RECORD_COLUMNS if field.name != "run"), StructField(CORRUPT, StringType()), *_RUN_MODE]
+    ),
     "looks": StructType([*LOOKS.fields, *_RUN_MODE]),
 }
-_LAYOUT = 2
+_LAYOUT = 3
 """Of these tables. Runs that were ingested in another one are ingested again."""
 
 

@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_TYPES, RECORDS, arrow
+from replicated_namesrv.chaos.records import RECORDS, Observe
+from replicated_namesrv.spark.schemas import CORRUPT, OBSERVED, RECORD_COLUMNS, arrow
 
-OBSERVE = "observe"
+OBSERVE = Observe.record
 OBSERVATIONS = arrow(OBSERVED)
 """Columns of observations."""
-EVENTS = arrow(RECORDS).remove(RECORDS.names.index("run")).append(pa.field(CORRUPT, pa.string()))
+EVENTS = arrow(RECORD_COLUMNS).remove(RECORD_COLUMNS.names.index("run")).append(pa.field(CORRUPT, pa.string()))
 """Columns of events; CORRUPT is the text of a line that is no record, and then all others are null."""
 
 _BEGIN = b'{"record":"observe","time_ns":'
@@ -34,7 +35,7 @@ _DIGITS_MAX = 18
 """More may not fit into 64 bits."""
 _LEAD = ("record", "time_ns", "asked_ns")
 _OBSERVED = frozenset(OBSERVED.names)
-_OTHER = frozenset(RECORDS.names) - {"run"}
+_OTHER = frozenset(RECORD_COLUMNS.names) - {"run"}
 _REST = _OBSERVED.difference(_LEAD)
 
 Places = NDArray[np.int64]
@@ -138,15 +139,15 @@ def _decoded(line: bytes) -> dict[str, Any]:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
         row = None
-    if isinstance(row, dict) and row.get("record") in RECORD_TYPES and row.get("time_ns") is not None:
+    if isinstance(row, dict) and str(row.get("record")) in RECORDS and row.get("time_ns") is not None:
         found = _fitting(row, _OBSERVED if row["record"] == OBSERVE else _OTHER)
         if found is not None:
             return found
     return {CORRUPT: line.decode("utf-8", "replace").strip()}
 
 
-def _is_integer(bits: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def _is_texts(value: Any) -> bool:
@@ -154,8 +155,7 @@ def _is_texts(value: Any) -> bool:
 
 
 _FITS: dict[pa.DataType, Callable[[Any], bool]] = {
-    pa.int64(): _is_integer(64),
-    pa.int32(): _is_integer(32),
+    pa.int64(): _is_int64,
     pa.bool_(): lambda value: type(value) is bool,
     pa.list_(pa.string()): _is_texts,
     pa.list_(pa.list_(pa.string())): lambda value: type(value) is list and all(map(_is_texts, value)),

@@ -1,4 +1,9 @@
-"""Schemas of all tables: what each stage takes and gives, declared once. DESIGN.md says what the columns mean."""
+"""Schemas of all tables: what each stage takes and gives, declared once. docs/tables.md says what the columns mean.
+
+The columns of a trace's lines are derived from the record types of ``chaos.records``.
+"""
+
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -13,8 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-TRACE_SCHEMA_VERSION = 1
-"""Of trace.jsonl and manifest.json; another one is refused."""
+from replicated_namesrv.chaos.records import RECORDS, Member, Observe, Record, types_of
 
 _TEXT, _LONG, _FLAG, _REAL, _INT = StringType(), LongType(), BooleanType(), DoubleType(), IntegerType()
 _TEXTS = ArrayType(_TEXT)
@@ -26,33 +30,33 @@ def _table(**columns: DataType) -> StructType:
 
 CORRUPT = "corrupt_line"
 
-RECORDS = _table(
-    record=_TEXT, time_ns=_LONG, schema=_INT, run=_TEXT, wall_ns=_LONG, phase=_TEXT,
-    op=_LONG, client=_TEXT, kind=_TEXT, key=_TEXT, value=_TEXT, node=_TEXT, level=_TEXT, probe=_LONG, topics=_TEXTS,
-    outcome=_TEXT, members=_TEXT, error=_TEXT,
-    asked_ns=_LONG, answered=_FLAG, revision=_LONG, reason=_TEXT,
-    process=_TEXT, ready=_FLAG, role=_TEXT, term=_LONG, leader=_TEXT, commit_index=_LONG, applied_index=_LONG, digest=_TEXT,
-    fenced=_FLAG,
-    fault=_LONG, edge=_TEXT, began_ns=_LONG, name=_TEXT, variant=_TEXT, nodes=_TEXTS, sides=ArrayType(_TEXTS),
-    source=_TEXT, broker=_TEXT, cause=_TEXT, life=_LONG, state=_TEXT, writable=_FLAG, version=_TEXT, timeout_ms=_LONG,
-    learned_ns=_LONG, reachable=_FLAG, records=_LONG,
+_OF_FIELD: tuple[tuple[Any, DataType], ...] = (
+    (int, _LONG), (str, _TEXT), (bool, _FLAG), (list[str], _TEXTS), (list[list[str]], ArrayType(_TEXTS)), (list[Member], _TEXT),
 )  # fmt: skip
-"""All record types of a trace side by side. ``members`` stays JSON text: most answers repeat, and only what is new is decoded.
+"""Column of a field of a record, by the type of the field. Members stay JSON text: most answers repeat, and only what is new is
+decoded."""
 
-``links`` of faults is left out: ``sides`` says what they amount to."""
 
-OBSERVED = StructType(
-    [RECORDS[name] for name in ("record", "time_ns", "asked_ns", "node", "key", "answered", "members", "revision", "reason")]
-)
-"""What observations have of RECORDS. They are nearly all of a trace, and a column costs time even where it holds nothing."""
+def _columns_of(*records: type[Record]) -> StructType:
+    """All fields of some record types side by side. A name means one type in all of them."""
+    columns: dict[str, DataType] = {"record": _TEXT}
+    for record in records:
+        for name, declared in types_of(record).items():
+            column = next(column for kind, column in _OF_FIELD if kind == declared)
+            if columns.setdefault(name, column) != column:
+                raise TypeError(f"{name} is {columns[name]} in one record and {column} in {record.record}")
+    return _table(**columns)
+
+
+RECORD_COLUMNS = _columns_of(*RECORDS.values())
+"""All record types of a trace side by side."""
+
+OBSERVED = _columns_of(Observe)
+"""Observations alone. They are nearly all of a trace, and a column costs time even where it holds nothing."""
 
 LOOKS = _table(key=_TEXT, node=_TEXT, from_ns=_LONG, last_ns=_LONG, members=_TEXT)
 """Observations in succession with the same answer as one row, of the first and the last of them; ``members`` null: no answer.
 Rows that follow each other may be alike."""
-
-RECORD_TYPES = (
-    "header", "phase", "invoke", "complete", "observe", "status", "fault", "election", "expiry", "truth", "send", "end",
-)  # fmt: skip
 
 MEMBERS = ArrayType(_table(name=_TEXT, version=_TEXT))
 

@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, Header
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.spark.schemas import RUNS, TRACE_SCHEMA_VERSION
+from replicated_namesrv.spark.schemas import RUNS
 from replicated_namesrv.spark.storage import Entry, Files
 
-TRACE = "trace.jsonl"
-MANIFEST = "manifest.json"
 MODES = ("ap", "cp")
 DEPTH_MAX = 3
 """Folders between one that is given and a run's."""
@@ -81,18 +80,18 @@ def _below(files: Files, path: str) -> list[str]:
         raise InputError(f"{path or 'RUN is empty'}: no such file or folder; give the folder of a run or of a suite")
     entry = files.entry(path)
     if not entry.is_folder:
-        raise InputError(f"{path}: is a file; give the folder that holds the run's {TRACE} and {MANIFEST}")
+        raise InputError(f"{path}: is a file; give the folder that holds the run's {TRACE_FILE} and {MANIFEST_FILE}")
     found = _runs_below(files, entry.path, DEPTH_MAX)
     if not found:
         raise InputError(
-            f"{path}: holds no run: no {TRACE} here or up to three folders below; record one with 'namesrv chaos run'"
+            f"{path}: holds no run: no {TRACE_FILE} here or up to three folders below; record one with 'namesrv chaos run'"
         )
     return found
 
 
 def _runs_below(files: Files, folder: str, depth: int) -> list[str]:
     content = files.list(folder)
-    if any(entry.path.endswith("/" + TRACE) for entry in content):
+    if any(entry.path.endswith("/" + TRACE_FILE) for entry in content):
         return [folder]
     if depth == 0:
         return []
@@ -101,8 +100,8 @@ def _runs_below(files: Files, folder: str, depth: int) -> list[str]:
 
 
 def _source(files: Files, folder: str) -> Source:
-    trace_path = f"{folder}/{TRACE}"
-    about = _manifest(files, f"{folder}/{MANIFEST}")
+    trace_path = f"{folder}/{TRACE_FILE}"
+    about = _manifest(files, f"{folder}/{MANIFEST_FILE}")
     trace = files.entry(trace_path)
     if trace.is_folder:
         raise InputError(f"{trace_path}: is a folder, a file of records is expected; restore it or record the run again")
@@ -110,7 +109,7 @@ def _source(files: Files, folder: str) -> Source:
         raise InputError(f"{trace_path}: is empty; the run recorded nothing. Remove its folder, or record it again")
     try:
         header = json.loads(files.first_line(trace_path))
-        is_header = isinstance(header, dict) and header.get("record") == "header"
+        is_header = isinstance(header, dict) and header.get("record") == Header.record
     except (ValueError, RecursionError):
         is_header = False
     if not is_header:
@@ -118,14 +117,14 @@ def _source(files: Files, folder: str) -> Source:
             f"{trace_path}: does not begin with a header record, so it is no trace of a run; give the folder of a run as "
             f"'namesrv chaos' left it, nothing compressed"
         )
-    if header.get("schema") != TRACE_SCHEMA_VERSION:
+    if header.get("schema") != SCHEMA_VERSION:
         raise InputError(
-            f"{trace_path}: schema version {header.get('schema')}, this version reads {TRACE_SCHEMA_VERSION}; "
+            f"{trace_path}: schema version {header.get('schema')}, this version reads {SCHEMA_VERSION}; "
             f"record it again or use the release that wrote it"
         )
     if header.get("run") != about["run"]:
         raise InputError(
-            f"{trace_path}: is of run '{header.get('run')}', {MANIFEST} beside it of '{about['run']}'; files were mixed up, "
+            f"{trace_path}: is of run '{header.get('run')}', {MANIFEST_FILE} beside it of '{about['run']}'; files were mixed up, "
             f"restore them"
         )
     return Source(about["run"], folder, trace, about, not files.ends_with_line_feed(trace_path))
@@ -158,7 +157,7 @@ class _Manifest:
         """What the run was. Raises InputError."""
         content = self._content
         schema, run, mode, nodes = (content.get(name) for name in ("schema", "run", "mode", "nodes"))
-        self._need("schema version", schema, schema == TRACE_SCHEMA_VERSION, f"{TRACE_SCHEMA_VERSION}, which this version reads")
+        self._need("schema version", schema, schema == SCHEMA_VERSION, f"{SCHEMA_VERSION}, which this version reads")
         is_name = isinstance(run, str) and run != "" and run.isprintable() and not set(run) & set("/=%:\\")
         self._need("run", run, is_name, "a name without / = % : \\")
         self._need("mode", mode, mode in MODES, "ap or cp")

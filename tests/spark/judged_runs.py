@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from replicated_namesrv.spark.analysis import figures_of_runs
 from replicated_namesrv.spark.ingest import Traces
-from replicated_namesrv.spark.schemas import CORRUPT, RECORDS, RUNS
+from replicated_namesrv.spark.schemas import CORRUPT, RECORD_COLUMNS, RUNS
 from tests.spark.metric_oracles import Run
 from tests.spark.random_runs import DEADLINE, INTERVAL, UNIT_NS, own_level, random_run
 from tests.spark.told_runs import TOLD, told_run
@@ -20,7 +20,7 @@ RUN_COUNT, FIRST = int(os.environ.get("ANALYSIS_RUNS", "600")), int(os.environ.g
 """How many random runs, and the seed of the first."""
 UNIT_MS, UNIT_S = UNIT_NS / 1e6, UNIT_NS / 1e9
 CLOCK_UNCERTAINTY_NS = 3_000_000
-_STORED = StructType([*RECORDS.fields, StructField("mode", StringType()), StructField(CORRUPT, StringType())])
+_STORED = StructType([*RECORD_COLUMNS.fields, StructField("mode", StringType()), StructField(CORRUPT, StringType())])
 _TIMES = ("time_ns", "asked_ns")
 
 Tables = dict[str, DataFrame]

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from replicated_namesrv.chaos.records import RECORDS
 from replicated_namesrv.spark import parts
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.ingest import ingest
 from replicated_namesrv.spark.lines import EVENTS, OBSERVATIONS, read, split
 from replicated_namesrv.spark.observations import states
-from replicated_namesrv.spark.schemas import CORRUPT, RECORD_TYPES
+from replicated_namesrv.spark.schemas import CORRUPT
 from replicated_namesrv.spark.sources import find_runs
 from replicated_namesrv.spark.storage import Storage
 
@@ -33,7 +34,7 @@ ODD = (
     b'{"record":"observe","time_ns":12,"node":"\xff"}', b'{"record":"observe","time_ns":12,"node":"\\u00e9","members":{"a":1.0}}',
     b'{"record":"truth","time_ns":12,"topics":["a",null]}', b'{"record":"truth","time_ns":12,"topics":[1]}',
     b'{"record":"fault","time_ns":12,"sides":[["n1"],["n2"]]}', b'{"record":"fault","time_ns":12,"sides":["n1"]}',
-    b'{"record":"header","time_ns":12,"schema":3000000000}', b'{"record":"invoke","time_ns":12,"value":{"a":[1]}}',
+    b'{"record":"header","time_ns":12,"schema":9223372036854775808}', b'{"record":"invoke","time_ns":12,"value":{"a":[1]}}',
 )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ def row_of(line: bytes) -> dict[str, Any] | None:
         row = json.loads(line.decode(), parse_constant=lambda name: 1 / 0)
     except (ValueError, ZeroDivisionError):
         return None
-    if not isinstance(row, dict) or row.get("record") not in RECORD_TYPES or row.get("time_ns") is None:
+    if not isinstance(row, dict) or str(row.get("record")) not in RECORDS or row.get("time_ns") is None:
         return None
     schema = OBSERVATIONS if row["record"] == "observe" else EVENTS
     known = {name: value for name, value in row.items() if name in schema.names and value is not None}

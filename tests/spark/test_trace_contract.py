@@ -1,0 +1,33 @@
+"""What a trace holds is declared once, by ``chaos.records``: pages and writers are held against it."""
+
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.chaos.records import RECORDS, Observe, Record, Send, read_trace, types_of
+from replicated_namesrv.spark.generate import generate
+from replicated_namesrv.spark.schemas import RECORD_COLUMNS
+from tests.spark import dictionary
+
+
+@pytest.mark.parametrize("kind", [kind for kind in RECORDS.values() if kind is not Observe])
+def test_the_page_of_tables_has_every_field_of_every_record(kind: type[Record]) -> None:
+    rows = [line.split("|") for line in dictionary.described()["events"].splitlines() if line.startswith(f"| {kind.record} |")]
+    columns = [row[2].strip().split(", ") for row in rows]
+    assert columns == [[name for name in types_of(kind) if name not in ("time_ns", "run")]], (
+        f"row {kind.record} of docs/tables.md"
+    )
+
+
+def test_columns_of_lines_are_the_fields_of_records() -> None:
+    fields = {name for kind in RECORDS.values() for name in types_of(kind)}
+    assert set(RECORD_COLUMNS.names) == {"record", *fields}
+    assert RECORD_COLUMNS["op"].dataType.simpleString() == "bigint"
+    assert RECORD_COLUMNS["sides"].dataType.simpleString() == "array<array<string>>"
+    assert types_of(Send)["broker"] is str, "that it may be null is left out"
+
+
+def test_generated_traces_hold_whole_records(tmp_path: Path) -> None:
+    for folder in generate(10_000, 3, 1, tmp_path, print):
+        trace = read_trace(folder / "trace.jsonl")
+        assert (trace.corrupt, trace.torn) == ([], 0)
