@@ -16,7 +16,7 @@ BASE_VERSION = 1
 """Of the commands that every node applies."""
 
 
-class Kind(NamedTuple):
+class CommandKind(NamedTuple):
     """One row of the table."""
 
     name: str
@@ -25,15 +25,15 @@ class Kind(NamedTuple):
 
 
 COMMAND_KINDS = {
-    (ENVELOPE_FORMAT, PLAIN): Kind("plain", BASE_VERSION),
-    (ENVELOPE_FORMAT, REGISTER): Kind("register", BASE_VERSION),
-    (ENVELOPE_FORMAT, UNREGISTER): Kind("unregister", BASE_VERSION),
-    (ENVELOPE_FORMAT, EXPIRE): Kind("expire", BASE_VERSION),
-    (ENVELOPE_FORMAT, LEAD): Kind("lead", BASE_VERSION),
-    (RESTORE_MARK, BEGIN): Kind("restore-begin", BASE_VERSION),
-    (RESTORE_MARK, PIECE): Kind("restore-piece", BASE_VERSION),
-    (RESTORE_MARK, FINISH): Kind("restore-finish", BASE_VERSION),
-    (RESTORE_MARK, ABANDON): Kind("restore-abandon", BASE_VERSION),
+    (ENVELOPE_FORMAT, PLAIN): CommandKind("plain", BASE_VERSION),
+    (ENVELOPE_FORMAT, REGISTER): CommandKind("register", BASE_VERSION),
+    (ENVELOPE_FORMAT, UNREGISTER): CommandKind("unregister", BASE_VERSION),
+    (ENVELOPE_FORMAT, EXPIRE): CommandKind("expire", BASE_VERSION),
+    (ENVELOPE_FORMAT, LEAD): CommandKind("lead", BASE_VERSION),
+    (RESTORE_MARK, BEGIN): CommandKind("restore-begin", BASE_VERSION),
+    (RESTORE_MARK, PIECE): CommandKind("restore-piece", BASE_VERSION),
+    (RESTORE_MARK, FINISH): CommandKind("restore-finish", BASE_VERSION),
+    (RESTORE_MARK, ABANDON): CommandKind("restore-abandon", BASE_VERSION),
 }
 
 

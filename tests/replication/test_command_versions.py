@@ -10,7 +10,7 @@ from replicated_namesrv.replication.command_kinds import (
     ENVELOPE_FORMAT,
     LEAD,
     PLAIN,
-    Kind,
+    CommandKind,
     newest_version,
     version_of,
 )
@@ -29,7 +29,7 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """``all``: the version of the program that nodes start with from now on, 1 if it is not there. Programs of version 1 apply
     the new command too, so that one which came too early would be seen."""
     versions: dict[str, int] = {}
-    monkeypatch.setitem(COMMAND_KINDS, (ENVELOPE_FORMAT, NEW_KIND), Kind("next", VERSION))
+    monkeypatch.setitem(COMMAND_KINDS, (ENVELOPE_FORMAT, NEW_KIND), CommandKind("next", VERSION))
     monkeypatch.setitem(machine._HANDLERS, NEW_KIND, (RouteStateMachine._plain, 0))
     monkeypatch.setattr("replicated_namesrv.replication.node.newest_version", lambda: versions.get("all", BASE_VERSION))
     return versions
@@ -102,7 +102,7 @@ def test_every_kind_has_a_version() -> None:
 
 
 def test_the_version_travels_with_the_state_once_it_is_not_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(COMMAND_KINDS, (ENVELOPE_FORMAT, NEW_KIND), Kind("next", VERSION))
+    monkeypatch.setitem(COMMAND_KINDS, (ENVELOPE_FORMAT, NEW_KIND), CommandKind("next", VERSION))
     monkeypatch.setitem(machine._HANDLERS, NEW_KIND, (RouteStateMachine._plain, 0))
     before, after = RouteStateMachine(), RouteStateMachine()
     before.apply(encode_plain(PUT, 0))

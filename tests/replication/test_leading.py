@@ -19,12 +19,12 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     REMOVE,
     REMOVED,
     REMOVING,
-    Answer,
     Decision,
-    Entry,
     Inquiry,
     Message,
-    Report,
+    NodeReport,
+    ReportAnswer,
+    ReportEntry,
 )
 from replicated_namesrv.replication.liveness.leader_role import JUDGING_INTERVAL_MS, LeaderRole, encode_removal
 from replicated_namesrv.replication.machine import (
@@ -161,12 +161,12 @@ class Scene:
             self.report(member, full=True)
         self.sent.clear()
 
-    def report(self, node: str, *entries: Entry, full: bool = False) -> None:
+    def report(self, node: str, *entries: ReportEntry, full: bool = False) -> None:
         self._sequences[node] += 1
-        self.leading.on_report(node, Report(1, self._sequences[node], TERM, full, entries, TERM - 1, 0, 3_600_000, 0))
+        self.leading.on_report(node, NodeReport(1, self._sequences[node], TERM, full, entries, TERM - 1, 0, 3_600_000, 0))
 
-    def entry(self, renews: bool, age_ms: int = 0, reattached_ms: int = AGE_MAX) -> Entry:
-        return Entry(KEY, HELD, renews, self.epoch, 0, age_ms, 0, reattached_ms)
+    def entry(self, renews: bool, age_ms: int = 0, reattached_ms: int = AGE_MAX) -> ReportEntry:
+        return ReportEntry(KEY, HELD, renews, self.epoch, 0, age_ms, 0, reattached_ms)
 
     def remove(self, node: str, registered_ms: int = 0, number: int = 1) -> None:
         content = encode_removal(BrokerRemoval(*KEY, "a", 0, self.epoch))
@@ -174,7 +174,7 @@ class Scene:
 
     def refusals(self) -> list[tuple[tuple[int, int], ...]]:
         """Of the renewals answered so far."""
-        answers = [message.refusals for _, message in self.sent if isinstance(message, Answer)]
+        answers = [message.refusals for _, message in self.sent if isinstance(message, ReportAnswer)]
         self.sent.clear()
         return answers
 

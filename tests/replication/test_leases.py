@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
-from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Report
-from replicated_namesrv.replication.liveness.leases import Attachments, Expiry, Lease, LeaseTable
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.leases import Attachments, DueRemoval, Lease, LeaseTable
 from replicated_namesrv.replication.running_clock import RunningClock
 
 KEY = ("c", "a:1")
@@ -13,8 +13,8 @@ LEASE = Lease(KEY, 7, 10_000)
 MEMBERS = ("n1", "n2", "n3")
 
 
-def entry(state: int, age_ms: int = 0, lost_ms: int = 0, epoch: int = 7) -> Entry:
-    return Entry(KEY, state, False, epoch, 0, age_ms, lost_ms, AGE_MAX)
+def entry(state: int, age_ms: int = 0, lost_ms: int = 0, epoch: int = 7) -> ReportEntry:
+    return ReportEntry(KEY, state, False, epoch, 0, age_ms, lost_ms, AGE_MAX)
 
 
 class Leader:
@@ -30,13 +30,13 @@ class Leader:
         self.running_ms = dict.fromkeys(MEMBERS, 3_600_000)
         self.confirmed_ms = dict.fromkeys(MEMBERS, 100)
 
-    def report(self, node: str, *entries: Entry, full: bool = False) -> bool:
+    def report(self, node: str, *entries: ReportEntry, full: bool = False) -> bool:
         self.sequences[node] += 1
         memory = (*self.told[node], self.running_ms[node], self.confirmed_ms[node])
-        report = Report(self.sessions[node], self.sequences[node], 5, full, entries, *memory)
+        report = NodeReport(self.sessions[node], self.sequences[node], 5, full, entries, *memory)
         return self.table.report(node, report, self.now_ms)
 
-    def lists(self, **states: tuple[Entry, ...]) -> None:
+    def lists(self, **states: tuple[ReportEntry, ...]) -> None:
         for node, entries in states.items():
             assert self.report(node, *entries, full=True)
 
@@ -49,7 +49,7 @@ class Leader:
                 if node not in silent:
                     self.report(node)
 
-    def due(self) -> list[Expiry]:
+    def due(self) -> list[DueRemoval]:
         return self.table.due([LEASE], self.now_ms)
 
 
@@ -58,7 +58,7 @@ def test_nothing_is_decided_before_a_majority_has_sent_its_lists() -> None:
     leader.lists(n1=(entry(LOST, 60_000, 60_000),))
     assert leader.due() == []
     leader.lists(n2=(entry(KNOWN, 60_000),), n3=())
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_a_broker_lost_by_every_node_that_had_it_goes_after_the_grace() -> None:
@@ -71,7 +71,7 @@ def test_a_broker_lost_by_every_node_that_had_it_goes_after_the_grace() -> None:
     leader.run(250)
     assert leader.due() == []
     leader.run(250)
-    assert leader.due() == [Expiry(KEY, 7, True)]
+    assert leader.due() == [DueRemoval(KEY, 7, True)]
 
 
 def test_a_close_of_our_own_doing_is_no_loss() -> None:
@@ -82,7 +82,7 @@ def test_a_close_of_our_own_doing_is_no_loss() -> None:
     leader.run(9_500)
     assert leader.due() == []
     leader.run(1_000)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_a_node_that_cannot_be_heard_holds_for_one_time_out() -> None:
@@ -93,7 +93,7 @@ def test_a_node_that_cannot_be_heard_holds_for_one_time_out() -> None:
     leader.run(9_500, silent=("n2",))
     assert leader.due() == [], "n2 was heard 9.5 s ago"
     leader.run(750, silent=("n2",))
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_nodes_that_fall_silent_one_after_the_other_do_not_keep_a_dead_broker() -> None:
@@ -104,7 +104,7 @@ def test_nodes_that_fall_silent_one_after_the_other_do_not_keep_a_dead_broker() 
     leader.run(5_750, silent=("n3",))
     assert leader.due() == [], "n3 was heard 5.75 s ago, the broker 14.75 s ago"
     leader.run(500, silent=("n3",))
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_a_node_that_never_held_it_does_not_delay_the_drop_when_it_is_silent() -> None:
@@ -112,7 +112,7 @@ def test_a_node_that_never_held_it_does_not_delay_the_drop_when_it_is_silent() -
     leader.lists(n1=(entry(HELD),), n2=(), n3=())
     leader.report("n1", entry(LOST))
     leader.run(2_000, silent=("n3",))
-    assert leader.due() == [Expiry(KEY, 7, True)]
+    assert leader.due() == [DueRemoval(KEY, 7, True)]
 
 
 def test_the_crash_of_a_node_is_no_loss() -> None:
@@ -124,7 +124,7 @@ def test_the_crash_of_a_node_is_no_loss() -> None:
     leader.run(5_000)
     assert leader.due() == []
     leader.run(5_500)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_a_new_leader_starts_from_the_newest_age_and_grants_a_time_out_to_what_none_knows() -> None:
@@ -133,13 +133,13 @@ def test_a_new_leader_starts_from_the_newest_age_and_grants_a_time_out_to_what_n
     leader.run(5_750)
     assert leader.due() == []
     leader.run(500)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
     unknown = Leader()
     unknown.lists(n1=(), n2=(), n3=())
     unknown.run(9_750)
     assert unknown.due() == []
     unknown.run(500)
-    assert unknown.due() == [Expiry(KEY, 7, False)]
+    assert unknown.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_changes_of_leader_do_not_keep_a_dead_broker() -> None:
@@ -183,14 +183,14 @@ def test_ages_told_before_a_process_of_the_majority_began_are_worth_nothing(ages
     leader = Leader()
     leader.told["n1"], leader.told["n2"] = (0, AGE_MAX), (ages.told_term, ages.told_ms)
     leader.running_ms["n1"], leader.running_ms["n2"] = ages.running_ms
-    silent_since = Entry(("", "n3"), KNOWN, False, 0, 0, 60_000, 0, AGE_MAX)
+    silent_since = ReportEntry(("", "n3"), KNOWN, False, 0, 0, 60_000, 0, AGE_MAX)
     leader.lists(n1=(), n2=(entry(RELEASED, 60_000, 60_000), silent_since))
     leader.run(250, silent=("n3",))
-    assert leader.due() == ([Expiry(KEY, 7, False)] if ages.suffice else [])
+    assert leader.due() == ([DueRemoval(KEY, 7, False)] if ages.suffice else [])
     leader.run(9_500, silent=("n3",))
-    assert leader.due() == ([Expiry(KEY, 7, False)] if ages.suffice else [])
+    assert leader.due() == ([DueRemoval(KEY, 7, False)] if ages.suffice else [])
     leader.run(500, silent=("n3",))
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_what_only_processes_that_ended_held_is_not_lost() -> None:
@@ -206,7 +206,7 @@ def test_what_only_processes_that_ended_held_is_not_lost() -> None:
     leader.report("n2", entry(LOST))
     leader.report("n3", entry(LOST))
     leader.run(750)
-    assert leader.due() == [Expiry(KEY, 7, True)], "every node has had it since"
+    assert leader.due() == [DueRemoval(KEY, 7, True)], "every node has had it since"
 
 
 def test_what_a_process_held_that_ended_since_the_last_leader_told_the_ages_is_not_lost() -> None:
@@ -216,7 +216,7 @@ def test_what_a_process_held_that_ended_since_the_last_leader_told_the_ages_is_n
     leader.run(9_250)
     assert leader.due() == [], "n3 may have held it until a moment ago"
     leader.run(500)
-    assert leader.due() == [Expiry(KEY, 7, False)], "but nobody has heard it since"
+    assert leader.due() == [DueRemoval(KEY, 7, False)], "but nobody has heard it since"
 
 
 def test_registrations_of_this_term_are_known_from_their_beginning() -> None:
@@ -227,7 +227,7 @@ def test_registrations_of_this_term_are_known_from_their_beginning() -> None:
     leader.report("n1", entry(HELD))
     leader.report("n1", entry(LOST))
     leader.run(750)
-    assert leader.due() == [Expiry(KEY, 7, True)]
+    assert leader.due() == [DueRemoval(KEY, 7, True)]
 
 
 def test_a_gap_in_the_reports_asks_for_the_whole_list() -> None:
@@ -267,7 +267,7 @@ def test_a_connection_carries_brokers_until_it_is_lost() -> None:
 
 
 @pytest.mark.parametrize("made_before", [(), (entry(LOST, 60_000, 60_000, epoch=6),), (entry(KNOWN, 60_000, epoch=0),)])
-def test_a_list_that_was_made_before_a_registration_takes_nothing_from_it(made_before: tuple[Entry, ...]) -> None:
+def test_a_list_that_was_made_before_a_registration_takes_nothing_from_it(made_before: tuple[ReportEntry, ...]) -> None:
     """Also of the leader itself: a busy one makes its list, applies the registration, and then reads the list."""
     leader = Leader()
     leader.lists(n1=(), n2=(), n3=())
@@ -277,7 +277,7 @@ def test_a_list_that_was_made_before_a_registration_takes_nothing_from_it(made_b
     leader.run(9_900)
     assert leader.due() == []
     leader.run(200)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 @pytest.mark.parametrize("outage_ms", [20_000, 60_000])
@@ -290,7 +290,7 @@ def test_time_in_which_nobody_led_is_no_silence(outage_ms: int) -> None:
     leader.run(5_900)
     assert leader.due() == [], "10 s less the 4 s before the outage"
     leader.run(200)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_an_election_is_no_outage() -> None:
@@ -298,7 +298,7 @@ def test_an_election_is_no_outage() -> None:
     leader.confirmed_ms = dict.fromkeys(MEMBERS, 1_400)
     leader.lists(n1=(entry(KNOWN, 9_800),), n2=(entry(KNOWN, 9_800),), n3=())
     leader.run(250)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 def test_a_connection_lost_while_nobody_led_says_nothing() -> None:
@@ -309,7 +309,7 @@ def test_a_connection_lost_while_nobody_led_says_nothing() -> None:
     leader.run(8_900)
     assert leader.due() == []
     leader.run(200)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]
 
 
 @pytest.mark.parametrize(("after_ms", "counts"), [(250, False), (2_750, False), (3_250, True)])
@@ -322,7 +322,7 @@ def test_who_asked_while_nobody_led_may_give_up_a_moment_later(after_ms: int, co
     leader.report("n1", entry(LOST))
     leader.report("n2", entry(LOST))
     leader.run(600)
-    assert leader.due() == ([Expiry(KEY, 7, True)] if counts else [])
+    assert leader.due() == ([DueRemoval(KEY, 7, True)] if counts else [])
     leader.run(10_000)
     assert leader.due() != [], "it did not come back"
 
@@ -332,11 +332,11 @@ def test_a_connection_lost_before_nobody_led_counts() -> None:
     leader.confirmed_ms = dict.fromkeys(MEMBERS, 20_000)
     leader.lists(n1=(entry(LOST, 21_000, 20_800),), n2=(), n3=())
     leader.run(250)
-    assert leader.due() == [Expiry(KEY, 7, True)]
+    assert leader.due() == [DueRemoval(KEY, 7, True)]
 
 
 @pytest.mark.parametrize("known", [(), (entry(KNOWN, 60_000, epoch=0),), (entry(HELD, 60_000, epoch=6),)])
-def test_a_registration_of_its_time_is_not_silent_before_the_leader_has_taken_note(known: tuple[Entry, ...]) -> None:
+def test_a_registration_of_its_time_is_not_silent_before_the_leader_has_taken_note(known: tuple[ReportEntry, ...]) -> None:
     """A report that has it judge all brokers may come between the two."""
     leader = Leader()
     leader.table.succeed(4, 6, leader.now_ms)
@@ -346,4 +346,4 @@ def test_a_registration_of_its_time_is_not_silent_before_the_leader_has_taken_no
     leader.run(9_900)
     assert leader.due() == []
     leader.run(200)
-    assert leader.due() == [Expiry(KEY, 7, False)]
+    assert leader.due() == [DueRemoval(KEY, 7, False)]

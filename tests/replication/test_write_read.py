@@ -115,7 +115,7 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
 
     for registration in direct.registrations():
         key = registration.cluster_name, registration.broker_addr
-        report = messages.Report(1, 2, 3, True, (messages.Entry(key, 1, True, 4, 5, 6, 7, 8),), 9, 10, 11, 12)
+        report = messages.NodeReport(1, 2, 3, True, (messages.ReportEntry(key, 1, True, 4, 5, 6, 7, 8),), 9, 10, 11, 12)
         assert messages.decode(messages.encode(report)) == report
         inquiry = messages.decode(messages.encode(messages.Inquiry(1, 2, 3, 0, 4, 5, key, "c")))
         assert isinstance(inquiry, messages.Inquiry)

@@ -11,7 +11,7 @@ import sys
 from replicated_namesrv.cli.main import run_command
 from replicated_namesrv.replication import machine
 from replicated_namesrv.replication import node as node_module
-from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, Kind
+from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, CommandKind
 from replicated_namesrv.replication.machine import RouteStateMachine
 from replicated_namesrv.replication.node import ReplicatedNode
 from replicated_namesrv.routes.commands import Command, PutKVConfig
@@ -37,7 +37,7 @@ class NextNode(ReplicatedNode):
 
 
 if __name__ == "__main__":
-    COMMAND_KINDS[ENVELOPE_FORMAT, NEW_KIND] = Kind("next", VERSION)
+    COMMAND_KINDS[ENVELOPE_FORMAT, NEW_KIND] = CommandKind("next", VERSION)
     machine._HANDLERS[NEW_KIND] = (RouteStateMachine._plain, 0)
     setattr(node_module, "ReplicatedNode", NextNode)  # noqa: B010 - a name of another module
     sys.exit(run_command("serve", sys.argv[1:]))

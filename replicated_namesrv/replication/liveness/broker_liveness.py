@@ -20,12 +20,12 @@ from replicated_namesrv.replication.consensus import Consensus
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
     Ages,
-    Answer,
     Decision,
     Inquiry,
     Key,
     Message,
-    Report,
+    NodeReport,
+    ReportAnswer,
     decode,
     encode,
 )
@@ -219,7 +219,7 @@ class BrokerLiveness:
 
     def _take(self, peer: str, message: Message) -> None:
         match message:
-            case Report():
+            case NodeReport():
                 if self.role is not None:
                     self.role.on_report(peer, message)
             case Inquiry():
@@ -228,7 +228,7 @@ class BrokerLiveness:
                         self.role.on_inquiry(peer, message)
                     except MalformedError as error:
                         self._dropped(peer, error)
-            case Answer():
+            case ReportAnswer():
                 self._client.on_answer(message)
             case Decision():
                 self._client.on_decision(message)

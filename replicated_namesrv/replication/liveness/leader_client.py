@@ -21,13 +21,13 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     REMOVE,
     WITHDRAW,
     Ages,
-    Answer,
     Decision,
-    Entry,
     Inquiry,
     Key,
     Message,
-    Report,
+    NodeReport,
+    ReportAnswer,
+    ReportEntry,
 )
 from replicated_namesrv.replication.liveness.leader_role import ACCEPTED, encode_removal
 from replicated_namesrv.replication.liveness.leases import Attachments, Registered
@@ -42,7 +42,7 @@ ANSWER_TIMEOUT_MS = 500.0
 class _Sent:
     __slots__ = ("renewals", "sent_ms")
 
-    def __init__(self, sent_ms: float, renewals: "list[tuple[int, Entry, Future[int]]]") -> None:
+    def __init__(self, sent_ms: float, renewals: "list[tuple[int, ReportEntry, Future[int]]]") -> None:
         self.sent_ms, self.renewals = sent_ms, renewals
 
 
@@ -91,7 +91,7 @@ class LeaderClient:
         """(term, leader) that has our whole list."""
         self._sent: dict[int, _Sent] = {}
         self._last_report_ms = 0.0
-        self._renewals: list[tuple[Entry, Future[int]]] = []
+        self._renewals: list[tuple[ReportEntry, Future[int]]] = []
         self._flush_scheduled = False
         self._questions: dict[int, _Question] = {}
         self._last_question = 0
@@ -201,7 +201,7 @@ class LeaderClient:
         clock_ms = self._monotonic_ms()
         told_ms, running_ms = int(clock_ms - self._ages_ms) + 1, int(clock_ms - self._began_ms)
         ages = (self._ages_term, told_ms, running_ms, self._confirmed_ago_ms(now))
-        self._send(leader, Report(self._session, self._sequence, term, is_full, tuple(entries), *ages))
+        self._send(leader, NodeReport(self._session, self._sequence, term, is_full, tuple(entries), *ages))
 
     def _requeue_sent(self) -> None:
         for sent in self._sent.values():
@@ -256,7 +256,7 @@ class LeaderClient:
             if key[0] == "" or self._machine.state.registration(*key) is not None:
                 self._attachments.learn(key, now - age_ms)
 
-    def on_answer(self, answer: Answer) -> None:
+    def on_answer(self, answer: ReportAnswer) -> None:
         """The leader has judged what this node reported."""
         if answer.session != self._session:
             return

@@ -1,8 +1,8 @@
 """What nodes tell each other beside Raft: signs of life, ages, and what only the leader may decide. Strict binary, every length
 checked, nothing evaluated.
 
-``Report``: a node to the leader, answered by ``Answer``. ``Inquiry``: the same, answered by ``Decision``. ``Ages``: the leader to
-all, so that its successor knows.
+``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``. ``Ages``: the
+leader to all, so that its successor knows.
 """
 
 import struct
@@ -32,7 +32,7 @@ AGE_MAX = 0xFFFFFFFF
 """The greatest age that is told, and "never"."""
 
 
-class Entry(NamedTuple):
+class ReportEntry(NamedTuple):
     """One broker as a node sees it."""
 
     key: Key
@@ -49,13 +49,13 @@ class Entry(NamedTuple):
     """Since when a connection is there that was not the first; AGE_MAX: none is."""
 
 
-class Report(NamedTuple):
+class NodeReport(NamedTuple):
     session: int
     """Drawn at the start of the sending process."""
     sequence: int
     term: int
     is_full: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[ReportEntry, ...]
     told_term: int
     """Of the leader that told this process all ages last; 0: none has."""
     told_ms: int
@@ -70,7 +70,7 @@ DIFFERS, REMOVING = 1, 2
 """The renewal does not fit the leader's state; a removal of that life is proposed."""
 
 
-class Answer(NamedTuple):
+class ReportAnswer(NamedTuple):
     session: int
     sequence: int
     term: int
@@ -117,7 +117,7 @@ class Decision(NamedTuple):
     verdict: int
 
 
-Message = Report | Answer | Ages | Inquiry | Decision
+Message = NodeReport | ReportAnswer | Ages | Inquiry | Decision
 
 
 def _text(value: str) -> bytes:
@@ -139,12 +139,12 @@ def _key(key: Key) -> bytes:
 def encode(message: Message) -> bytes:
     """The bytes of one message."""
     match message:
-        case Report():
+        case NodeReport():
             session, sequence, term, is_full, entries, told_term, *times = message
             ages = (told_term, *map(_age, times))
             head = _REPORT.pack(1, session, sequence, term, is_full, len(entries), *ages)
             return head + b"".join(_ENTRY.pack(*entry[1:5], *map(_age, entry[5:])) + _key(entry.key) for entry in entries)
-        case Answer():
+        case ReportAnswer():
             *fields, refusals = message
             return _ANSWER.pack(2, *fields, len(refusals)) + b"".join(_REFUSAL.pack(*refusal) for refusal in refusals)
         case Ages():
@@ -216,12 +216,12 @@ def _decode(reader: _Reader) -> Message:
         case 1:
             _, session, sequence, term, is_full, count, *ages = reader.take(_REPORT)
             _check(count, is_full)
-            return Report(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)), *ages)
+            return NodeReport(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)), *ages)
         case 2:
             _, session, sequence, term, wants_full, time_ms, count = reader.take(_ANSWER)
             _check(count, wants_full)
             refusals = tuple((position, why) for position, why in (reader.take(_REFUSAL) for _ in range(count)))
-            return Answer(session, sequence, term, bool(wants_full), time_ms, refusals)
+            return ReportAnswer(session, sequence, term, bool(wants_full), time_ms, refusals)
         case 3:
             _, term, count = reader.take(_AGES)
             _check(count, 0)
@@ -243,11 +243,11 @@ def _decode(reader: _Reader) -> Message:
     raise MalformedError(f"no message between nodes has kind {reader.data[0]}")
 
 
-def _entry(reader: _Reader) -> Entry:
+def _entry(reader: _Reader) -> ReportEntry:
     state, renews, epoch, generation, age_ms, lost_ms, reattached_ms = reader.take(_ENTRY)
     if state > RELEASED or renews > 1:
         raise MalformedError("an entry of a report is malformed")
-    return Entry(reader.key(), state, bool(renews), epoch, generation, age_ms, lost_ms, reattached_ms)
+    return ReportEntry(reader.key(), state, bool(renews), epoch, generation, age_ms, lost_ms, reattached_ms)
 
 
 def _check(count: int, switch: int) -> None:

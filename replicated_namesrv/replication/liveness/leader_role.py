@@ -29,15 +29,15 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     REMOVING,
     WITHDRAW,
     Ages,
-    Answer,
     Decision,
-    Entry,
     Inquiry,
     Key,
     Message,
-    Report,
+    NodeReport,
+    ReportAnswer,
+    ReportEntry,
 )
-from replicated_namesrv.replication.liveness.leases import Expiry, Lease, LeaseTable
+from replicated_namesrv.replication.liveness.leases import DueRemoval, Lease, LeaseTable
 from replicated_namesrv.replication.machine import (
     Applied,
     RouteStateMachine,
@@ -117,7 +117,7 @@ class LeaderRole:
         self._removing: set[tuple[Key, int]] = set()
         self._suspects: dict[Key, float] = {}
         """Brokers of which a connection was lost, and when this was told; until all were looked at after the grace."""
-        self._unjudged: list[tuple[str, Report, bool]] = []
+        self._unjudged: list[tuple[str, NodeReport, bool]] = []
         self._is_judging = False
         self._judged_ms = -JUDGING_INTERVAL_MS
         """When a majority was asked last."""
@@ -179,7 +179,7 @@ class LeaderRole:
 
     # Reports
 
-    def on_report(self, peer: str, report: Report) -> None:
+    def on_report(self, peer: str, report: NodeReport) -> None:
         """Take a node's report; it is answered, at once or when its renewals were judged."""
         if report.term != self.term or self.is_over:
             return
@@ -198,14 +198,14 @@ class LeaderRole:
         else:
             self._answer(peer, report, taken, ())
 
-    def _may_be_registered(self, entry: Entry) -> bool:
+    def _may_be_registered(self, entry: ReportEntry) -> bool:
         """False for a broker whose removal this leader has applied and the sender had not: nothing would remove its record again.
         An entry about a node always counts."""
         state = self._machine.state
         return entry.key[0] == "" or entry.epoch > state.revision or state.registration(*entry.key) is not None
 
-    def _answer(self, peer: str, report: Report, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
-        self._send(peer, Answer(report.session, report.sequence, report.term, not taken, self._time_ms(), refusals))
+    def _answer(self, peer: str, report: NodeReport, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
+        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, self._time_ms(), refusals))
 
     def _judge_next(self) -> None:
         if self._is_judging or not self._unjudged or not self.is_known:
@@ -229,7 +229,7 @@ class LeaderRole:
         batch, self._unjudged = self._unjudged, []
         self._consensus.read_index().add_done_callback(lambda outcome: self._judge(batch, outcome))
 
-    def _judge(self, batch: list[tuple[str, Report, bool]], outcome: "Future[ReadOutcome]") -> None:
+    def _judge(self, batch: list[tuple[str, NodeReport, bool]], outcome: "Future[ReadOutcome]") -> None:
         self._is_judging = False
         if self.is_over:
             return
@@ -243,7 +243,7 @@ class LeaderRole:
                 self._answer(peer, report, taken, refusals)
         self._judge_next()
 
-    def _verdict(self, entry: Entry) -> int:
+    def _verdict(self, entry: ReportEntry) -> int:
         state = self._machine.state
         registration = state.registration(*entry.key)
         if registration is None or registration.epoch != entry.epoch:
@@ -357,7 +357,7 @@ class LeaderRole:
             if of_kind:
                 self._propose_expiry(of_kind, is_lost)
 
-    def _first(self, due: list[Expiry]) -> list[Expiry]:
+    def _first(self, due: list[DueRemoval]) -> list[DueRemoval]:
         """Those to be removed by one command, with regard to the topics of those that are being removed."""
         state = self._machine.state
 
@@ -378,7 +378,7 @@ class LeaderRole:
         found = ((key, self._machine.state.registration(*key)) for key in self._suspects)
         return [Lease(key, held.epoch, held.heartbeat_timeout_ms) for key, held in found if held is not None]
 
-    def _propose_expiry(self, batch: list[Expiry], is_lost: bool) -> None:
+    def _propose_expiry(self, batch: list[DueRemoval], is_lost: bool) -> None:
         removals = []
         for expiry in batch:
             registration = self._machine.state.registration(*expiry.key)

@@ -34,7 +34,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, KNOWN, LOST, RELEASED, Entry, Key, Report
+from replicated_namesrv.replication.liveness.leader_messages import (
+    AGE_MAX,
+    HELD,
+    KNOWN,
+    LOST,
+    RELEASED,
+    Key,
+    NodeReport,
+    ReportEntry,
+)
 
 NODE_SILENCE_MS = 1_000.0
 """A node that has not reported for this long cannot be heard."""
@@ -173,7 +182,7 @@ class Attachments:
         keys = self._registered.get(connection_id, ())
         return [key for key in keys if (broker := self._brokers.get(key)) is not None and connection_id in broker.connections]
 
-    def entry(self, key: Key, now_ms: float) -> Entry | None:
+    def entry(self, key: Key, now_ms: float) -> ReportEntry | None:
         """How this node stands to the broker."""
         broker = self._brokers.get(key)
         if broker is None:
@@ -182,9 +191,9 @@ class Attachments:
         lost_ms = int(now_ms - broker.lost_ms) if state in (LOST, RELEASED) else 0
         reattached_ms = AGE_MAX if broker.reattached_ms is None else max(0, int(now_ms - broker.reattached_ms))
         age_ms = max(0, int(now_ms - broker.heard_ms))
-        return Entry(key, state, False, broker.epoch, 0, age_ms, max(0, lost_ms), reattached_ms)
+        return ReportEntry(key, state, False, broker.epoch, 0, age_ms, max(0, lost_ms), reattached_ms)
 
-    def everything(self, now_ms: float) -> list[Entry]:
+    def everything(self, now_ms: float) -> list[ReportEntry]:
         """The whole list."""
         entries = (self.entry(key, now_ms) for key in self._brokers)
         return [entry for entry in entries if entry is not None]
@@ -204,7 +213,7 @@ class Lease(NamedTuple):
     timeout_ms: int
 
 
-class Expiry(NamedTuple):
+class DueRemoval(NamedTuple):
     """A removal that the leader should propose."""
 
     key: Key
@@ -277,7 +286,7 @@ class LeaseTable:
         """Whether a majority has sent its whole list, and what it is worth is known."""
         return self._granted_ms is not None and self._unknown_epoch is not None
 
-    def report(self, node: str, report: Report, now_ms: float) -> bool:
+    def report(self, node: str, report: NodeReport, now_ms: float) -> bool:
         """Take a node's report; False: something before it is missing, the whole list is needed."""
         known = self._nodes[node]
         if known.session != report.session:
@@ -344,7 +353,7 @@ class LeaseTable:
                 record.state = RELEASED
                 record.heard_ms = max(record.heard_ms, node.heard_ms or record.heard_ms)
 
-    def _replace(self, node: _Node, entries: Iterable[Entry], now_ms: float) -> None:
+    def _replace(self, node: _Node, entries: Iterable[ReportEntry], now_ms: float) -> None:
         before, node.records = node.records, {entry.key: _record(entry, now_ms) for entry in entries}
         for entry_key, record in before.items():
             now = node.records.get(entry_key)
@@ -384,7 +393,7 @@ class LeaseTable:
         for node in self._nodes.values():
             node.records.pop(key, None)
 
-    def due(self, leases: Iterable[Lease], now_ms: float) -> list[Expiry]:
+    def due(self, leases: Iterable[Lease], now_ms: float) -> list[DueRemoval]:
         """Removals to propose now; nothing before the table is ready."""
         if not self.is_ready:
             return []
@@ -394,7 +403,7 @@ class LeaseTable:
             self._meet(lease, now_ms)
             verdict = self._verdict(lease, silent_nodes, now_ms)
             if verdict is not None:
-                found.append(Expiry(lease.key, lease.epoch, verdict))
+                found.append(DueRemoval(lease.key, lease.epoch, verdict))
         return found
 
     def silent_nodes(self, now_ms: float) -> list[str]:
@@ -507,6 +516,6 @@ def _has_said(node: _Node, lease: Lease) -> bool:
     return record is not None and record.epoch == lease.epoch and record.state != KNOWN
 
 
-def _record(entry: Entry, now_ms: float) -> _Record:
+def _record(entry: ReportEntry, now_ms: float) -> _Record:
     reattached_ms = None if entry.reattached_ms == AGE_MAX else now_ms - entry.reattached_ms
     return _Record(entry.state, entry.epoch, now_ms - entry.age_ms, now_ms - entry.lost_ms, reattached_ms)
