@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from replicated_namesrv.chaos.recorder import FAIL, OK, Ended, Recorder, ended_by, route_members
 from replicated_namesrv.chaos.records import Send
-from replicated_namesrv.client.answers import PERM_WRITE, TopicRouteData
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     delete_kv_request,
@@ -22,6 +21,7 @@ from replicated_namesrv.client.queries import (
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.client.route_cache import RouteCache
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.model import PERM_WRITE, TopicRouteData
 
 NAMESPACE = "chaos"
 ROUTE_POLL_INTERVAL_MS = 700

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.records import Complete, Invoke, Member, Record, TraceWriter
-from replicated_namesrv.client.answers import TopicRouteData
 from replicated_namesrv.client.queries import RefusedError
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.model import TopicRouteData
 from replicated_namesrv.wire.codes import ResponseCode
 
 OK, FAIL, INDETERMINATE = "ok", "fail", "indeterminate"

@@ -1,6 +1,6 @@
-"""Values that the wire layer decodes and the route state machine stores: immutable, comparable, without behaviour.
+"""Values that brokers announce, the route state machine stores and clients are answered: immutable and comparable.
 
-``wire`` and ``routes`` know nothing of each other; this module is the only thing they share. Every type is a tuple, so that
+``wire``, ``routes`` and ``client`` share this module. ``wire`` and ``routes`` share nothing else. Every type is a tuple, so that
 equal values hash and encode equally on every node, and most values are interned by whoever decodes them: 300 brokers that
 announce the same 10,000 topics then hold 10,000 references each and not three million objects, and "nothing changed" is
 found by identity before it is found by comparison.
@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 MASTER_ID = 0
 """brokerId of a master (``MixAll.MASTER_ID``)."""
+PERM_READ, PERM_WRITE = 4, 2
+"""Bits of ``QueueData.perm`` (``PermName.java``)."""
 
 
 class DataVersion(NamedTuple):
@@ -44,3 +46,51 @@ class TopicQueueMappingInfo(NamedTuple):
     scope: str
     topic: str
     total_queues: int
+
+
+class BrokerData(NamedTuple):
+    """A broker group and its addresses (``BrokerData.java``)."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: tuple[tuple[int, str], ...]
+    """Pairs (brokerId, address), ids ascending."""
+    zone_name: str | None
+    enable_acting_master: bool
+
+    @property
+    def master_addr(self) -> str | None:
+        """Address of brokerId 0, which an acting master is shown as."""
+        return dict(self.broker_addrs).get(MASTER_ID)
+
+
+class TopicRouteData(NamedTuple):
+    """Where a topic lives (``TopicRouteData.java``)."""
+
+    order_topic_conf: str | None
+    """The topic's entry of the namespace ORDER_TOPIC_CONFIG, if the name server is set to answer with it."""
+    queue_datas: tuple[tuple[str, QueueData], ...]
+    """Pairs (brokerName, queues), by name."""
+    broker_datas: tuple[BrokerData, ...]
+    """By name."""
+    filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs (broker address, filter servers)."""
+    topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...] | None
+    """Pairs (brokerName, mapping), by name; None if there is none."""
+
+
+class ClusterInfo(NamedTuple):
+    """All groups, and the names of the groups of each cluster (``ClusterInfo.java``)."""
+
+    broker_addr_table: tuple[BrokerData, ...]
+    """By name."""
+    cluster_addr_table: tuple[tuple[str, tuple[str, ...]], ...]
+    """Pairs (cluster, broker names)."""
+
+
+class TopicList(NamedTuple):
+    """A list of topics (``TopicList.java``)."""
+
+    topic_list: tuple[str, ...]
+    broker_addr: str | None
+    """Code 304: address of a broker that knows more system topics."""

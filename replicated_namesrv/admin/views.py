@@ -19,9 +19,10 @@ from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import as_json, readiness
 from replicated_namesrv.admin.paging import Page, PageRequest, build_rows, cut, page_request
 from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.model import BrokerData, TopicRouteData
+from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.kv_index import entry_of
-from replicated_namesrv.routes.queries import BrokerData, TopicRoute
-from replicated_namesrv.routes.state import Registration, RouteInfoManager
+from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.queries import freshness_fields, wanted_consistency
 from replicated_namesrv.service import Freshness, ReadLevel
 
@@ -173,7 +174,7 @@ async def route(request: web.Request) -> web.Response:
     return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)}, headers=told)
 
 
-def _route_fields(found: TopicRoute) -> dict[str, Any]:
+def _route_fields(found: TopicRouteData) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "orderTopicConf": found.order_topic_conf,
         "brokerDatas": [_broker_data(broker) for broker in found.broker_datas],

@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
 async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
     address, response = await servers.query(with_consistency(cluster_info_request(), arguments))
     info = read_cluster_info(response)
-    members = dict(info.clusters).get(arguments.cluster, ()) if arguments.cluster else None
-    groups = [data for data in info.broker_datas if members is None or data.broker_name in members]
+    members = dict(info.cluster_addr_table).get(arguments.cluster, ()) if arguments.cluster else None
+    groups = [data for data in info.broker_addr_table if members is None or data.broker_name in members]
     if arguments.json:
         print_answer({"nameServer": address, "brokers": [broker_as_json(data) for data in groups]}, response, arguments)
         return FOUND if groups or not arguments.cluster else BAD

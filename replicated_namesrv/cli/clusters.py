@@ -37,18 +37,20 @@ def run(arguments: argparse.Namespace) -> int:
 async def _clusters(servers: NameServers, arguments: argparse.Namespace) -> int:
     address, response = await servers.query(with_consistency(cluster_info_request(), arguments))
     info = read_cluster_info(response)
-    groups = {data.broker_name: data for data in info.broker_datas}
+    groups = {data.broker_name: data for data in info.broker_addr_table}
     if arguments.json:
         print_answer(
-            {"nameServer": address, "clusters": {name: list(members) for name, members in info.clusters}}, response, arguments
+            {"nameServer": address, "clusters": dict(info.cluster_addr_table)},
+            response,
+            arguments,
         )
         return FOUND
     tell_freshness(response, arguments)
-    if not info.clusters:
+    if not info.cluster_addr_table:
         print(f"{address} knows no cluster")
     else:
         rows = []
-        for name, members in info.clusters:
+        for name, members in info.cluster_addr_table:
             known = [groups[member] for member in members if member in groups]
             masters = sum(data.master_addr is not None for data in known)
             rows.append((name, len(members), masters, sum(len(data.broker_addrs) for data in known) - masters, " ".join(members)))

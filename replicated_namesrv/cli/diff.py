@@ -25,7 +25,6 @@ from replicated_namesrv.cli.client import (
 )
 from replicated_namesrv.cli.route import as_json as route_as_json
 from replicated_namesrv.cli.route import broker_as_json
-from replicated_namesrv.client.answers import BrokerData, TopicRouteData
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
     cluster_info_request,
@@ -39,6 +38,7 @@ from replicated_namesrv.client.queries import (
 )
 from replicated_namesrv.client.remoting import RemotingCommand
 from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.model import BrokerData, TopicRouteData
 
 HELP = "show where the answers of several name servers differ"
 
@@ -93,10 +93,10 @@ class _Comparison:
     async def run(self, namespaces: Sequence[str]) -> None:
         """Ask everything. Sizes: memory holds the differences and the lists of topics, not the routes."""
         infos = await self._ask(cluster_info_request(), read_cluster_info)
-        brokers = {address: {data.broker_name: data for data in info.broker_datas} for address, info in infos.items()}
+        brokers = {address: {data.broker_name: data for data in info.broker_addr_table} for address, info in infos.items()}
         self.brokers = _differences(brokers)
         lists = await self._ask(topics_request(), read_topics)
-        await self._compare_topics(sorted({topic for answer in lists.values() for topic in answer.topics}))
+        await self._compare_topics(sorted({topic for answer in lists.values() for topic in answer.topic_list}))
         for namespace in dict.fromkeys(namespaces):
             tables = await self._ask(list_kv_request(namespace), read_kv_table)
             found = _differences({address: table or {} for address, table in tables.items()})
@@ -240,8 +240,7 @@ def _route_text(route: TopicRouteData) -> str:
     ]
     if route.order_topic_conf is not None:
         parts.append(f"order {route.order_topic_conf}")
-    parts += [
-        f"mapping of {name}: {dict(info.curr_id_map)} epoch {info.epoch}" for name, info in route.topic_queue_mapping_by_broker
-    ]
+    mappings = route.topic_queue_mapping_by_broker or ()
+    parts += [f"mapping of {name}: {dict(info.curr_id_map)} epoch {info.epoch}" for name, info in mappings]
     parts += [f"filter servers of {addr}: {' '.join(filters)}" for addr, filters in route.filter_server_table]
     return "; ".join(parts)

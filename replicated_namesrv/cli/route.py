@@ -15,9 +15,9 @@ from replicated_namesrv.cli.client import (
     tell_freshness,
     with_consistency,
 )
-from replicated_namesrv.client.answers import BrokerData, TopicRouteData
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import read_route, route_request
+from replicated_namesrv.model import BrokerData, TopicRouteData
 
 HELP = "show where a topic lives: brokers, addresses, queues, permissions"
 
@@ -85,7 +85,7 @@ def _print(route: TopicRouteData) -> None:
             ("broker", "epoch", "scope", "global queue:local queue", "of"),
             (
                 (name, info.epoch, info.scope, " ".join(f"{here}:{there}" for here, there in info.curr_id_map), info.total_queues)
-                for name, info in route.topic_queue_mapping_by_broker
+                for name, info in route.topic_queue_mapping_by_broker or ()
             ),
         )
     for addr, filter_servers in route.filter_server_table:
@@ -118,7 +118,7 @@ def as_json(route: TopicRouteData) -> dict[str, Any]:
                 "topic": info.topic,
                 "totalQueues": info.total_queues,
             }
-            for name, info in route.topic_queue_mapping_by_broker
+            for name, info in route.topic_queue_mapping_by_broker or ()
         },
     }
 

@@ -88,10 +88,10 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
     topics = read_topics(response)
     if arguments.json:
         print_answer(
-            {"nameServer": address, "topics": list(topics.topics), "brokerAddr": topics.broker_addr}, response, arguments
+            {"nameServer": address, "topics": list(topics.topic_list), "brokerAddr": topics.broker_addr}, response, arguments
         )
     else:
-        for topic in topics.topics:
+        for topic in topics.topic_list:
             print(topic)
         tell_freshness(response, arguments)
     return FOUND

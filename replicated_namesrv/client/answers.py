@@ -4,62 +4,23 @@ Java's name server walks hash maps and ours its own tables; neither order means 
 that does not have the expected shape raises BodyError naming the member.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import orjson
 
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.model import MASTER_ID, DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import (
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicList,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+)
 from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, finish, parse_steps
-
-PERM_READ, PERM_WRITE = 4, 2
-
-
-class BrokerData(NamedTuple):
-    """A broker group (``BrokerData.java``)."""
-
-    broker_name: str
-    cluster: str
-    broker_addrs: tuple[tuple[int, str], ...]
-    """Pairs (brokerId, address), ascending."""
-    enable_acting_master: bool
-    zone_name: str | None
-
-    @property
-    def master_addr(self) -> str | None:
-        """Address of brokerId 0; under an acting master its address."""
-        return dict(self.broker_addrs).get(MASTER_ID)
-
-
-class TopicRouteData(NamedTuple):
-    """Where a topic lives (``TopicRouteData.java``)."""
-
-    broker_datas: tuple[BrokerData, ...]
-    """By brokerName."""
-    queue_datas: tuple[tuple[str, QueueData], ...]
-    """Pairs (brokerName, queues), by brokerName."""
-    order_topic_conf: str | None
-    filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
-    """Pairs (broker address, filter servers)."""
-    topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...]
-    """Pairs (brokerName, static mapping)."""
-
-
-class ClusterInfo(NamedTuple):
-    """All groups and clusters (``ClusterInfo.java``)."""
-
-    broker_datas: tuple[BrokerData, ...]
-    clusters: tuple[tuple[str, tuple[str, ...]], ...]
-    """Pairs (cluster name, broker names)."""
-
-
-class TopicList(NamedTuple):
-    """A list of topics (``TopicList.java``)."""
-
-    topics: tuple[str, ...]
-    broker_addr: str | None
-    """Code 304: a broker that knows more system topics."""
 
 
 class WriteQueues(NamedTuple):
@@ -87,21 +48,21 @@ def decode_route(body: bytes) -> TopicRouteData:
     )
     filters, mappings = _mapping(route, "filterServerTable"), _mapping(route, "topicQueueMappingByBroker")
     return TopicRouteData(
-        broker_datas=tuple(sorted(_broker_data(entry) for entry in _list(route, "brokerDatas"))),
+        broker_datas=_broker_datas(_list(route, "brokerDatas")),
         queue_datas=tuple(sorted(queues)),
         order_topic_conf=_optional_text(route, "orderTopicConf"),
         filter_server_table=tuple(sorted((str(addr), _texts(servers, "filterServerTable")) for addr, servers in filters.items())),
-        topic_queue_mapping_by_broker=tuple(sorted((str(name), _mapping_info(info)) for name, info in mappings.items())),
+        topic_queue_mapping_by_broker=tuple(sorted((str(name), _mapping_info(info)) for name, info in mappings.items())) or None,
     )
 
 
 def decode_cluster_info(body: bytes) -> ClusterInfo:
     """Body of a code 106 answer."""
     info = _object(body)
-    clusters = _mapping(info, "clusterAddrTable").items()
+    clusters = [(str(name), _texts(names, "clusterAddrTable")) for name, names in _mapping(info, "clusterAddrTable").items()]
     return ClusterInfo(
-        broker_datas=tuple(sorted(_broker_data(entry) for entry in _mapping(info, "brokerAddrTable").values())),
-        clusters=tuple(sorted((str(name), tuple(sorted(_texts(members, "clusterAddrTable")))) for name, members in clusters)),
+        broker_addr_table=_broker_datas(_mapping(info, "brokerAddrTable").values()),
+        cluster_addr_table=tuple(sorted((name, tuple(sorted(names))) for name, names in clusters)),
     )
 
 
@@ -159,6 +120,10 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BodyError(f"answer body is {type(value).__name__}, expected a JSON object")
     return value
+
+
+def _broker_datas(entries: Iterable[Any]) -> tuple[BrokerData, ...]:
+    return tuple(sorted(map(_broker_data, entries), key=lambda data: (data.broker_name, data.cluster, data.broker_addrs)))
 
 
 def _broker_data(entry: Any) -> BrokerData:

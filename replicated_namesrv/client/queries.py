@@ -6,9 +6,6 @@ all of them, over a connection of its own) and reads the answer the same way.
 """
 
 from replicated_namesrv.client.answers import (
-    ClusterInfo,
-    TopicList,
-    TopicRouteData,
     decode_cluster_info,
     decode_kv_table,
     decode_route,
@@ -16,6 +13,7 @@ from replicated_namesrv.client.answers import (
 )
 from replicated_namesrv.client.remoting import RemotingCommand
 from replicated_namesrv.errors import BodyError, NamesrvError
+from replicated_namesrv.model import ClusterInfo, TopicList, TopicRouteData
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replicated_namesrv.client.answers import TopicRouteData
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import read_route, route_request
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.model import TopicRouteData
 
 POLL_INTERVAL_MS = 30_000
 """``pollNameServerInterval``."""

@@ -36,12 +36,13 @@ from replicated_namesrv.replication.command_kinds import (
     UNREGISTER,
 )
 from replicated_namesrv.replication.marks import Key, Mark, OwnLineReader, marks_table, own_line, unregistered_table
+from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
-from replicated_namesrv.routes.state import Registration, RouteInfoManager, RouteSettings
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 
 UNREGISTERED_MAX = 10_000
 """Unregistrations remembered; a copy that is later than this many others is not recognised."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -24,7 +25,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
-from replicated_namesrv.routes.state import Registration, RouteInfoManager
+from replicated_namesrv.routes.state import RouteInfoManager
 
 HISTORY_BYTES_MAX = 16 << 20
 UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-lost"

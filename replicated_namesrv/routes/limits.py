@@ -15,6 +15,7 @@ from typing import NamedTuple
 from replicated_namesrv.errors import LimitError
 from replicated_namesrv.model import MASTER_ID
 from replicated_namesrv.routes import sizes
+from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -26,7 +27,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
 )
 from replicated_namesrv.routes.sizes import Sizes, text_bytes
-from replicated_namesrv.routes.tables import BrokerGroup, Registration, Tables
+from replicated_namesrv.routes.tables import Tables
 
 NAME_BYTES_MAX = 1_024
 """Cluster, broker and zone names, addresses, topics, namespaces, keys. Host names have 253 at most, RocketMQ's topics 127."""

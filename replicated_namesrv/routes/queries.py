@@ -5,57 +5,17 @@ which they were created, which a snapshot preserves.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-from replicated_namesrv.model import MASTER_ID, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import MASTER_ID, PERM_WRITE, BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from replicated_namesrv.routes.broker_group import BrokerGroup, Shown
 from replicated_namesrv.routes.kv import NAMESPACE_ORDER_TOPIC_CONFIG
-from replicated_namesrv.routes.tables import PERM_WRITE, BrokerGroup, Tables
+from replicated_namesrv.routes.tables import Tables
 
 SYNC_BROKER_MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 
 
-class BrokerData(NamedTuple):
-    """``BrokerData.java``."""
-
-    cluster: str
-    broker_name: str
-    broker_addrs: tuple[tuple[int, str], ...]
-    """Pairs (brokerId, address), ids ascending."""
-    zone_name: str | None
-    enable_acting_master: bool
-
-
-class TopicRoute(NamedTuple):
-    """``TopicRouteData.java``."""
-
-    order_topic_conf: str | None
-    """Only with orderMessageEnable; None if the KV config has none."""
-    queue_datas: tuple[tuple[str, QueueData], ...]
-    """Pairs (brokerName, queues), by name."""
-    broker_datas: tuple[BrokerData, ...]
-    filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
-    """Pairs (broker address, filter servers)."""
-    topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...] | None
-    """Pairs (brokerName, mapping), by name; None if there is none."""
-
-
-class ClusterInfo(NamedTuple):
-    """``ClusterInfo.java``."""
-
-    broker_addr_table: tuple[BrokerData, ...]
-    cluster_addr_table: tuple[tuple[str, tuple[str, ...]], ...]
-    """Pairs (cluster, broker names)."""
-
-
-class SystemTopics(NamedTuple):
-    """``TopicList.java`` as code 304 fills it."""
-
-    topic_list: tuple[str, ...]
-    broker_addr: str | None
-
-
-def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
+def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None:
     """Code 105 (``pickupTopicRouteData``), with the slave of least id shown as master where that applies."""
     groups = tables.topic_groups.of(topic)
     if not groups:
@@ -74,7 +34,7 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
     order_topic_conf = None
     if tables.settings.order_message_enable:
         order_topic_conf = tables.kv.get(NAMESPACE_ORDER_TOPIC_CONFIG, {}).get(topic)
-    return TopicRoute(
+    return TopicRouteData(
         order_topic_conf,
         tuple(queue_datas),
         tuple(broker_datas),
@@ -83,21 +43,10 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRoute | None:
     )
 
 
-class Shown(NamedTuple):
-    """What routes show of a group; the same for every topic."""
-
-    plain: BrokerData
-    acting: BrokerData
-    """The least id appears as 0 where no master is and the group allows it."""
-    filter_servers: tuple[tuple[str, tuple[str, ...]], ...]
-
-
 def shown_of(group: BrokerGroup) -> Shown:
     """Made once for each generation of the group: thousands of topics show the same groups."""
     if group.shown is not None and group.shown[0] == group.generation:
-        shown = group.shown[1]
-        assert isinstance(shown, Shown)
-        return shown
+        return group.shown[1]
     members = group.members
     addrs = [(i, members[i].broker_addr) for i in sorted(members)]
     plain = BrokerData(group.cluster, group.broker_name, tuple(addrs), group.zone_name, group.enable_acting_master)
@@ -139,7 +88,7 @@ def topics_by_cluster(tables: Tables, cluster: str) -> list[str]:
     return list(topics)
 
 
-def system_topics(tables: Tables) -> SystemTopics:
+def system_topics(tables: Tables) -> TopicList:
     """Code 304 (``getSystemTopicList``): all cluster and broker names, and the address of some broker that knows the rest."""
     names: dict[str, None] = {}
     for cluster in sorted(tables.cluster_names):
@@ -147,7 +96,7 @@ def system_topics(tables: Tables) -> SystemTopics:
         names.update(dict.fromkeys(sorted(tables.cluster_names[cluster])))
     groups = (tables.groups[name] for name in sorted(tables.groups))
     broker_addr = next((group.members[min(group.members)].broker_addr for group in groups if group.members), None)
-    return SystemTopics(tuple(names), broker_addr)
+    return TopicList(tuple(names), broker_addr)
 
 
 def unit_topics(tables: Tables) -> list[str]:

@@ -7,15 +7,13 @@ are compared at the speed of dictionary views: a registration that brings nothin
 from collections.abc import Mapping
 from itertools import filterfalse
 
-from replicated_namesrv.model import MASTER_ID, QueueData
+from replicated_namesrv.model import MASTER_ID, PERM_WRITE, QueueData
+from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.commands import RegisterBroker, RegisterTopic
 from replicated_namesrv.routes.removal import settle_group
 from replicated_namesrv.routes.results import NotifyMinBrokerIdChange, Result
 from replicated_namesrv.routes.tables import (
     DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS,
-    PERM_WRITE,
-    BrokerGroup,
-    Registration,
     Tables,
 )
 

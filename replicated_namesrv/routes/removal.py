@@ -4,10 +4,11 @@ A removal that names an epoch ends that life of the registration and no other: a
 registered anew finds another epoch and does nothing.
 """
 
-from replicated_namesrv.model import MASTER_ID, QueueData
+from replicated_namesrv.model import MASTER_ID, PERM_READ, PERM_WRITE, QueueData
+from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.commands import BrokerRemoval, ChangeWritePerm, DeleteTopic, UnregisterBrokers
 from replicated_namesrv.routes.results import NotifyMinBrokerIdChange, Result
-from replicated_namesrv.routes.tables import PERM_READ, PERM_WRITE, BrokerGroup, Registration, Tables
+from replicated_namesrv.routes.tables import Tables
 
 
 def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:

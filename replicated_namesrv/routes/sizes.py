@@ -1,17 +1,14 @@
 """What the state takes, in bytes, kept up to date by whatever changes it.
 
 Everything that is stored counts with its text in UTF-8 and ``ENTRY_BYTES``, about what Python needs to hold it. Topics count for
-every broker that announces them. So the numbers follow from the state alone: they are equal on all nodes, ``measured`` finds them
-anew, and a snapshot need not carry them. Keeping them costs what a command changes.
+every broker that announces them. So the numbers follow from the state alone: they are equal on all nodes, and a snapshot need not
+carry them. Keeping them costs what a command changes.
 """
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
 
 from replicated_namesrv.model import TopicQueueMappingInfo
-
-if TYPE_CHECKING:
-    from replicated_namesrv.routes.tables import BrokerGroup, Registration, Tables
+from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 
 ENTRY_BYTES = 64
 QUEUE_BYTES = 16
@@ -30,7 +27,7 @@ def names_bytes(names: Collection[str]) -> int:
     return ENTRY_BYTES * len(names) + text_bytes("".join(names))
 
 
-def registration_bytes(registration: "Registration | None") -> int:
+def registration_bytes(registration: Registration | None) -> int:
     """A registered broker; 0 for None."""
     if registration is None:
         return 0
@@ -79,7 +76,7 @@ class Sizes:
     def __repr__(self) -> str:
         return f"Sizes(total={self.total}, kv={self.kv}, brokers={self.brokers}, namespaces={self.namespaces})"
 
-    def group(self, group: "BrokerGroup", sign: int) -> None:
+    def group(self, group: BrokerGroup, sign: int) -> None:
         """A broker group itself, with its present cluster and zone."""
         self._of_broker(group.broker_name, sign * group_bytes(group.broker_name, group.cluster, group.zone_name))
 
@@ -87,7 +84,7 @@ class Sizes:
         """Topics of a group."""
         self._of_broker(broker_name, sign * names_bytes(topics))
 
-    def registration(self, registration: "Registration", sign: int) -> None:
+    def registration(self, registration: Registration, sign: int) -> None:
         """A registered broker."""
         self._of_broker(registration.broker_name, sign * registration_bytes(registration))
 
@@ -125,23 +122,3 @@ class Sizes:
         self.total += more
         self.kv += more
         self.namespaces[namespace] = self.namespaces.get(namespace, 0) + more
-
-
-def measured(tables: "Tables") -> Sizes:
-    """The sizes of ``tables``, worked out from what they hold; costs as much as they hold."""
-    sizes = Sizes()
-    for group in tables.groups.values():
-        sizes.group(group, 1)
-        sizes.topics(group.broker_name, group.topics, 1)
-    for registration in tables.live.values():
-        sizes.registration(registration, 1)
-    for broker_name, infos in tables.mappings.items():
-        sizes.mappings(broker_name, infos, infos.values(), 1)
-    for cluster, names in tables.cluster_names.items():
-        for name in (cluster, *names):
-            sizes.cluster(name, 1)
-    for namespace, entries in tables.kv.items():
-        sizes.namespace(namespace)
-        for key, value in entries.items():
-            sizes.entry(namespace, key, value, 1)
-    return sizes

@@ -16,6 +16,7 @@ from itertools import chain, count, islice
 from typing import Any, NamedTuple, TypeVar
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.encoding import (
     RouteFormatError,
     dump,
@@ -27,7 +28,7 @@ from replicated_namesrv.routes.encoding import (
 )
 from replicated_namesrv.routes.snapshot_checks import SnapshotChecks
 from replicated_namesrv.routes.sums import topic_hashes
-from replicated_namesrv.routes.tables import BrokerGroup, Registration, RouteSettings, Tables
+from replicated_namesrv.routes.tables import RouteSettings, Tables
 
 SNAPSHOT_FORMAT = 1
 SLICE = 5_000

@@ -16,9 +16,10 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
-from replicated_namesrv.model import QueueData
+from replicated_namesrv.model import ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes import limits, queries
 from replicated_namesrv.routes.bounds import refusal
+from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -34,23 +35,17 @@ from replicated_namesrv.routes.digest import DIGEST_VERSION, digest
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.kv_index import KVIndex
 from replicated_namesrv.routes.limits import Need
-from replicated_namesrv.routes.queries import BrokerData, ClusterInfo, SystemTopics, TopicRoute
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
 from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot import SnapshotReader, snapshot
-from replicated_namesrv.routes.tables import Registration, RouteSettings, Tables
+from replicated_namesrv.routes.tables import RouteSettings, Tables
 
 __all__ = [
     "DIGEST_VERSION",
-    "BrokerData",
-    "ClusterInfo",
-    "Registration",
     "RouteInfoManager",
     "RouteSettings",
-    "SystemTopics",
-    "TopicRoute",
 ]
 
 
@@ -181,7 +176,7 @@ class RouteInfoManager:
 
     # -- queries
 
-    def route(self, topic: str) -> TopicRoute | None:
+    def route(self, topic: str) -> TopicRouteData | None:
         """Code 105: None if no broker serves the topic."""
         return queries.pickup_topic_route_data(self._tables, topic)
 
@@ -212,7 +207,7 @@ class RouteInfoManager:
         """Code 224."""
         return queries.topics_by_cluster(self._tables, cluster)
 
-    def system_topics(self) -> SystemTopics:
+    def system_topics(self) -> TopicList:
         """Code 304."""
         return queries.system_topics(self._tables)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.routes.state import BrokerData, TopicRoute
+from replicated_namesrv.model import MASTER_ID, BrokerData, TopicRouteData
 from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_long, then
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 ERROR = ResponseCode.SYSTEM_ERROR.value
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
 FAQ_URL = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
-MASTER_ID = 0
 SHOWN_CHARACTERS = 100
 """Of a value that is not understood."""
 
@@ -262,7 +261,7 @@ def wants_standard_json(request: Request) -> bool:
     return request.header.version >= V4_9_4 or java_boolean(request.fields.get("acceptStandardJsonOnly"))
 
 
-def filter_by_zone_name(route: TopicRoute, zone_name: str) -> TopicRoute:
+def filter_by_zone_name(route: TopicRouteData, zone_name: str) -> TopicRouteData:
     """Only the groups of a zone, and those without a master (``ZoneRouteRPCHook``)."""
 
     def stays(data: BrokerData) -> bool:

@@ -1,17 +1,16 @@
 """Bodies other than registrations: what a name server answers, and the two small ones it reads.
 
-Encoders take any object with the attributes that the protocols below name, in the order in which its members are to be written,
-and write what Java would write for the same content byte for byte where Java's order is certain: object members by name, whole
-numbers and small text tables in the order of a Java HashMap in the default dialect, ascending in the standard one. Only code
-105 knows the standard dialect; everything else is always written in the default one, whole-number keys unquoted, because that
-is what all clients can read.
+Encoders write the values of ``model`` in the order in which their members stand. Where Java's order is certain, the bytes are
+those of Java for the same content: object members by name, whole numbers and small text tables in the order of a Java HashMap in
+the default dialect, ascending in the standard one. Only code 105 knows the standard dialect. Everything else is always written in
+the default one, whole-number keys unquoted, because that is what all clients can read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
 from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads
 from replicated_namesrv.wire.fastjson_values import members, to_int, to_list, to_object, to_text
 from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_standard
@@ -37,45 +36,6 @@ Addrs = Sequence[tuple[int, str]]
 """Pairs (brokerId, address), ids ascending."""
 
 
-class BrokerDataLike(Protocol):
-    """A broker group (``BrokerData.java``)."""
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def broker_name(self) -> str: ...
-    @property
-    def broker_addrs(self) -> Addrs: ...
-    @property
-    def zone_name(self) -> str | None: ...
-    @property
-    def enable_acting_master(self) -> bool: ...
-
-
-class TopicRouteDataLike(Protocol):
-    """A route (``TopicRouteData.java``); tables are sequences of pairs."""
-
-    @property
-    def order_topic_conf(self) -> str | None: ...
-    @property
-    def queue_datas(self) -> Sequence[tuple[str, QueueData]]: ...
-    @property
-    def broker_datas(self) -> Sequence[BrokerDataLike]: ...
-    @property
-    def filter_server_table(self) -> Sequence[tuple[str, Sequence[str]]]: ...
-    @property
-    def topic_queue_mapping_by_broker(self) -> Sequence[tuple[str, TopicQueueMappingInfo]] | None: ...
-
-
-class ClusterInfoLike(Protocol):
-    """All groups, and the names of the groups of each cluster (``ClusterInfo.java``)."""
-
-    @property
-    def broker_addr_table(self) -> Sequence[BrokerDataLike]: ...
-    @property
-    def cluster_addr_table(self) -> Sequence[tuple[str, Sequence[str]]]: ...
-
-
 class _Quoted(dict[str, str]):
     """Quoted forms of names, which appear again and again."""
 
@@ -97,11 +57,11 @@ _FRAGMENTS_MAX: Final = 16_384
 """Encoded broker groups and queue entries that are kept, of each dialect; all forgotten at once when there are more."""
 _FRAGMENT_CHARACTERS_MAX: Final = 1_024
 """A longer one is encoded anew each time."""
-_broker_fragments: tuple[dict[BrokerDataLike, str], dict[BrokerDataLike, str]] = ({}, {})
+_broker_fragments: tuple[dict[BrokerData, str], dict[BrokerData, str]] = ({}, {})
 _queue_fragments: tuple[dict[tuple[str, QueueData], str], dict[tuple[str, QueueData], str]] = ({}, {})
 
 
-def encode_topic_route_data(route: TopicRouteDataLike, standard: bool) -> bytes:
+def encode_topic_route_data(route: TopicRouteData, standard: bool) -> bytes:
     """Body of code 105. ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and those that ask for it."""
     quoted = _STANDARD if standard else _DEFAULT
     known_brokers, known_queues = _broker_fragments[standard], _queue_fragments[standard]
@@ -119,7 +79,7 @@ def encode_topic_route_data(route: TopicRouteDataLike, standard: bool) -> bytes:
     return text.encode()
 
 
-def encode_cluster_info(info: ClusterInfoLike) -> bytes:
+def encode_cluster_info(info: ClusterInfo) -> bytes:
     """Body of code 106."""
     quoted = _DEFAULT
     brokers = ",".join([f"{quoted[data.broker_name]}:{_broker_data(data, False, quoted)}" for data in info.broker_addr_table])
@@ -199,7 +159,7 @@ def _queue_data_of(value: object) -> tuple[str, QueueData]:
     return name, interned(QueueData(*numbers))
 
 
-def _broker_fragment(data: BrokerDataLike, standard: bool) -> str:
+def _broker_fragment(data: BrokerData, standard: bool) -> str:
     """Encode one group of a route and remember it: every topic of the group shows the same."""
     fragment = _broker_data(data, standard, _STANDARD if standard else _DEFAULT)
     _remember(_broker_fragments[standard], data, fragment)
@@ -224,7 +184,7 @@ def _remember(known: dict[K, str], key: K, fragment: str) -> None:
         known[key] = fragment
 
 
-def _broker_data(data: BrokerDataLike, standard: bool, quoted: _Quoted) -> str:
+def _broker_data(data: BrokerData, standard: bool, quoted: _Quoted) -> str:
     addrs = data.broker_addrs
     if len(addrs) == 1:
         broker_id, addr = addrs[0]

@@ -3,8 +3,6 @@
 import pytest
 
 from replicated_namesrv.client.answers import (
-    BrokerData,
-    TopicRouteData,
     WriteQueues,
     decode_cluster_info,
     decode_data_version,
@@ -17,7 +15,7 @@ from replicated_namesrv.client.answers import (
 from replicated_namesrv.client.queries import RefusedError, read_config, read_kv, read_route, read_write_perm_count
 from replicated_namesrv.client.remoting import RemotingCommand
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import BrokerData, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
 
 STANDARD = (
     b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.1:10911","2":"10.0.0.2:10911"},"brokerName":"b","cluster":"C",'
@@ -35,8 +33,8 @@ UNQUOTED = STANDARD.replace(b'"0":', b"0:").replace(b'"1":', b"1:").replace(b'"2
 def test_route_in_both_dialects(body: bytes) -> None:
     assert decode_route(body) == TopicRouteData(
         broker_datas=(
-            BrokerData("a", "C", ((1, "10.0.0.3:10911"),), False, None),
-            BrokerData("b", "C", ((0, "10.0.0.1:10911"), (2, "10.0.0.2:10911")), True, "z"),
+            BrokerData("C", "a", ((1, "10.0.0.3:10911"),), None, False),
+            BrokerData("C", "b", ((0, "10.0.0.1:10911"), (2, "10.0.0.2:10911")), "z", True),
         ),
         queue_datas=(("a", QueueData(4, 2, 0, 2)), ("b", QueueData(6, 8, 1, 4))),
         order_topic_conf="b:4",
@@ -47,7 +45,7 @@ def test_route_in_both_dialects(body: bytes) -> None:
 
 def test_answers_of_a_48_server_lack_members() -> None:
     body = b'{"brokerDatas":[{"brokerAddrs":{0:"a:1"},"brokerName":"b","cluster":"C"}],"filterServerTable":{},"queueDatas":[]}'
-    assert decode_route(body).broker_datas == (BrokerData("b", "C", ((0, "a:1"),), False, None),)
+    assert decode_route(body).broker_datas == (BrokerData("C", "b", ((0, "a:1"),), None, False),)
 
 
 def test_where_a_producer_sends() -> None:
@@ -66,8 +64,8 @@ def test_lists_tables_versions() -> None:
     info = decode_cluster_info(
         b'{"brokerAddrTable":{"b":{"brokerAddrs":{0:"x:1"},"brokerName":"b","cluster":"C"}},"clusterAddrTable":{"C":["c","b"]}}'
     )
-    assert info.clusters == (("C", ("b", "c")),)
-    assert info.broker_datas[0].master_addr == "x:1"
+    assert info.cluster_addr_table == (("C", ("b", "c")),)
+    assert info.broker_addr_table[0].master_addr == "x:1"
     assert decode_topic_list(b'{"brokerAddr":"x:1","topicList":["b","a"]}') == (("a", "b"), "x:1")
     assert decode_kv_table(b'{"table":{}}') == {}
     assert decode_member_group(b'{"brokerMemberGroup":{"brokerAddrs":{0:"a:1",10:"b:1"},"brokerName":"b"}}') == {

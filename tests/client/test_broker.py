@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.client.answers import TopicRouteData
 from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind, Heartbeat
 from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion, sync_topic
 from replicated_namesrv.client.queries import cluster_info_request, read_cluster_info, read_route, route_request
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable, system_topics
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import DataVersion, TopicRouteData
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode
 from tests.support.client_peers import Behaviour, answer_to, scripted_server
 from tests.support.nodes import running_node
@@ -98,7 +97,7 @@ async def addresses_at(server: str) -> dict[str, dict[int, str]]:
     client = RemotingClient()
     try:
         info = read_cluster_info(await client.request(server, cluster_info_request()))
-        return {data.broker_name: dict(data.broker_addrs) for data in info.broker_datas}
+        return {data.broker_name: dict(data.broker_addrs) for data in info.broker_addr_table}
     finally:
         await client.close()
 

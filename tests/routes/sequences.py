@@ -105,12 +105,24 @@ def seen(state: RouteInfoManager) -> Iterator[object]:
     yield state.settings
 
 
+NAMES_WHEN_RECORDED = {"TopicRouteData(": "TopicRoute(", "TopicList(": "SystemTopics("}
+"""Classes that were renamed since outcomes were recorded: a recorded hash covers their names."""
+
+
+def shown(value: object) -> str:
+    """``repr``, with the class names of the recording."""
+    text = repr(value)
+    for name, recorded in NAMES_WHEN_RECORDED.items():
+        text = text.replace(name, recorded)
+    return text
+
+
 def fingerprint(seed: int, count: int) -> str:
     """Hash of what ``count`` random commands answer and of what is seen after each."""
     rng, state = Random(seed), RouteInfoManager()
     total = blake2b(digest_size=12)
     for time_ms in range(count):
-        total.update(repr(state.apply(random_command(rng), time_ms)).encode())
+        total.update(shown(state.apply(random_command(rng), time_ms)).encode())
         for part in seen(state):
-            total.update(repr(part).encode())
+            total.update(shown(part).encode())
     return total.hexdigest()

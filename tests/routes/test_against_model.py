@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from replicated_namesrv.model import BrokerData, TopicRouteData
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.encoding import decode_command, encode_command
-from replicated_namesrv.routes.queries import BrokerData
 from replicated_namesrv.routes.results import Result
-from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings, TopicRoute
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.routes.model import PlainModel
 from tests.routes.strategies import CLUSTERS, TOPICS, commands, registrations, settings_values
 
@@ -22,7 +22,7 @@ def copy_of(state: RouteInfoManager) -> RouteInfoManager:
     return twin
 
 
-def nested(route: TopicRoute | None) -> dict[str, Any] | None:
+def nested(route: TopicRouteData | None) -> dict[str, Any] | None:
     """A route in the model's form."""
     if route is None:
         return None
@@ -48,7 +48,7 @@ class AgainstModel(RuleBasedStateMachine):
         self.model = PlainModel(RouteSettings(**values))
         self.time_ms = 0
         self.last: RegisterBroker | None = None
-        self.routes: dict[str, tuple[int, TopicRoute]] = {}
+        self.routes: dict[str, tuple[int, TopicRouteData]] = {}
         self.unchanged: list[tuple[RegisterBroker, int, Result]] = []
 
     def run(self, command: Command) -> Result:

@@ -26,11 +26,11 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, encode_command
-from replicated_namesrv.routes.sizes import Sizes, measured
+from replicated_namesrv.routes.sizes import Sizes
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.test_snapshot import populated
-from tests.support.routes import queues, register
+from tests.support.routes import measured, queues, register
 
 EDITS = 400
 ODD: list[Any] = [

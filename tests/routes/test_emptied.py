@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.routes.broker_group import BrokerGroup
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, DeleteKVConfig, UnregisterBrokers
 from replicated_namesrv.routes.digest import digest
 from replicated_namesrv.routes.holders import Holders
-from replicated_namesrv.routes.sizes import measured
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.routes.sums import entry_hash
-from replicated_namesrv.routes.tables import BrokerGroup, Tables
+from replicated_namesrv.routes.tables import Tables
 from tests.routes.sequences import random_command
-from tests.support.routes import register, unregister
+from tests.support.routes import measured, register, unregister
 
 NO_STATE = {
     "settings",

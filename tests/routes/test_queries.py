@@ -1,8 +1,8 @@
 """Answers: ``pickupTopicRouteData`` and the lists, RocketMQ 5.3.3."""
 
-from replicated_namesrv.model import QueueData
+from replicated_namesrv.model import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, UpdateSettings
-from replicated_namesrv.routes.state import BrokerData, ClusterInfo, RouteInfoManager, RouteSettings, SystemTopics, TopicRoute
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.support.routes import mapping, queues, register
 
 
@@ -12,7 +12,7 @@ def test_a_route_has_all_groups_of_the_topic() -> None:
     state.apply(register("b", 0, "b0:1", zone="z"), 1)
     state.apply(register("b", 2, "b2:1", zone="z"), 1)
     state.apply(register("a", 0, "a0:1", acting_master=True, topics={"T": queues(4), "X": queues()}), 1)
-    assert state.route("T") == TopicRoute(
+    assert state.route("T") == TopicRouteData(
         order_topic_conf=None,
         queue_datas=(("a", queues(4)), ("b", queues())),
         broker_datas=(
@@ -70,13 +70,13 @@ def test_filter_servers_of_a_member_in_another_cluster_are_not_found() -> None:
 def test_lists() -> None:
     state = RouteInfoManager()
     assert state.cluster_info() == ClusterInfo((), ())
-    assert state.system_topics() == SystemTopics((), None)
+    assert state.system_topics() == TopicList((), None)
     state.apply(register("none", 0, "x:1", topics=["T"], cluster="B"), 1)
-    assert state.system_topics() == SystemTopics(("B", "none"), None)
+    assert state.system_topics() == TopicList(("B", "none"), None)
     state.apply(register("b", 1, "s:1", cluster="C"), 1)
     state.apply(register("b", 0, "m:1", cluster="C"), 1)
     state.apply(register("z", 0, "z:1", cluster="D", topics=["U", "V"]), 1)
-    assert state.system_topics() == SystemTopics(("B", "none", "C", "b", "D", "z"), "m:1")
+    assert state.system_topics() == TopicList(("B", "none", "C", "b", "D", "z"), "m:1")
     assert state.all_topics() == ["T", "U", "V"]
     assert state.topics_by_cluster("C") == ["T", "U"]
     assert state.topics_by_cluster("D") == ["U", "V"]

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicated_namesrv.routes.commands import Command, DeleteKVConfig, PutKVConfig
-from replicated_namesrv.routes.sizes import ENTRY_BYTES, Sizes, measured, names_bytes, text_bytes
+from replicated_namesrv.routes.sizes import ENTRY_BYTES, Sizes, names_bytes, text_bytes
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.strategies import commands
 from tests.routes.test_determinism import random_history
-from tests.support.routes import mapping, register, unregister
+from tests.support.routes import mapping, measured, register, unregister
 
 
 @given(st.lists(commands, max_size=30))

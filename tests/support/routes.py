@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.sizes import Sizes
+from replicated_namesrv.routes.tables import Tables
 
 READ_WRITE = 6
 
@@ -46,3 +48,23 @@ def unregister(name: str, broker_id: int, addr: str, *, cluster: str = "C", epoc
 def mapping(topic: str, bname: str, epoch: int = 1) -> TopicQueueMappingInfo:
     """A static topic mapping."""
     return TopicQueueMappingInfo(bname, ((0, 0), (3, 1)), False, epoch, "__global__", topic, 4)
+
+
+def measured(tables: Tables) -> Sizes:
+    """The sizes of ``tables``, worked out from what they hold."""
+    sizes = Sizes()
+    for group in tables.groups.values():
+        sizes.group(group, 1)
+        sizes.topics(group.broker_name, group.topics, 1)
+    for registration in tables.live.values():
+        sizes.registration(registration, 1)
+    for broker_name, infos in tables.mappings.items():
+        sizes.mappings(broker_name, infos, infos.values(), 1)
+    for cluster, names in tables.cluster_names.items():
+        for name in (cluster, *names):
+            sizes.cluster(name, 1)
+    for namespace, entries in tables.kv.items():
+        sizes.namespace(namespace)
+        for key, value in entries.items():
+            sizes.entry(namespace, key, value, 1)
+    return sizes

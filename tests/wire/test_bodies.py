@@ -2,43 +2,22 @@
 
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.fastjson import loads
 from tests.wire.data import recorded_answers, recorded_frames
 
 
-class Broker(NamedTuple):
-    cluster: str
-    broker_name: str
-    broker_addrs: tuple[tuple[int, str], ...]
-    zone_name: str | None
-    enable_acting_master: bool
-
-
-class Route(NamedTuple):
-    order_topic_conf: str | None
-    queue_datas: tuple[tuple[str, QueueData], ...]
-    broker_datas: tuple[Broker, ...]
-    filter_server_table: tuple[tuple[str, tuple[str, ...]], ...]
-    topic_queue_mapping_by_broker: tuple[tuple[str, TopicQueueMappingInfo], ...] | None
-
-
-class Cluster(NamedTuple):
-    broker_addr_table: tuple[Broker, ...]
-    cluster_addr_table: tuple[tuple[str, tuple[str, ...]], ...]
-
-
-def broker(value: dict[str, Any]) -> Broker:
+def broker(value: dict[str, Any]) -> BrokerData:
     addrs = tuple(sorted((int(key), addr) for key, addr in value["brokerAddrs"].items()))
-    return Broker(value["cluster"], value["brokerName"], addrs, value.get("zoneName"), value["enableActingMaster"])
+    return BrokerData(value["cluster"], value["brokerName"], addrs, value.get("zoneName"), value["enableActingMaster"])
 
 
 def mapping(value: dict[str, Any]) -> TopicQueueMappingInfo:
@@ -48,13 +27,13 @@ def mapping(value: dict[str, Any]) -> TopicQueueMappingInfo:
     )
 
 
-def route(value: dict[str, Any]) -> Route:
+def route(value: dict[str, Any]) -> TopicRouteData:
     queues = [
         (q["brokerName"], QueueData(q["perm"], q["readQueueNums"], q["topicSysFlag"], q["writeQueueNums"]))
         for q in value["queueDatas"]
     ]
     mappings = value.get("topicQueueMappingByBroker")
-    return Route(
+    return TopicRouteData(
         value.get("orderTopicConf"),
         tuple(queues),
         tuple(map(broker, value["brokerDatas"])),
@@ -71,7 +50,7 @@ def encode_again(text: str) -> bytes | None:
         return bodies.encode_topic_route_data(route(value), standard='"brokerAddrs":{"' in text)
     if "brokerAddrTable" in value:
         clusters = tuple((name, tuple(names)) for name, names in value["clusterAddrTable"].items())
-        return bodies.encode_cluster_info(Cluster(tuple(map(broker, value["brokerAddrTable"].values())), clusters))
+        return bodies.encode_cluster_info(ClusterInfo(tuple(map(broker, value["brokerAddrTable"].values())), clusters))
     if "brokerMemberGroup" in value:
         group = value["brokerMemberGroup"]
         addrs = sorted((int(key), addr) for key, addr in group["brokerAddrs"].items())
@@ -112,8 +91,8 @@ QUEUES = (("b", QueueData(6, 8, 0, 8)),)
 
 def test_both_dialects_of_a_route() -> None:
     info = TopicQueueMappingInfo("b", ((0, 0), (3, 1)), True, 2**53, "__global__", "t/é", 4)
-    data = Broker("C/é", "b", ((0, "a:1"), (2, "c:1"), (10, "d:1"), (100000, "e:1")), "z", True)
-    whole = Route("b:8", QUEUES, (data,), (("a:1", ("f:1", "f:2")),), (("b", info),))
+    data = BrokerData("C/é", "b", ((0, "a:1"), (2, "c:1"), (10, "d:1"), (100000, "e:1")), "z", True)
+    whole = TopicRouteData("b:8", QUEUES, (data,), (("a:1", ("f:1", "f:2")),), (("b", info),))
     assert bodies.encode_topic_route_data(whole, False).decode() == (
         '{"brokerDatas":[{"brokerAddrs":{0:"a:1",100000:"e:1",2:"c:1",10:"d:1"},"brokerName":"b","cluster":"C/é",'
         '"enableActingMaster":true,"zoneName":"z"}],"filterServerTable":{"a:1":["f:1","f:2"]},"orderTopicConf":"b:8",'
@@ -132,10 +111,10 @@ def test_both_dialects_of_a_route() -> None:
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=6)
 ADDRS = st.dictionaries(st.integers(0, 2**40), NAMES, max_size=20).map(lambda table: tuple(sorted(table.items())))
-BROKERS = st.builds(Broker, NAMES, NAMES, ADDRS, st.none() | NAMES, st.booleans())
+BROKERS = st.builds(BrokerData, NAMES, NAMES, ADDRS, st.none() | NAMES, st.booleans())
 COUNTS = st.integers(-(2**31), 2**31 - 1)
 ROUTES = st.builds(
-    Route,
+    TopicRouteData,
     st.none() | NAMES,
     st.lists(st.tuples(NAMES, st.builds(QueueData, COUNTS, COUNTS, COUNTS, COUNTS)), max_size=3).map(tuple),
     st.lists(BROKERS, max_size=3).map(tuple),
@@ -145,7 +124,7 @@ ROUTES = st.builds(
 
 
 @given(ROUTES, st.booleans())
-def test_a_route_can_be_read_again(value: Route, standard: bool) -> None:
+def test_a_route_can_be_read_again(value: TopicRouteData, standard: bool) -> None:
     text = bodies.encode_topic_route_data(value, standard)
     if standard:
         assert text.isascii()
@@ -160,7 +139,7 @@ def test_absent_and_empty() -> None:
     assert bodies.encode_topic_list(("a", "b/é"), "x:1") == '{"brokerAddr":"x:1","topicList":["a","b/é"]}'.encode()
     assert bodies.encode_kv_table({"a": None, "b": '"'}) == b'{"table":{"b":"\\""}}'
     assert bodies.encode_broker_member_group(None, None, ()) == b'{"brokerMemberGroup":{"brokerAddrs":{}}}'
-    assert bodies.encode_cluster_info(Cluster((), ())) == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
+    assert bodies.encode_cluster_info(ClusterInfo((), ())) == b'{"brokerAddrTable":{},"clusterAddrTable":{}}'
 
 
 @pytest.mark.parametrize(
