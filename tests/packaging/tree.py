@@ -76,3 +76,9 @@ def layer(file: str) -> str:
     """The layer that a product file belongs to: the folder inside the package, or the module itself."""
     parts = file.removesuffix(".py").split("/")
     return parts[0] if parts[0] in LINKED else parts[1]
+
+
+def module_of(file: str) -> str:
+    """The dotted name under which a product file is imported."""
+    parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
+    return ".".join(["replicated_namesrv", *parts] if parts[0] in LINKED else parts)
