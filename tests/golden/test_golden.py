@@ -1,0 +1,113 @@
+"""Every transcript of ``raft/`` and ``routes/`` is what the nodes do now, and the harness notices when it is not."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.golden.raft_stage import RaftStage
+from tests.golden.transcript import ScriptError, Stage, check, commands_of, parse, play
+
+HERE = Path(__file__).parent
+STAGES: dict[str, type[Stage]] = {"raft": RaftStage}
+STORIES = sorted(path for kind in STAGES for path in (HERE / kind).glob("*.txt"))
+ONE_NODE = "nodes 1\nstart\nuntil n1 role leader\n----\n"
+
+
+def stage_of(path: Path) -> Stage:
+    return STAGES[path.parent.name]()
+
+
+@pytest.mark.parametrize("path", STORIES, ids=[f"{path.parent.name}/{path.stem}" for path in STORIES])
+def test_transcript(path: Path, pytestconfig: pytest.Config) -> None:
+    different = check(path, stage_of(path), bool(pytestconfig.getoption("--rewrite", False)))
+    assert different is None, different
+
+
+def test_an_altered_output_is_noticed(tmp_path: Path) -> None:
+    """One changed digit, one missing line, one line too many: each names the first line that differs."""
+    written = (HERE / "raft" / "one_node.txt").read_text()
+    position = written.index("becomes leader")
+    line = written[:position].count("\n") + 1
+    for altered in (
+        written.replace("becomes leader", "becomes Leader", 1),
+        written.replace("  becomes leader\n", "", 1),
+        written.replace("  becomes leader\n", "  waits\n  becomes leader\n", 1),
+    ):
+        path = tmp_path / "altered.txt"
+        path.write_text(altered)
+        different = check(path, RaftStage(), rewrite=False)
+        assert different is not None
+        assert f"altered.txt:{line} differs" in different
+        assert check(path, RaftStage(), rewrite=True) is None
+        assert path.read_text() == written
+
+
+def test_an_altered_script_changes_the_output() -> None:
+    """The output comes from the nodes: another proposal leads to another account."""
+    text = (HERE / "raft" / "one_node.txt").read_text().replace("propose n1 x", "propose n1 other")
+    assert "applies other" in play(parse(text, "script"), RaftStage(), "script")
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("elect n1", "script:6: elect n1: unknown command 'elect'; there are:"),
+        ("kill n1 now", "script:6: kill n1 now: argument nodes: no node 'now'"),
+        ("campaign n1 n1", "script:6: campaign n1 n1: surplus argument 'n1'"),
+        ("campaign", "script:6: campaign: missing argument node"),
+        ("run fast", "script:6: run fast: argument ms: 'fast' is no number"),
+        ("drop n1>n7 Vote", "script:6: drop n1>n7 Vote: argument links: 'n1>n7' is no link"),
+        ("drop n1>* Veto", "script:6: drop n1>* Veto: argument kind: no kind of message 'Veto'"),
+        ("deliver #1", "script:6: deliver #1: argument numbers: no held message #1"),
+        ("propose n1 x term=1", "script:6: propose n1 x term=1: surplus argument 'term=1'"),
+        ("configure n1 heartbeat=5", "script:6: configure n1 heartbeat=5: no setting 'heartbeat'"),
+        ("until n1 mood good", "script:6: until n1 mood good: the status has no 'mood'"),
+        ("lose-disk n1", "script:6: lose-disk n1: n1 runs; kill it first"),
+    ],
+)
+def test_mistakes_in_a_script_are_errors_with_the_line(line: str, error: str) -> None:
+    with pytest.raises(ScriptError) as caught:
+        play(parse(f"{ONE_NODE}\n{line}\n----\n", "script"), RaftStage(), "script")
+    assert str(caught.value).startswith(error)
+
+
+def test_commands_without_an_output_mark_are_an_error() -> None:
+    with pytest.raises(ScriptError, match="script:3: commands without a line ----"):
+        parse("# A story.\n\nrun 1\n\nrun 2\n----\n", "script")
+
+
+def test_a_broken_invariant_ends_the_script() -> None:
+    """The simulator's invariants watch every story."""
+
+    class Broken(RaftStage):
+        def problem(self) -> str | None:
+            self.invariants.violated("election safety", "two leaders")
+            return super().problem()
+
+    with pytest.raises(ScriptError, match="script:1: nodes 1: broken invariant: election safety: two leaders"):
+        play(parse(ONE_NODE, "script"), Broken(), "script")
+
+
+@pytest.mark.parametrize("kind", STAGES.values())
+def test_every_command_says_what_it_does(kind: type[Stage]) -> None:
+    assert [name for name, method in commands_of(kind).items() if not method.__doc__] == []
+
+
+def test_output_does_not_depend_on_the_hash_seed() -> None:
+    """Sets and dictionaries of names have another order in another process; the transcripts stay."""
+    chosen = [str(HERE / "raft" / f"{name}.txt") for name in ("late_vote", "lost_disk", "snapshot")]
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom tests.golden.test_golden import check, stage_of\n"
+        "for name in sys.argv[1:]:\n"
+        "    different = check(Path(name), stage_of(Path(name)), rewrite=False)\n"
+        "    assert different is None, different\n"
+    )
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        done = subprocess.run(
+            [sys.executable, "-c", program, *chosen], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
