@@ -74,6 +74,8 @@ class Network:
         self.echoes: dict[Link, float] = {}
         """Share of arrivals that are followed by an old message of the same link."""
         self._remembered: dict[Link, dict[str, deque[object]]] = {link: {} for link in self.links}
+        self.last_repeat_ns = 0
+        """When the last of the late and repeated messages scheduled so far arrives."""
         self.sent = 0
 
     # Faults
@@ -180,7 +182,7 @@ class Network:
         repeats = self.repeats.get(link)
         if repeats is not None and self._rng.random() < repeats:
             longest = self._rng.choice((2 * MS, 200 * MS, 3 * SECOND))
-            self._world.after(int(self._rng.random() * longest), self._arrive_again, link, message)
+            self._repeat_after(int(self._rng.random() * longest), link, message)
         loss = self.loss.get(link)
         if loss is not None and self._rng.random() < loss:
             return
@@ -199,7 +201,7 @@ class Network:
     def _arrive(self, link: Link, connection: _Connection, message: object) -> None:
         if connection.closed:
             if connection.late:
-                self._world.after(int(self._rng.random() * 2 * SECOND), self._arrive_again, link, message)
+                self._repeat_after(int(self._rng.random() * 2 * SECOND), link, message)
             return
         if self._cuts[link]:
             if link in self._holds:
@@ -215,7 +217,11 @@ class Network:
         if share is not None and self._rng.random() < share:
             for _ in range(self._rng.randint(1, 3)):
                 old = self._rng.choice(remembered[self._rng.choice(sorted(remembered))])
-                self._world.after(int(self._rng.random() * 20 * MS), self._arrive_again, link, old)
+                self._repeat_after(int(self._rng.random() * 20 * MS), link, old)
+
+    def _repeat_after(self, delay_ns: int, link: Link, message: object) -> None:
+        self.last_repeat_ns = max(self.last_repeat_ns, self._world.now_ns + delay_ns)
+        self._world.after(delay_ns, self._arrive_again, link, message)
 
     def _arrive_again(self, link: Link, message: object) -> None:
         if not self._cuts[link]:

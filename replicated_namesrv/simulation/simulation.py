@@ -181,12 +181,15 @@ class Simulation:
         return True
 
     def _go_on_without_minority(self) -> None:
-        """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more."""
+        """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more.
+
+        The bound starts when the last late message has arrived: an append of the machine that is down counts as contact with
+        the leader, and holds elections back."""
         if not self.nemesis.down:
             return
         self.minority_down += 1
         target = self.invariants.highest_committed
-        end_ns = self.world.now_ns + self._application.catch_up_ns
+        end_ns = max(self.world.now_ns, self.network.last_repeat_ns) + self._application.catch_up_ns
         able = self._able(target)
         self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
