@@ -131,17 +131,17 @@ class IndependentNode:
         return None
 
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
-        """See NameService."""
+        """``perform`` is called with the effects of each command, at once."""
         self._perform = perform
 
     def on_serving(self, change: Callable[[bool], None]) -> None:
-        """See NameService: an independent node always serves."""
+        """Never calls ``change``: an independent node always serves."""
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
-        """See NameService: nothing ends an independent node."""
+        """Never calls ``stop``: nothing ends an independent node."""
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
-        """See NameService: there is no leader."""
+        """Never calls ``tell``: there is no leader."""
 
     async def start(self) -> None:
         """Load the KV config and begin to look for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
@@ -202,7 +202,7 @@ class IndependentNode:
             self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
 
     def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | None:
-        """See NameService."""
+        """Renew a registration that changes nothing, attach it to ``connection``; None for an unknown broker."""
         registration = self.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -210,13 +210,13 @@ class IndependentNode:
         return self.state.renewal_result(cluster_name, broker_addr)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """See NameService."""
+        """Count a heartbeat (code 904); an unknown broker is ignored."""
         self.live.touch(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
 
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """See NameService."""
+        """Compare, and count as a heartbeat (code 322)."""
         registration = self.state.registration(cluster_name, broker_addr)
         if registration is None:
             return DataVersionAnswer(True, None)
@@ -224,7 +224,7 @@ class IndependentNode:
         return DataVersionAnswer(data_version != registration.data_version, registration.data_version)
 
     def connection_opened(self, connection: Connection) -> None:
-        """See NameService: says nothing to an independent node."""
+        """Has no effect: a connection counts once a broker registers over it."""
 
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
         """Remove the brokers that registered last over ``connection`` (``BrokerHousekeepingService``)."""
@@ -258,7 +258,7 @@ class IndependentNode:
         self._soon(lambda: self._expire(now_ms))
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """See NameService. The file is written first: if the disk refuses, nothing has changed (StorageError)."""
+        """Change settings, shared ones too. The file is written first: if the disk refuses, nothing changed (StorageError)."""
         return refused_update(self._settings, self.quotas, values) or self._config.submit(dict(values))
 
     def _put_in_force(self, values: Mapping[str, str]) -> Result:
@@ -269,7 +269,7 @@ class IndependentNode:
         return Result(changed=bool(moved))
 
     def config_text(self) -> str:
-        """See NameService."""
+        """Code 319: sorted ``key=value`` lines."""
         return self._settings.text()
 
     def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:

@@ -9,7 +9,7 @@ from replicated_namesrv.raft.interfaces import Committed, Outcome, Rejected
 from replicated_namesrv.replication.command_kinds import version_of
 from replicated_namesrv.replication.consensus import Consensus
 from replicated_namesrv.replication.machine import Applied
-from replicated_namesrv.replication.reads import NO_MAJORITY
+from replicated_namesrv.replication.read_barrier import NO_MAJORITY
 from replicated_namesrv.replication.tasks import Budget, Tasks
 
 HEAVY_TOPICS = 20_000

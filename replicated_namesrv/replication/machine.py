@@ -147,7 +147,7 @@ class RouteStateMachine:
         """Told the term of every LEAD that counts, and that of the one before."""
 
     def apply(self, data: bytes) -> Applied:
-        """See ``raft.interfaces.StateMachine``. Raises UnknownCommandError."""
+        """Apply one command of the log. Raises UnknownCommandError."""
         if not data or data[0] != ENVELOPE_FORMAT:
             found = data[0] if data else "none"
             raise UnknownCommandError(
@@ -272,7 +272,7 @@ class RouteStateMachine:
         return [self.command_version] if self.command_version > BASE_VERSION else []
 
     def digest(self) -> bytes:
-        """See ``raft.interfaces.StateMachine``."""
+        """Equal on two nodes exactly if their states are."""
         sums = (f"{self.marks.sum:x}", f"{self._unregistered.sum:x}")
         own = [self.serial, self.time_ms, self.led_term, *sums, *self._newer_version()]
         return self.state.digest() + blake2b(dump(own), digest_size=16).digest()
@@ -283,7 +283,7 @@ class RouteStateMachine:
         return chain(own, self.state.snapshot())
 
     def restore(self) -> "Restoring":
-        """See ``raft.interfaces.StateMachine``."""
+        """Begin to build another state."""
         return Restoring(self)
 
     def become(self, own: OwnLineReader, reader: SnapshotReader) -> None:
@@ -330,14 +330,14 @@ class Restoring:
         self._reader = SnapshotReader(trusted=True)
 
     def feed(self, chunk: bytes) -> None:
-        """See ``raft.interfaces.Restoration``."""
+        """Take the next part of the snapshot."""
         if not self._own.complete:
             chunk = self._own.feed(chunk)
         if chunk:
             self._reader.feed(chunk)
 
     def finish(self) -> None:
-        """See ``raft.interfaces.Restoration``."""
+        """Replace the state by the one that was read."""
         assert self._own.complete, "a snapshot has at least our own line"
         self._machine.become(self._own, self._reader)
 

@@ -35,7 +35,7 @@ from replicated_namesrv.replication.consensus import RaftConsensus, RaftFactory,
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.machine import RouteStateMachine, encode_plain
-from replicated_namesrv.replication.reads import NO_MAJORITY, Reads
+from replicated_namesrv.replication.read_barrier import NO_MAJORITY, ReadBarrier
 from replicated_namesrv.replication.restore import Leftovers, RestorableMachine, restore
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
@@ -103,7 +103,7 @@ class ReplicatedNode:
         consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms, running_ms)
         self.consensus = consensus
         self._tasks = Tasks()
-        self.reads = Reads(
+        self.reads = ReadBarrier(
             consensus,
             ReadLevel(settings.read_consistency),
             settings.fence_after_ms,

@@ -122,7 +122,7 @@ class RestorableMachine:
         self.incoming: Incoming | None = None
 
     def apply(self, data: bytes) -> Applied:
-        """See ``raft.interfaces.StateMachine``. Raises UnknownCommandError."""
+        """Apply one command of the log, of a restore or of the routes. Raises UnknownCommandError."""
         if not data or data[0] != RESTORE_MARK:
             return self.machine.apply(data)
         kind, restore_id, number, piece = decode(data)
@@ -167,7 +167,7 @@ class RestorableMachine:
         return None
 
     def digest(self) -> bytes:
-        """See ``raft.interfaces.StateMachine``."""
+        """Equal on two nodes exactly if their states are."""
         return self.machine.digest() + (b"" if self.incoming is None else self.incoming.digest())
 
     def snapshot(self) -> Iterator[bytes]:
@@ -184,7 +184,7 @@ class RestorableMachine:
         return chunks()
 
     def restore(self) -> Restoration:
-        """See ``raft.interfaces.StateMachine``."""
+        """Begin to build another state."""
         return _Restoring(self)
 
 
@@ -220,7 +220,7 @@ class _Restoring:
         """Pieces yet to come; None: the head is yet to come."""
 
     def feed(self, chunk: bytes) -> None:
-        """See ``raft.interfaces.Restoration``."""
+        """Take the next part of the snapshot."""
         if self._left is None:
             version, restore_id, self._left = load(chunk)
             if version != VERSION:
@@ -233,6 +233,6 @@ class _Restoring:
             self._routes.feed(chunk)
 
     def finish(self) -> None:
-        """See ``raft.interfaces.Restoration``."""
+        """Replace the state by the one that was read."""
         self._routes.finish()
         self._machine.incoming = self._incoming

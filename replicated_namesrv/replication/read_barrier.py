@@ -1,21 +1,54 @@
-"""Reads: when this node may answer, how fresh that is, and when it has to serve nobody.
+"""ReadBarrier: when this node may answer, how fresh that is, and when it has to serve nobody.
 
 A linearizable read waits for a read index that was asked for after the read came. All that come in one go ask for it together,
 which is what makes it cheap; what comes after the question was sent waits for the next one, which is asked when it is answered.
-Any node can do this. Reads by lease are answered by a leader whose lease holds when all have come that come in one go: one look
-at the lease serves them all. Elsewhere they are linearizable. A stale read is answered at once and told its age.
+Any node can do this. A stale read is answered at once and told its age.
+
+In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
+means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
+``tests/replication/test_read_barrier.py``, and one branch here, marked with it.
+
+A read arrives:
+
+    row  caught up  fenced  level   default  policy       outcome                reason
+    R1   no         -       -       -        -            UnavailableError       the state may be of any age
+    R2   yes        -       lease   -        -            lease, if it holds     no other node can have confirmed a newer write
+    R3   yes        -       stale   -        -            stale                  that is what was asked for
+    R4   yes        -       none    stale    -            stale                  that is what was configured
+    R5   yes        yes     none    other    serve-stale  stale                  the policy: an old answer rather than none
+    R6   yes        yes     other   other    -            UnavailableError       nobody can confirm it
+    R7   yes        no      other   other    -            waits (below)
+
+A read waits:
+
+    row  event                                        level  policy       outcome           reason
+    W1   turn of the loop ends, lease holds, and no   -      -            lease             one look at the lease after all of
+         read that waits asked for more than a lease                                        them came
+    W2   index confirmed                              -      -            linearizable      it was asked for after the read came
+    W3   index rejected                               -      -            UnavailableError  other reads ask again
+    W4   fence                                        -      fence        UnavailableError  nobody can confirm it
+    W5   fence                                        none   serve-stale  stale             as R5
+    W6   fence                                        named  serve-stale  UnavailableError  as R6
+
+A tick, or a confirmation of any read index that this node asked for. *Silence* is time in which this process ran since the last
+confirmation:
+
+    row  caught up  fenced  event         silence          outcome   reason
+    F1   no         -       tick          -                none      it does not serve yet
+    F2   yes        no      tick          <= fenceAfterMs  none      an election takes less
+    F3   yes        no      tick          > fenceAfterMs   none      if a read index is confirmed and only waits for its turn
+    F4   yes        no      tick          > fenceAfterMs   fence     clients and brokers move to a node that can confirm
+    F5   -          yes     tick          -                none      it is fenced already
+    F6   -          yes     confirmation  -                unfence   a majority confirms this node again
+    F7   -          no      confirmation  -                none      silence counts from now
 
 Two clocks, because a process may be stopped and a machine may sleep:
 
 - The *age* of the state counts from the moment at which the last confirmed read index was asked for, since the state holds
   everything acknowledged before it. It goes on while this process does not run. Such a clock judges the lease too, so a node that
   wakes answers nothing by a lease that ended while it slept.
-- The *fence* counts only time in which this process could have heard a majority. A node that wakes is given the whole time again
-  to hear it, and until then its reads wait.
-
-A node that no majority has confirmed for ``fenceAfterMs`` fences: whatever waits is given up and its owner stops serving. Under
-``serve-stale`` it answers from what it knows instead, unless a request named the level that it wants. One confirmation lifts
-the fence.
+- *Silence* counts only time in which this process could have heard a majority: of the time between two ticks at most STEP_MAX_MS.
+  A node that wakes is given the whole time again to hear it, and until then its reads wait.
 """
 
 import asyncio
@@ -41,7 +74,7 @@ NO_MAJORITY = "no majority confirms this node"
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 
 
-class Reads:
+class ReadBarrier:
     """Of one node, on its event loop. Nothing but ``now_ms`` tells it the time."""
 
     def __init__(
@@ -94,19 +127,23 @@ class Reads:
         StaleReadError."""
         shared = self._collecting
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
-            self._others_came = True
+            self._others_came = True  # R7 without a look at the rest: it held for the first of them, and they wait together
             return shared
-        if not self._is_live:
+        if not self._is_live:  # R1
             raise UnavailableError("this node has not caught up with a majority since its start")
         wanted = level or self._default
-        if level is LEASE and self._consensus.lease_valid():
+        if level is LEASE and self._consensus.lease_valid():  # R2
             return self._leased()
-        if wanted is STALE:
+        if wanted is STALE:  # R3, R4
             return self._stale(max_staleness_ms)
         if self.fenced:
-            if level is None and self.serves_stale:
+            if level is None and self.serves_stale:  # R5
                 return self._stale(max_staleness_ms)
-            raise UnavailableError(NO_MAJORITY)
+            raise UnavailableError(NO_MAJORITY)  # R6
+        return self._wait(wanted, level, max_staleness_ms)  # R7
+
+    def _wait(self, wanted: ReadLevel, level: ReadLevel | None, max_staleness_ms: int | None) -> Future[Freshness]:
+        shared = self._collecting
         if shared is None:
             loop = asyncio.get_running_loop()
             shared = self._collecting = loop.create_future()
@@ -126,7 +163,7 @@ class Reads:
         """Answer all that came so far by the lease, or else ask for one index on their behalf, once a turn of the loop brought no
         more."""
         shared = self._collecting
-        if shared is not None and not self._needs_index and self._consensus.lease_valid():
+        if shared is not None and not self._needs_index and self._consensus.lease_valid():  # W1
             self._collecting = None
             del self._waiting[shared]
             if not shared.done():
@@ -151,9 +188,9 @@ class Reads:
         outcome = Rejected("this node stops") if answer.cancelled() else answer.result()
         if shared.done():
             return
-        if isinstance(outcome, ReadReady):
+        if isinstance(outcome, ReadReady):  # W2
             shared.set_result(Freshness(LINEARIZABLE, outcome.term, self._consensus.leader or "", 0))
-        else:
+        else:  # W3
             fail(shared, outcome.reason)
 
     def _leased(self) -> Freshness:
@@ -181,9 +218,9 @@ class Reads:
                     raise error
                 freshness = done.result()
                 if freshness.level is STALE:
-                    if level is not None:
+                    if level is not None:  # W6
                         raise UnavailableError(NO_MAJORITY)
-                    freshness = self._stale(max_staleness_ms)
+                    freshness = self._stale(max_staleness_ms)  # W5, with a bound
                 own.set_result(freshness)
             except Exception as found:
                 own.set_exception(found)
@@ -204,13 +241,18 @@ class Reads:
         now = self._now_ms()
         self._silent_ms += min(now - self._ticked_ms, STEP_MAX_MS)
         self._ticked_ms = now
-        if not self._is_live:
+        if not self._is_live:  # F1
             return
         if not self._is_probing and now - self._fresh_ms >= PROBE_AFTER_MS:
             self._is_probing = True
             self._consensus.read_index().add_done_callback(self._probed)
-        if not self.fenced and self._silent_ms > self._fence_after_ms and not any(map(is_ready, self._waiting.values())):
-            self._fence()
+        if self.fenced:  # F5
+            return
+        if self._silent_ms <= self._fence_after_ms:  # F2
+            return
+        if any(map(is_ready, self._waiting.values())):  # F3
+            return
+        self._fence()  # F4
 
     def _probed(self, answer: "Future[ReadOutcome]") -> None:
         self._is_probing = False
@@ -218,8 +260,8 @@ class Reads:
     def confirmed(self, asked_ms: float) -> None:
         """A read index that somebody here asked for at that time has come: whatever it was for, it confirms this node."""
         self._fresh_ms = max(self._fresh_ms, asked_ms)
-        self._silent_ms, self._ticked_ms = 0.0, self._now_ms()
-        if self.fenced:
+        self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
+        if self.fenced:  # F6
             self.fenced = False
             log.warning("a majority confirms again: serving")
             self._change(True)
@@ -232,9 +274,9 @@ class Reads:
         for shared in waiting:
             if shared.done():
                 continue
-            if self.serves_stale:
+            if self.serves_stale:  # W5
                 shared.set_result(self._stale(None))
-            else:
+            else:  # W4
                 fail(shared, NO_MAJORITY)
         self._change(False)
 
