@@ -26,6 +26,8 @@ _QUIET_COUNTERS = frozenset({"elections_won", "pre_votes"})
 class Commands(CommandList):
     """The replicated state: a list of the commands applied."""
 
+    commands_per_chunk = 1
+
     def __init__(self, stage: "RaftStage", machine: Machine) -> None:
         super().__init__()
         self._stage, self._machine = stage, machine

@@ -81,6 +81,9 @@ class Disk:
 class Machine:
     """A list of the commands applied."""
 
+    commands_per_chunk = 50
+    """Of a snapshot: with one in each, tests would spend most of their time on steps of snapshots."""
+
     def __init__(self) -> None:
         self.commands: list[bytes] = []
 
@@ -89,7 +92,9 @@ class Machine:
         return len(self.commands)
 
     def snapshot(self) -> Iterator[bytes]:
-        return iter([len(c).to_bytes(4, "little") + c for c in self.commands])
+        framed = [len(command).to_bytes(4, "little") + command for command in self.commands]
+        count = self.commands_per_chunk
+        return iter([b"".join(framed[start : start + count]) for start in range(0, len(framed), count)])
 
     def restore(self) -> "Machine._Restoration":
         return Machine._Restoration(self)
@@ -100,13 +105,18 @@ class Machine:
     class _Restoration:
         def __init__(self, machine: "Machine") -> None:
             self.machine = machine
-            self.commands: list[bytes] = []
+            self.data = bytearray()
 
         def feed(self, chunk: bytes) -> None:
-            self.commands.append(chunk[4:])
+            self.data += chunk
 
         def finish(self) -> None:
-            self.machine.commands = self.commands
+            commands, start = [], 0
+            while start < len(self.data):
+                end = start + 4 + int.from_bytes(self.data[start : start + 4], "little")
+                commands.append(bytes(self.data[start + 4 : end]))
+                start = end
+            self.machine.commands = commands
 
 
 class Host:
