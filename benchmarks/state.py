@@ -19,8 +19,9 @@ from types import FrameType
 from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
-from replicated_namesrv.node import tune_garbage_collection
-from replicated_namesrv.replication.machine import (
+from replicated_namesrv.process import tune_garbage_collection
+from replicated_namesrv.replication.cluster_restore import RestorableMachine
+from replicated_namesrv.replication.route_machine import (
     Opened,
     RouteStateMachine,
     content_of,
@@ -30,7 +31,6 @@ from replicated_namesrv.replication.machine import (
     encode_register,
     encode_unregister,
 )
-from replicated_namesrv.replication.restore import RestorableMachine
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,

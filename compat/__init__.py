@@ -4,6 +4,6 @@ It answers from memory, exchanges no word with other nodes, comes back empty fro
 keeps the KV config in a file. Everything above ``service.NameService`` is the same code as in CP.
 """
 
-from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.compat.independent_node import IndependentNode
 
 __all__ = ["IndependentNode"]

@@ -15,7 +15,7 @@ from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.inspection import Inspection, Record, content_of, entries_of, inspect
-from replicated_namesrv.replication import restore
+from replicated_namesrv.replication import cluster_restore
 from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, RESTORE_MARK
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, load
 
@@ -164,7 +164,7 @@ def described(data: bytes) -> dict[str, Any]:
     """A command of the log in words: kind, what it does, its time."""
     try:
         if data[:1] == bytes((RESTORE_MARK,)):
-            kind, restore_id, number, piece = restore.decode(data)
+            kind, restore_id, number, piece = cluster_restore.decode(data)
             return {"kind": COMMAND_KINDS[RESTORE_MARK, kind].name, "restore": restore_id, "piece": number, "bytes": len(piece)}
         head, _, rest = data[1:].partition(b"\n")
         number, *arguments = load(head)

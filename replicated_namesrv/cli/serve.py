@@ -126,13 +126,13 @@ def printed_settings(settings: Settings, now: datetime) -> str:
 
 def _serve(settings: Settings, load: Callable[[], Settings]) -> int:
     from replicated_namesrv.admin.logs import configure_logging
-    from replicated_namesrv.node import Node, StartError
-    from replicated_namesrv.node import run as run_node
+    from replicated_namesrv.process import ServingNode, StartError
+    from replicated_namesrv.process import run as run_node
 
     as_json = {"human": False, "json": True}.get(settings.log_format)
     handler = configure_logging(settings.log_level, as_json=as_json)
 
-    def report_started(node: Node) -> None:
+    def report_started(node: ServingNode) -> None:
         with contextlib.suppress(OSError):  # nobody reads it: no reason not to serve
             print(f"The Name Server boot success. serializeType=JSON, address {node.listen_address}", flush=True)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from replicated_namesrv.replication.consensus import Consensus
-from replicated_namesrv.replication.machine import RouteStateMachine
 from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
 
 

@@ -25,16 +25,16 @@ from replicated_namesrv.replication.consensus import Consensus, confirm
 from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LATE, REMOVING
 from replicated_namesrv.replication.liveness.leader_role import ACCEPTED
 from replicated_namesrv.replication.liveness.leases import Registered, Sign
-from replicated_namesrv.replication.machine import (
+from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.replication.route_machine import (
     NO_REGISTRATION,
-    Applied,
     Ignored,
     Opened,
+    ProposalResult,
     RouteStateMachine,
     content_of,
     encode_register,
 )
-from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import BrokerRemoved, Result
@@ -103,7 +103,7 @@ class BrokerCalls:
         self,
         machine: RouteStateMachine,
         liveness: Liveness,
-        propose: Callable[[bytes, int, int], Awaitable[Applied]],
+        propose: Callable[[bytes, int, int], Awaitable[ProposalResult]],
         consensus: Consensus,
         tasks: Tasks,
         is_leaving: Callable[[], bool],
@@ -261,7 +261,7 @@ class BrokerCalls:
         generation = state.group_generation(registration.broker_name)
         return await self._renew(key, unchanged.epoch, generation, connection) == ACCEPTED
 
-    def _registered(self, registration: RegisterBroker, connection: Connection, applied: Applied) -> Result:
+    def _registered(self, registration: RegisterBroker, connection: Connection, applied: ProposalResult) -> Result:
         key = (registration.cluster_name, registration.broker_addr)
         if applied.ignored in (Ignored.DOUBTFUL, Ignored.UNREGISTERED):
             # Judged by revisions as this node saw them, and it may have lagged: over a new connection the broker says again

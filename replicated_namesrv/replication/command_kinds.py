@@ -9,7 +9,7 @@ from typing import NamedTuple
 from replicated_namesrv.routes.encoding import load
 
 ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
-"""First byte of a command: of the routes' (``machine.py``), of a restore's (``restore.py``)."""
+"""First byte of a command: of the routes' (``route_machine.py``), of a restore's (``cluster_restore.py``)."""
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 BASE_VERSION = 1

@@ -8,8 +8,8 @@ from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.raft.interfaces import Committed, Outcome, Rejected
 from replicated_namesrv.replication.command_kinds import version_of
 from replicated_namesrv.replication.consensus import Consensus
-from replicated_namesrv.replication.machine import Applied
 from replicated_namesrv.replication.read_barrier import NO_MAJORITY
+from replicated_namesrv.replication.route_machine import ProposalResult
 from replicated_namesrv.replication.tasks import Budget, Tasks
 
 HEAVY_TOPICS = 20_000
@@ -28,7 +28,7 @@ class CommandProposer:
         self._heavy = asyncio.Lock()
         """Held by the heavy command under way."""
 
-    async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> Applied:
+    async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
         comes. ``timeout_ms`` None: that of all requests. ``topics``: so many the command concerns."""
         if topics <= HEAVY_TOPICS:
@@ -40,7 +40,7 @@ class CommandProposer:
         finally:
             self._heavy.release()
 
-    async def _propose(self, data: bytes, timeout_ms: int | None) -> Applied:
+    async def _propose(self, data: bytes, timeout_ms: int | None) -> ProposalResult:
         if self._is_fenced():
             raise UnavailableError(NO_MAJORITY)
         proposed = self._consensus.propose(data, version_of(data), timeout_ms)
@@ -50,19 +50,19 @@ class CommandProposer:
         finally:
             self._waiting.pop(proposed, None)
         if isinstance(outcome, Committed):
-            assert isinstance(outcome.result, Applied), outcome.result
+            assert isinstance(outcome.result, ProposalResult), outcome.result
             return outcome.result
         if isinstance(outcome, Rejected):
             raise UnavailableError(outcome.reason)
         raise OutcomeUnknownError(outcome.reason)
 
-    def decide(self, data: bytes) -> "Future[Applied | None]":
+    def decide(self, data: bytes) -> "Future[ProposalResult | None]":
         """Propose a command of the leader's own, fenced or not; None: its outcome is not known, or it was not taken."""
         return self._tasks.keep(self._decide(data))
 
-    async def _decide(self, data: bytes) -> Applied | None:
+    async def _decide(self, data: bytes) -> ProposalResult | None:
         outcome = await self._consensus.propose(data, version_of(data))
-        return outcome.result if isinstance(outcome, Committed) and isinstance(outcome.result, Applied) else None
+        return outcome.result if isinstance(outcome, Committed) and isinstance(outcome.result, ProposalResult) else None
 
     def give_up(self, reason: str) -> None:
         """Those who wait for an outcome get OutcomeUnknownError."""

@@ -31,7 +31,7 @@ from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, R
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
-from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 
 log = logging.getLogger(__name__)
 

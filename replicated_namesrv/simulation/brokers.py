@@ -20,7 +20,7 @@ from random import Random
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import DataVersionAnswer, Freshness, ReadLevel

@@ -18,8 +18,8 @@ from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.transport import TransportSettings
-from replicated_namesrv.replication.machine import RouteStateMachine
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.simulation.loop import VirtualLoop

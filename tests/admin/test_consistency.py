@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.node import Node
+from replicated_namesrv.process import ServingNode
 from replicated_namesrv.settings import load_settings
 from tests.support.nodes import http, run_command, running_node
 from tests.support.ports import free_port, free_ports
@@ -65,7 +65,7 @@ async def test_a_starting_node_says_that_it_has_not_caught_up(tmp_path: Path) ->
     peers = f"n1=127.0.0.1:{one},n2=127.0.0.1:{others[0]},n3=127.0.0.1:{others[1]}"
     addresses = {"bindAddress": "127.0.0.1", "listenPort": "0", "adminListen": "127.0.0.1:0"}
     flags = {**addresses, "dataDir": str(tmp_path), "mode": "cp", "nodeId": "n1", "peers": peers}
-    node = Node(load_settings(flags=flags, environment={}))
+    node = ServingNode(load_settings(flags=flags, environment={}))
     admin = node.admin
     assert admin is not None
     starting = asyncio.create_task(node.start())
@@ -82,7 +82,7 @@ async def test_a_starting_node_says_that_it_has_not_caught_up(tmp_path: Path) ->
         await asyncio.gather(starting, return_exceptions=True)
 
 
-async def namesrv(node: Node, *arguments: str) -> tuple[int, str, str]:
+async def namesrv(node: ServingNode, *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a command that asks ``node``."""
     done = await asyncio.to_thread(run_command, *arguments, "-n", node.listen_address)
     return done.returncode, done.stdout, done.stderr

@@ -21,7 +21,7 @@ async def unsynced_seconds(port: int) -> float:
 
 async def test_a_hung_disk_is_shown_with_its_age_until_it_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One node: nobody else can take over, and a change is refused."""
-    monkeypatch.setattr("replicated_namesrv.replication.node.RaftConfig", partial(RaftConfig, sync_stall_ms=200))
+    monkeypatch.setattr("replicated_namesrv.replication.replicated_node.RaftConfig", partial(RaftConfig, sync_stall_ms=200))
     release, sync = threading.Event(), FileStorage.sync
 
     def hang(storage: FileStorage, names: Sequence[str], directory: bool) -> None:

@@ -9,7 +9,7 @@ import pytest
 from replicated_namesrv.admin.app import BODY_BYTES_MAX
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.node import Node, StartError
+from replicated_namesrv.process import ServingNode, StartError
 from replicated_namesrv.routes.commands import Command, RegisterBroker
 from replicated_namesrv.settings import load_settings
 from tests.support.nodes import ask_cluster_info, http, running_node
@@ -33,7 +33,7 @@ def registration(name: str, topics: dict[str, QueueData], broker_id: int = 0, cl
     )
 
 
-def propose(node: Node, command: Command) -> None:
+def propose(node: ServingNode, command: Command) -> None:
     """Apply a command that an independent node applies at once."""
     node.service.propose(command, None)
 
@@ -42,12 +42,12 @@ QUEUES = QueueData(6, 4, 0, 8)
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[tuple[Node, int]]:
+async def node(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]:
     async with running_node(tmp_path, nodeId="first") as started:
         yield started
 
 
-async def test_ready_node_says_so_in_three_ways(node: tuple[Node, int]) -> None:
+async def test_ready_node_says_so_in_three_ways(node: tuple[ServingNode, int]) -> None:
     _, port = node
     assert (await http(port, "/livez")).text == "ok\n"
     assert ((answer := await http(port, "/readyz")).status, answer.text) == (200, "ok\n")
@@ -57,7 +57,7 @@ async def test_ready_node_says_so_in_three_ways(node: tuple[Node, int]) -> None:
     assert [layer["name"] for layer in answer.json["layers"]] == ["service", "remoting"]
 
 
-async def test_fenced_node_is_live_but_not_ready(node: tuple[Node, int]) -> None:
+async def test_fenced_node_is_live_but_not_ready(node: tuple[ServingNode, int]) -> None:
     started, port = node
     started.remoting.fence()
     assert (await http(port, "/livez")).status == 200
@@ -70,7 +70,7 @@ async def test_fenced_node_is_live_but_not_ready(node: tuple[Node, int]) -> None
     assert (await http(port, "/readyz")).status == 200
 
 
-async def test_status_tells_what_runs_and_what_it_holds(node: tuple[Node, int]) -> None:
+async def test_status_tells_what_runs_and_what_it_holds(node: tuple[ServingNode, int]) -> None:
     started, port = node
     propose(started, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
     assert await ask_cluster_info(started.remoting.port) == 0
@@ -81,7 +81,7 @@ async def test_status_tells_what_runs_and_what_it_holds(node: tuple[Node, int]) 
     assert status["requests"] == 1
 
 
-async def test_route_is_what_brokers_registered(node: tuple[Node, int]) -> None:
+async def test_route_is_what_brokers_registered(node: tuple[ServingNode, int]) -> None:
     started, port = node
     propose(started, registration("broker-a", {"T/1 ä": QUEUES, "T2": QUEUES}))
     answer = (await http(port, "/v1/routes/T%2F1%20%C3%A4")).json
@@ -94,7 +94,7 @@ async def test_route_is_what_brokers_registered(node: tuple[Node, int]) -> None:
     assert (answer.status, set(answer.json)) == (404, {"error", "remedy", "outcome"})
 
 
-async def test_topics_come_in_pages_that_miss_and_repeat_nothing(node: tuple[Node, int]) -> None:
+async def test_topics_come_in_pages_that_miss_and_repeat_nothing(node: tuple[ServingNode, int]) -> None:
     started, port = node
     topics = {f"T{i:03d}": QUEUES for i in range(25)}
     propose(started, registration("broker-a", topics))
@@ -114,13 +114,13 @@ async def test_topics_come_in_pages_that_miss_and_repeat_nothing(node: tuple[Nod
 
 
 @pytest.mark.parametrize("limit", ["0", "1001", "-1", "x", "9" * 50, ""])
-async def test_bad_page_size_names_the_bounds(node: tuple[Node, int], limit: str) -> None:
+async def test_bad_page_size_names_the_bounds(node: tuple[ServingNode, int], limit: str) -> None:
     answer = await http(node[1], f"/v1/topics?limit={limit}")
     assert answer.status == 400
     assert "give 1 to 1000" in answer.json["error"]
 
 
-async def test_brokers_are_sorted_by_cluster_name_and_id(node: tuple[Node, int]) -> None:
+async def test_brokers_are_sorted_by_cluster_name_and_id(node: tuple[ServingNode, int]) -> None:
     started, port = node
     for name, broker_id, cluster in (("b", 10, "C"), ("b", 9, "C"), ("a", 0, "C"), ("z", 0, "B")):
         propose(started, registration(name, {"T1": QUEUES, "T2": QUEUES}, broker_id, cluster))
@@ -149,7 +149,7 @@ async def test_digest_moves_with_the_state_and_is_equal_for_equal_states(tmp_pat
         assert first["revision"] == second["revision"] == 1
 
 
-async def test_kv_is_written_read_and_deleted(node: tuple[Node, int], tmp_path: Path) -> None:
+async def test_kv_is_written_read_and_deleted(node: tuple[ServingNode, int], tmp_path: Path) -> None:
     port = node[1]
     answer = await http(port, "/v1/kv/ORDER_TOPIC_CONFIG/orders%2Fnew", "PUT", "broker-a:4;größer".encode())
     assert (answer.status, answer.json["changed"]) == (200, True)
@@ -161,7 +161,7 @@ async def test_kv_is_written_read_and_deleted(node: tuple[Node, int], tmp_path: 
     assert (await http(port, "/v1/kv")).json["entries"] == []
 
 
-async def test_topic_is_forgotten(node: tuple[Node, int]) -> None:
+async def test_topic_is_forgotten(node: tuple[ServingNode, int]) -> None:
     started, port = node
     propose(started, registration("broker-a", {"T1": QUEUES, "T2": QUEUES}))
     assert (await http(port, "/v1/topics/T1", "DELETE")).json["changed"] is True
@@ -169,7 +169,7 @@ async def test_topic_is_forgotten(node: tuple[Node, int]) -> None:
     assert (await http(port, "/v1/routes/T2")).status == 200
 
 
-async def test_setting_is_changed_and_written_down(node: tuple[Node, int], tmp_path: Path) -> None:
+async def test_setting_is_changed_and_written_down(node: tuple[ServingNode, int], tmp_path: Path) -> None:
     started, port = node
     answer = await http(port, "/v1/config", "POST", b'{"orderMessageEnable": true, "waitSecondsForService": 7, "listenPort": 1}')
     assert (answer.status, answer.json["changed"]) == (200, True)
@@ -181,7 +181,7 @@ async def test_setting_is_changed_and_written_down(node: tuple[Node, int], tmp_p
     assert (refused.status, refused.json["outcome"]) == (403, "not done")
 
 
-async def test_misspelt_setting_and_bad_value_are_told(node: tuple[Node, int]) -> None:
+async def test_misspelt_setting_and_bad_value_are_told(node: tuple[ServingNode, int]) -> None:
     answer = await http(node[1], "/v1/config", "POST", b'{"orderMessageEnabled": true}')
     assert (answer.status, answer.json["error"]) == (
         400,
@@ -197,25 +197,25 @@ async def test_misspelt_setting_and_bad_value_are_told(node: tuple[Node, int]) -
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": null}', b'{"a": [1]}', b"\xff"])
-async def test_bad_config_body_changes_nothing(node: tuple[Node, int], body: bytes) -> None:
+async def test_bad_config_body_changes_nothing(node: tuple[ServingNode, int], body: bytes) -> None:
     before = (await http(node[1], "/v1/config")).json
     answer = await http(node[1], "/v1/config", "POST", body)
     assert (answer.status, answer.json["outcome"]) == (400, "not done")
     assert (await http(node[1], "/v1/config")).json == before
 
 
-async def test_value_that_is_not_text_is_refused(node: tuple[Node, int]) -> None:
+async def test_value_that_is_not_text_is_refused(node: tuple[ServingNode, int]) -> None:
     answer = await http(node[1], "/v1/kv/n/k", "PUT", b"\xff\xfe")
     assert (answer.status, answer.json["outcome"]) == (400, "not done")
 
 
-async def test_too_large_a_body_is_refused(node: tuple[Node, int]) -> None:
+async def test_too_large_a_body_is_refused(node: tuple[ServingNode, int]) -> None:
     answer = await http(node[1], "/v1/kv/n/k", "PUT", b"x" * (BODY_BYTES_MAX + 1))
     assert answer.status == 413
     assert (await http(node[1], "/v1/kv")).json["entries"] == []
 
 
-async def test_full_disk_is_told_and_nothing_is_stored(node: tuple[Node, int], tmp_path: Path) -> None:
+async def test_full_disk_is_told_and_nothing_is_stored(node: tuple[ServingNode, int], tmp_path: Path) -> None:
     (tmp_path / "kvConfig.json").mkdir()  # what cannot be replaced by a file
     answer = await http(node[1], "/v1/kv/n/k", "PUT", b"v")
     assert (answer.status, answer.json["outcome"]) == (507, "not done")
@@ -225,7 +225,7 @@ async def test_full_disk_is_told_and_nothing_is_stored(node: tuple[Node, int], t
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/nowhere", 404), ("POST", "/v1/topics", 405), ("GET", "/console/../app.py", 404)]
 )
-async def test_wrong_paths_get_json_errors(node: tuple[Node, int], method: str, path: str, status: int) -> None:
+async def test_wrong_paths_get_json_errors(node: tuple[ServingNode, int], method: str, path: str, status: int) -> None:
     answer = await http(node[1], path, method)
     assert (answer.status, set(answer.json)) == (status, {"error", "remedy", "outcome"})
 
@@ -253,10 +253,10 @@ async def test_address_list_for_brokers_and_clients(tmp_path: Path) -> None:
 )
 async def test_settings_of_the_admin_side_are_checked_at_the_start(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(SettingError, match=name):
-        Node(load_settings(flags={name: value, "dataDir": str(tmp_path)}, environment={}))
+        ServingNode(load_settings(flags={name: value, "dataDir": str(tmp_path)}, environment={}))
 
 
-async def test_console_is_served_and_needs_nothing_from_elsewhere(node: tuple[Node, int]) -> None:
+async def test_console_is_served_and_needs_nothing_from_elsewhere(node: tuple[ServingNode, int]) -> None:
     page = await http(node[1], "/")
     assert (page.status, page.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
     assert page.headers["Content-Security-Policy"] == "default-src 'self'; frame-ancestors 'none'"
@@ -278,7 +278,7 @@ async def test_port_in_use_is_told_with_a_remedy_and_nothing_stays_open(tmp_path
                 "dataDir": str(tmp_path / "2"),
                 **taken,
             }
-            second = Node(load_settings(flags=flags, environment={}))
+            second = ServingNode(load_settings(flags=flags, environment={}))
             with pytest.raises(StartError, match=r"in use.*--"):
                 await second.start()
             assert second.admin is not None
@@ -301,7 +301,7 @@ async def test_stop_leaves_no_task_behind(tmp_path: Path) -> None:
 
 
 async def test_rows_belong_to_the_revision_that_is_told_though_the_state_moves_on(
-    node: tuple[Node, int], monkeypatch: pytest.MonkeyPatch
+    node: tuple[ServingNode, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("replicated_namesrv.admin.paging.SLICE_S", 0.0)
     started, port = node

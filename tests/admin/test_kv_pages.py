@@ -6,13 +6,13 @@ from urllib.parse import quote
 
 import pytest
 
-from replicated_namesrv.node import Node
+from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.nodes import http, running_node
 from tests.support.work import Work, work_of
 
 
-def fill(node: Node, namespace: str, count: int) -> None:
+def fill(node: ServingNode, namespace: str, count: int) -> None:
     for number in range(count):
         node.service.state.apply(PutKVConfig(namespace, f"key-{number * 7919 % count:06}", f"v{number}"), 0)
 

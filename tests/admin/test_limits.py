@@ -10,12 +10,12 @@ import pytest
 from replicated_namesrv.admin.app import AdminServer
 from replicated_namesrv.admin.context import AdminContext
 from replicated_namesrv.admin.loop_lag import LoopLag
-from replicated_namesrv.node import Node
+from replicated_namesrv.process import ServingNode
 from tests.support.nodes import DEADLINE_S, http, running_node
 
 
 @pytest.fixture
-async def tight(tmp_path: Path) -> AsyncIterator[tuple[Node, int]]:
+async def tight(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]:
     """A node, and the port of a second admin server of it that holds three connections and waits half a second."""
     async with running_node(tmp_path) as (node, _):
         context = AdminContext(node.settings, node.service, node.remoting, (), LoopLag(), monotonic())
@@ -28,7 +28,7 @@ async def tight(tmp_path: Path) -> AsyncIterator[tuple[Node, int]]:
             await server.stop()
 
 
-async def test_one_connection_too_many_is_closed_and_counted(tight: tuple[Node, int]) -> None:
+async def test_one_connection_too_many_is_closed_and_counted(tight: tuple[ServingNode, int]) -> None:
     port = tight[1]
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     for _, writer in held:
@@ -45,7 +45,7 @@ async def test_one_connection_too_many_is_closed_and_counted(tight: tuple[Node, 
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTT", b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-async def test_whoever_does_not_finish_a_request_is_closed(tight: tuple[Node, int], sent: bytes) -> None:
+async def test_whoever_does_not_finish_a_request_is_closed(tight: tuple[ServingNode, int], sent: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", tight[1])
     writer.write(sent)
     assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
@@ -53,6 +53,6 @@ async def test_whoever_does_not_finish_a_request_is_closed(tight: tuple[Node, in
     assert (await http(tight[1], "/livez")).status == 200
 
 
-async def test_endless_header_is_refused(tight: tuple[Node, int]) -> None:
+async def test_endless_header_is_refused(tight: tuple[ServingNode, int]) -> None:
     answer = await http(tight[1], "/livez", headers={"X-Long": "x" * 100_000})
     assert answer.status == 400

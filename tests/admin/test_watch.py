@@ -9,9 +9,9 @@ import pytest
 
 from replicated_namesrv.admin import watch as watch_module
 from replicated_namesrv.admin.watch import WATCHERS_MAX
-from replicated_namesrv.node import Node
-from replicated_namesrv.replication.machine import RouteStateMachine, encode_plain
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.process import ServingNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.events import watching
 from tests.support.nodes import http, running_node
@@ -20,12 +20,12 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[tuple[Node, int]]:
+async def node(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]:
     async with running_node(tmp_path) as started:
         yield started
 
 
-async def put(node: Node, value: str) -> int:
+async def put(node: ServingNode, value: str) -> int:
     """Write one entry; the revision after it."""
     outcome = node.service.propose(PutKVConfig("n", "k", value), None)
     if isinstance(outcome, asyncio.Future):
@@ -33,7 +33,7 @@ async def put(node: Node, value: str) -> int:
     return node.service.state.revision
 
 
-async def test_changes_arrive_and_a_watcher_goes_on_where_it_was(node: tuple[Node, int]) -> None:
+async def test_changes_arrive_and_a_watcher_goes_on_where_it_was(node: tuple[ServingNode, int]) -> None:
     started, port = node
     async with watching(port) as stream:
         hello = await stream.next()
@@ -51,7 +51,7 @@ async def test_changes_arrive_and_a_watcher_goes_on_where_it_was(node: tuple[Nod
             assert (await stream.next()).data["revision"] == 3
 
 
-async def test_without_a_position_it_begins_now_and_hello_says_where(node: tuple[Node, int]) -> None:
+async def test_without_a_position_it_begins_now_and_hello_says_where(node: tuple[ServingNode, int]) -> None:
     started, port = node
     await put(started, "before")
     async with watching(port) as stream:
@@ -93,7 +93,7 @@ async def test_an_earlier_life_of_an_independent_node_is_recognised(tmp_path: Pa
 
 
 @pytest.mark.parametrize("position", ["x", "-1", "1.5", "9" * 19, "@"])
-async def test_a_position_that_is_none_is_refused(node: tuple[Node, int], position: str) -> None:
+async def test_a_position_that_is_none_is_refused(node: tuple[ServingNode, int], position: str) -> None:
     answer = await http(node[1], f"/v1/watch?from={position}")
     assert answer.status == 400
     assert "is no revision" in answer.json["error"]
@@ -132,7 +132,7 @@ async def test_who_does_not_read_is_let_go_and_told_why(tmp_path: Path, monkeypa
         assert b'"reason": "compacted"' in received[-600:] or b'"reason": "slow"' in received[-600:]
 
 
-async def test_watchers_are_limited(node: tuple[Node, int], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watchers_are_limited(node: tuple[ServingNode, int], monkeypatch: pytest.MonkeyPatch) -> None:
     assert WATCHERS_MAX == 128
     _, port = node
     monkeypatch.setattr(watch_module, "WATCHERS_MAX", 1)

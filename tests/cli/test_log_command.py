@@ -12,8 +12,8 @@ from replicated_namesrv.cli.log import described
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
+from replicated_namesrv.replication.cluster_restore import encode
 from replicated_namesrv.replication.command_kinds import PIECE
-from replicated_namesrv.replication.restore import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from tests.support.operated import operated, run
 
@@ -97,7 +97,7 @@ async def test_damage_is_named_with_file_and_offset(data: Path) -> None:
 
 async def test_snapshots_are_checked_to_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = RaftConfig(compact_entries=20, compact_margin_entries=5, lease_reads=True)
-    monkeypatch.setattr("replicated_namesrv.replication.node.RaftConfig", lambda **settings: small)
+    monkeypatch.setattr("replicated_namesrv.replication.replicated_node.RaftConfig", lambda **settings: small)
     async with operated(tmp_path, 1) as cluster:
         for number in range(60):
             outcome = cluster.nodes[0].service.propose(PutKVConfig("N", f"k{number}", "v" * 50), None)

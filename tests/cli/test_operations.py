@@ -11,8 +11,8 @@ import pytest
 
 from replicated_namesrv.cli.admin import neighbours
 from replicated_namesrv.cli.status import assess
-from replicated_namesrv.node import Node
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.process import ServingNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -23,7 +23,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
-async def put(node: Node, key: str, value: str = "v") -> None:
+async def put(node: ServingNode, key: str, value: str = "v") -> None:
     outcome = node.service.propose(PutKVConfig("N", key, value), None)
     if isinstance(outcome, asyncio.Future):
         await asyncio.wait_for(outcome, 60)
@@ -32,7 +32,7 @@ async def put(node: Node, key: str, value: str = "v") -> None:
 ATTEMPTS_MAX = 200
 
 
-def has_revision(node: Node, revision: int) -> bool:
+def has_revision(node: ServingNode, revision: int) -> bool:
     return node.service.state.revision == revision
 
 
@@ -209,7 +209,7 @@ async def test_a_restarted_node_says_what_it_still_has(tmp_path: Path) -> None:
         node = cluster.nodes[2]
         peers = node.settings.peers
         await node.stop()
-        again = Node(node.settings)
+        again = ServingNode(node.settings)
         await again.start()
         try:
             assert again.settings.peers == peers

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from replicated_namesrv.replication.config import transport_settings
+from replicated_namesrv.replication.peer_settings import transport_settings
 from replicated_namesrv.settings import Settings, load_settings
 from tests.packaging.tree import ROOT
 

@@ -3,7 +3,8 @@
 import pytest
 
 from replicated_namesrv.errors import UnavailableError
-from replicated_namesrv.replication import machine
+from replicated_namesrv.replication import route_machine as machine
+from replicated_namesrv.replication.cluster_restore import encode as encode_restore
 from replicated_namesrv.replication.command_kinds import (
     BASE_VERSION,
     COMMAND_KINDS,
@@ -14,8 +15,7 @@ from replicated_namesrv.replication.command_kinds import (
     newest_version,
     version_of,
 )
-from replicated_namesrv.replication.machine import RouteStateMachine, encode_lead, encode_plain
-from replicated_namesrv.replication.restore import encode as encode_restore
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_lead, encode_plain
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteSettings
 from tests.replication.virtual import Cluster, virtual_cluster
@@ -31,7 +31,9 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     versions: dict[str, int] = {}
     monkeypatch.setitem(COMMAND_KINDS, (ENVELOPE_FORMAT, NEW_KIND), CommandKind("next", VERSION))
     monkeypatch.setitem(machine._HANDLERS, NEW_KIND, (RouteStateMachine._plain, 0))
-    monkeypatch.setattr("replicated_namesrv.replication.node.newest_version", lambda: versions.get("all", BASE_VERSION))
+    monkeypatch.setattr(
+        "replicated_namesrv.replication.replicated_node.newest_version", lambda: versions.get("all", BASE_VERSION)
+    )
     return versions
 
 

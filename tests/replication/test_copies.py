@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.replication.machine import (
+from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.replication.route_machine import (
     Ignored,
     Opened,
     RouteStateMachine,
@@ -16,7 +17,6 @@ from replicated_namesrv.replication.machine import (
     encode_register,
     encode_unregister,
 )
-from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.service import CloseReason

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from replicated_namesrv.replication import machine as machine_module
-from replicated_namesrv.replication.machine import (
+from replicated_namesrv.replication import route_machine as machine_module
+from replicated_namesrv.replication.route_machine import (
     Opened,
     RouteStateMachine,
     content_of,

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.simulation.route_cluster import Wire
 from tests.replication.virtual import KEY, Cluster, registration, virtual_cluster

@@ -27,15 +27,15 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportEntry,
 )
 from replicated_namesrv.replication.liveness.leader_role import JUDGING_INTERVAL_MS, LeaderRole, encode_removal
-from replicated_namesrv.replication.machine import (
-    Applied,
+from replicated_namesrv.replication.marks import Mark
+from replicated_namesrv.replication.route_machine import (
     Opened,
+    ProposalResult,
     RouteStateMachine,
     content_of,
     encode_lead,
     encode_register,
 )
-from replicated_namesrv.replication.marks import Mark
 from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.simulation.loop import VirtualLoop
@@ -56,7 +56,7 @@ class Group:
 
     def __init__(self, loop: VirtualLoop, machine: RouteStateMachine) -> None:
         self._loop, self.machine = loop, machine
-        self.proposed: list[tuple[bytes, Future[Applied | None]]] = []
+        self.proposed: list[tuple[bytes, Future[ProposalResult | None]]] = []
         self.reads: list[Future[ReadOutcome]] = []
 
     def tell(self, peer: str, data: bytes) -> None:
@@ -72,7 +72,7 @@ class Group:
     def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
         raise AssertionError("the leader proposes through what it was given")
 
-    def decide(self, data: bytes) -> "Future[Applied | None]":
+    def decide(self, data: bytes) -> "Future[ProposalResult | None]":
         self.proposed.append((data, self._loop.create_future()))
         return self.proposed[-1][1]
 
@@ -133,7 +133,7 @@ class Scene:
         now = self.machine.state.revision
         self.machine.apply(encode_register(command, 0, now, Opened(now, now), content_of(command)))
 
-    def commit(self) -> Applied:
+    def commit(self) -> ProposalResult:
         """What was proposed first and is undecided is applied."""
         data, future = self.group.proposed.pop(0)
         applied = self.machine.apply(data)

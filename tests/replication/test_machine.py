@@ -4,10 +4,10 @@ import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.errors import UnknownCommandError
-from replicated_namesrv.replication.machine import (
-    Applied,
+from replicated_namesrv.replication.route_machine import (
     Ignored,
     Opened,
+    ProposalResult,
     RouteStateMachine,
     content_of,
     encode_expire,
@@ -35,18 +35,18 @@ def led(term: int = 1) -> RouteStateMachine:
 
 def register(
     machine: RouteStateMachine, counter: int = 1, received: int | None = None, opened: Opened | None = None, time_ms: int = 0
-) -> Applied:
+) -> ProposalResult:
     now = machine.state.revision
     command = broker(counter)
     received = now if received is None else received
     return machine.apply(encode_register(command, time_ms, received, opened or Opened(now, now), content_of(command)))
 
 
-def unregister(machine: RouteStateMachine, epoch: int, term: int = 1, time_ms: int = 0) -> Applied:
+def unregister(machine: RouteStateMachine, epoch: int, term: int = 1, time_ms: int = 0) -> ProposalResult:
     return machine.apply(encode_unregister(removal(epoch), time_ms, term))
 
 
-def expire(machine: RouteStateMachine, epoch: int, serial: int, term: int = 1) -> Applied:
+def expire(machine: RouteStateMachine, epoch: int, serial: int, term: int = 1) -> ProposalResult:
     return machine.apply(encode_expire(removal(epoch), 0, term, serial, False))
 
 

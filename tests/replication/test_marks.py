@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.replication import marks as marks_module
-from replicated_namesrv.replication.machine import (
+from replicated_namesrv.replication.marks import Mark, OwnLineReader, marks_table, own_line, unregistered_table
+from replicated_namesrv.replication.route_machine import (
     Opened,
     RouteStateMachine,
     content_of,
@@ -17,7 +18,6 @@ from replicated_namesrv.replication.machine import (
     encode_register,
     encode_unregister,
 )
-from replicated_namesrv.replication.marks import Mark, OwnLineReader, marks_table, own_line, unregistered_table
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.state import RouteSettings

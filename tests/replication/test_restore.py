@@ -12,11 +12,8 @@ import pytest
 from replicated_namesrv.admin.operations import _lines_of
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.errors import UnknownCommandError
-from replicated_namesrv.replication import restore as restore_module
-from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE
-from replicated_namesrv.replication.machine import Applied, RouteStateMachine, encode_plain
-from replicated_namesrv.replication.marks import Mark
-from replicated_namesrv.replication.restore import (
+from replicated_namesrv.replication import cluster_restore as restore_module
+from replicated_namesrv.replication.cluster_restore import (
     IDLE_MS_MAX,
     REVISIONS_SKIPPED,
     Leftovers,
@@ -24,6 +21,9 @@ from replicated_namesrv.replication.restore import (
     encode,
     restore,
 )
+from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE
+from replicated_namesrv.replication.marks import Mark
+from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.routes import snapshot as snapshot_module
 from replicated_namesrv.routes.commands import ChangeWritePerm, PutKVConfig, RegisterBroker
 from replicated_namesrv.routes.snapshot import SnapshotReader
@@ -168,7 +168,7 @@ def test_a_newer_form_stops_the_node(data: bytes) -> None:
 async def test_a_backup_that_breaks_off_is_abandoned() -> None:
     machine = fresh()
 
-    async def propose(data: bytes) -> Applied:
+    async def propose(data: bytes) -> ProposalResult:
         return machine.apply(data)
 
     async def breaking() -> AsyncIterator[bytes]:
@@ -201,7 +201,7 @@ async def test_a_restore_that_is_refused_drops_what_a_dead_node_left() -> None:
     machine = fresh()
     left_over(machine)
 
-    async def propose(data: bytes) -> Applied:
+    async def propose(data: bytes) -> ProposalResult:
         return machine.apply(data)
 
     async def whole() -> AsyncIterator[bytes]:
@@ -276,7 +276,7 @@ async def test_no_step_of_a_restore_grows_with_the_length_of_a_line(monkeypatch:
         machine = fresh()
         steps: list[Work] = []
 
-        async def propose(data: bytes, machine: RestorableMachine = machine, steps: list[Work] = steps) -> Applied:
+        async def propose(data: bytes, machine: RestorableMachine = machine, steps: list[Work] = steps) -> ProposalResult:
             results = []
             steps.append(work_of(lambda: results.append(machine.apply(data))))
             return results[0]

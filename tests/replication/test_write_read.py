@@ -19,9 +19,9 @@ from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.snapshots import WRITING, Metadata, Reader, Writer
+from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.liveness import leader_messages as messages
-from replicated_namesrv.replication.machine import Opened, RouteStateMachine, content_of, encode_plain, encode_register
-from replicated_namesrv.replication.restore import RestorableMachine
+from replicated_namesrv.replication.route_machine import Opened, RouteStateMachine, content_of, encode_plain, encode_register
 from replicated_namesrv.routes.backup import BackupReader
 from replicated_namesrv.routes.backup import encode as encode_backup
 from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker

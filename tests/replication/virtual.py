@@ -7,7 +7,7 @@ from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.config import RaftConfig
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine

@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
-from replicated_namesrv.replication.machine import (
+from replicated_namesrv.replication.route_machine import (
     Opened,
     RouteStateMachine,
     content_of,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.replication.cluster_restore import RestorableMachine, encode
 from replicated_namesrv.replication.command_kinds import BEGIN, FINISH, PIECE
-from replicated_namesrv.replication.machine import RouteStateMachine
-from replicated_namesrv.replication.restore import RestorableMachine, encode
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,

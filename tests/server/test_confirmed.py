@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import UnavailableError
 from replicated_namesrv.service import Freshness, ReadLevel
 from replicated_namesrv.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.server import registration_queue, registrations
 from replicated_namesrv.server.connection import LONG_FRAME_BYTES, ROOM_MAX_BYTES, ROOM_MIN_BYTES
 from replicated_namesrv.service import CloseReason

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from replicated_namesrv.node import OWN_MAPPING_BYTES
+from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import bounds, limits, sizes, snapshot
 from replicated_namesrv.server import connection, registration_queue

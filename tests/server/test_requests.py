@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteInfoManager

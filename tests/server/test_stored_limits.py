@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
-from replicated_namesrv.node import Node
+from replicated_namesrv.process import ServingNode
 from replicated_namesrv.routes.limits import SETTING_CHARACTERS_MAX, VALUE_BYTES_MAX
 from tests.support.nodes import http
 from tests.support.operated import operated
@@ -31,7 +31,7 @@ def command(code: int, body: bytes = b"", **fields: str) -> RemotingCommand:
     return RemotingCommand(code, fields, body)
 
 
-def untouched(node: Node) -> Any:
+def untouched(node: ServingNode) -> Any:
     state = node.service.state
     return state.revision, state.sizes.total, node.service.quotas._pending
 

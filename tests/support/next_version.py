@@ -9,11 +9,11 @@ which it proposes as such. A node of this version does not know the kind.
 import sys
 
 from replicated_namesrv.cli.main import run_command
-from replicated_namesrv.replication import machine
-from replicated_namesrv.replication import node as node_module
+from replicated_namesrv.replication import replicated_node as node_module
+from replicated_namesrv.replication import route_machine as machine
 from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, CommandKind
-from replicated_namesrv.replication.machine import RouteStateMachine
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import Command, PutKVConfig
 from replicated_namesrv.routes.results import Result
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
-from replicated_namesrv.node import Node
+from replicated_namesrv.process import ServingNode
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.wire.codes import RequestCode
 
@@ -65,10 +65,10 @@ async def http(
 
 
 @asynccontextmanager
-async def running_node(data_dir: Path, **flags: str) -> AsyncIterator[tuple[Node, int]]:
+async def running_node(data_dir: Path, **flags: str) -> AsyncIterator[tuple[ServingNode, int]]:
     """A started node on ports of the kernel's choice and its admin port; ``flags`` by outside name."""
     defaults = {"bindAddress": "127.0.0.1", "listenPort": "0", "adminListen": "127.0.0.1:0", "dataDir": str(data_dir)}
-    node = Node(load_settings(flags={**defaults, **flags}, environment={}))
+    node = ServingNode(load_settings(flags={**defaults, **flags}, environment={}))
     await node.start()
     try:
         assert node.admin is not None

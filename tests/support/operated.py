@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from replicated_namesrv.cli.main import run_command
-from replicated_namesrv.node import Node
+from replicated_namesrv.process import ServingNode
 from replicated_namesrv.settings import load_settings
 from tests.support.ports import free_ports
 from tests.support.waiting import until
@@ -28,7 +28,7 @@ class Output(NamedTuple):
 class Operated:
     """Nodes and their addresses."""
 
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[ServingNode]) -> None:
         self.nodes = nodes
 
     @property
@@ -46,17 +46,17 @@ class Operated:
         """List for ``-n``."""
         return ";".join(node.listen_address for node in self.nodes)
 
-    def named(self, name: str) -> Node:
+    def named(self, name: str) -> ServingNode:
         """The node with this id."""
         return next(node for node in self.nodes if node.settings.node_id == name)
 
-    def status(self, node: Node) -> dict[str, Any]:
+    def status(self, node: ServingNode) -> dict[str, Any]:
         """How a replicated node stands."""
         found = node.service.replication_status()
         assert found is not None
         return found
 
-    async def elected(self) -> Node:
+    async def elected(self) -> ServingNode:
         """The node that leads, once one does."""
         found = await until(
             lambda: [node for node in self.nodes if self.status(node)["role"] == "leader"], "a leader", timeout_s=DEADLINE_S
@@ -88,7 +88,7 @@ async def operated(folder: Path, count: int = 3, mode: str = "cp", **flags: str)
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
         own = {"nodeId": name, "mode": mode, "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0", "dataDir": str(folder / name)}
-        nodes.append(Node(load_settings(None, {**own, **({"peers": peers} if mode == "cp" else {}), **flags}, {})))
+        nodes.append(ServingNode(load_settings(None, {**own, **({"peers": peers} if mode == "cp" else {}), **flags}, {})))
     try:
         await asyncio.wait_for(asyncio.gather(*(node.start() for node in nodes)), DEADLINE_S)
         yield Operated(nodes)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from replicated_namesrv.compat.node import IndependentNode
+from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings, load_settings

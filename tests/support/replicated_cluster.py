@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from replicated_namesrv.replication.config import transport_settings
-from replicated_namesrv.replication.node import ReplicatedNode
+from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.server.server import RemotingServer
 from replicated_namesrv.settings import load_settings
 from tests.support.ports import free_ports

@@ -31,7 +31,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
 )
 from replicated_namesrv.replication.liveness.leader_role import Decide, LeaderRole
 from replicated_namesrv.replication.liveness.leases import Attachments, Registered, Sign
-from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.state import RouteSettings
 

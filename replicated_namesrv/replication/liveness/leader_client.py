@@ -31,7 +31,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
 )
 from replicated_namesrv.replication.liveness.leader_role import ACCEPTED, encode_removal
 from replicated_namesrv.replication.liveness.leases import Attachments, Registered
-from replicated_namesrv.replication.machine import RouteStateMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval
 
 TICK_S = 0.1

@@ -1,9 +1,9 @@
 """LeaderRole: what a node does for the group in one term that it leads. The life and death of brokers are decided here.
 
 **Renewals** are judged after a read index that was asked for after they came, and once this leader's own LEAD is applied: so it
-led, its state holds everything acknowledged before, and no removal that it does not know of can happen any more (``machine.py``:
-removals name their term and are void in another). A renewal is accepted if the registration has the epoch named, its group
-is as the sender saw it, and no removal of that epoch is proposed.
+led, its state holds everything acknowledged before, and no removal that it does not know of can happen any more, since
+removals name their term and are void in another (``route_machine.py``). A renewal is accepted if the registration has the epoch
+named, its group is as the sender saw it, and no removal of that epoch is proposed.
 
 **Removals** are proposed by the leader alone: expiries of its own accord, those of code 104 for the node that was asked. A
 proposal whose outcome is unknown is repeated until it is known; as long as it is not, renewals of that life are refused.
@@ -38,8 +38,8 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportEntry,
 )
 from replicated_namesrv.replication.liveness.leases import DueRemoval, Lease, LeaseTable
-from replicated_namesrv.replication.machine import (
-    Applied,
+from replicated_namesrv.replication.route_machine import (
+    ProposalResult,
     RouteStateMachine,
     encode_expire,
     encode_lead,
@@ -63,7 +63,7 @@ REMOVED_TOPICS_MAX = 200_000
 LARGE_TOPICS = 20_000
 """A broker with more is removed alone by code 104; the next one waits for a tick."""
 ACCEPTED = 0
-Decide = Callable[[bytes], "Future[Applied | None]"]
+Decide = Callable[[bytes], "Future[ProposalResult | None]"]
 """Propose a command; None: its outcome is not known, or it was not taken."""
 
 
@@ -152,7 +152,7 @@ class LeaderRole:
     def _claim(self) -> None:
         """Propose LEAD until it is applied."""
 
-        def ended(outcome: "Future[Applied | None]") -> None:
+        def ended(outcome: "Future[ProposalResult | None]") -> None:
             if not outcome.cancelled() and not self.is_over and not self.is_known:
                 self._again.append(self._claim)
 
@@ -296,7 +296,7 @@ class LeaderRole:
 
         command = UnregisterBrokers((removal,))
 
-        def ended(outcome: "Future[Applied | None]") -> None:
+        def ended(outcome: "Future[ProposalResult | None]") -> None:
             self._large_removals.discard(life)
             if outcome.cancelled() or self.is_over:
                 return
@@ -393,7 +393,7 @@ class LeaderRole:
         def propose() -> None:
             self._propose(data).add_done_callback(ended)
 
-        def ended(outcome: "Future[Applied | None]") -> None:
+        def ended(outcome: "Future[ProposalResult | None]") -> None:
             if outcome.cancelled() or self.is_over:
                 return
             if outcome.result() is None:

@@ -24,7 +24,7 @@ from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.interfaces import Restoration
 from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE, RESTORE_MARK
-from replicated_namesrv.replication.machine import Applied, RouteStateMachine
+from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.snapshot import SnapshotReader
@@ -36,7 +36,7 @@ REFUSED = 1
 IDLE_MS_MAX = 60_000.0
 """The leader abandons a restore of which nothing came for so long: twice what the body of a request may pause."""
 
-Propose = Callable[[bytes], Awaitable[Applied]]
+Propose = Callable[[bytes], Awaitable[ProposalResult]]
 
 
 def encode(kind: int, restore_id: str, number: int = 0, piece: bytes = b"") -> bytes:
@@ -121,7 +121,7 @@ class RestorableMachine:
         self.machine = machine
         self.incoming: Incoming | None = None
 
-    def apply(self, data: bytes) -> Applied:
+    def apply(self, data: bytes) -> ProposalResult:
         """Apply one command of the log, of a restore or of the routes. Raises UnknownCommandError."""
         if not data or data[0] != RESTORE_MARK:
             return self.machine.apply(data)
@@ -129,7 +129,7 @@ class RestorableMachine:
         refusal = self._refusal(kind, restore_id, number)
         if refusal is not None:
             leftover = self.incoming.restore_id if kind == BEGIN and self.incoming is not None else None
-            return Applied(Result(code=REFUSED, remark=refusal), leftover=leftover)
+            return ProposalResult(Result(code=REFUSED, remark=refusal), leftover=leftover)
         incoming = self.incoming
         if kind == BEGIN:
             self.incoming = Incoming(restore_id)
@@ -144,8 +144,8 @@ class RestorableMachine:
                     self.machine.take_over(incoming.reader, REVISIONS_SKIPPED)
             except RouteFormatError as error:
                 self.incoming = None
-                return Applied(Result(code=REFUSED, remark=f"the backup cannot be read: {error}"))
-        return Applied(Result(changed=kind == FINISH))
+                return ProposalResult(Result(code=REFUSED, remark=f"the backup cannot be read: {error}"))
+        return ProposalResult(Result(changed=kind == FINISH))
 
     def _refusal(self, kind: int, restore_id: str, number: int) -> str | None:
         state, incoming = self.machine.state, self.incoming

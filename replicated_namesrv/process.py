@@ -53,8 +53,8 @@ def service_of(settings: Settings) -> ObservedService:
     """The NameService that ``mode`` asks for. Raises SettingError."""
     if settings.mode == "cp":
         # Imported here: an independent node needs nothing of consensus.
-        from replicated_namesrv.replication.config import transport_settings
-        from replicated_namesrv.replication.node import ReplicatedNode
+        from replicated_namesrv.replication.peer_settings import transport_settings
+        from replicated_namesrv.replication.replicated_node import ReplicatedNode
 
         return ReplicatedNode(settings, transport_settings(settings))
     return IndependentNode(settings)
@@ -77,7 +77,7 @@ def check_kv_folder(settings: Settings) -> None:
     log.warning("changes of the KV config will be refused; name a folder with --data-dir (dataDir)", extra={"why": why})
 
 
-class Node:
+class ServingNode:
     """One name server. ``start`` and ``stop`` once each."""
 
     def __init__(self, settings: Settings) -> None:
@@ -206,13 +206,13 @@ class Node:
         return None if self.remoting.is_listening else "not listening"
 
 
-async def live(settings: Settings, report_started: Callable[[Node], None], load: Callable[[], Settings]) -> None:
+async def live(settings: Settings, report_started: Callable[[ServingNode], None], load: Callable[[], Settings]) -> None:
     """The whole life of a node: start, ``report_started``, until SIGTERM or SIGINT, stop. A second signal ends it at once.
 
     SIGHUP: ``load`` the settings anew and take those that may change while the node runs. Raises SettingError or StartError.
     """
     manager = ServiceManager()
-    node = Node(settings)
+    node = ServingNode(settings)
     loop = asyncio.get_running_loop()
     told_to_stop = asyncio.Event()
 
@@ -245,7 +245,7 @@ async def live(settings: Settings, report_started: Callable[[Node], None], load:
     log.info("stopped")
 
 
-def _reload(node: Node, load: Callable[[], Settings], manager: ServiceManager) -> None:
+def _reload(node: ServingNode, load: Callable[[], Settings], manager: ServiceManager) -> None:
     """Whatever is wrong with the new settings, the node goes on with those it has."""
     manager.reloading()
     try:
@@ -255,7 +255,7 @@ def _reload(node: Node, load: Callable[[], Settings], manager: ServiceManager) -
     manager.ready(node.description)
 
 
-async def _started(node: Node, told_to_stop: asyncio.Event) -> bool:
+async def _started(node: ServingNode, told_to_stop: asyncio.Event) -> bool:
     """Start ``node`` unless it is told to stop first: without a majority a replicated one waits for it. Raises StartError."""
     start = asyncio.ensure_future(node.start())
     stop = asyncio.ensure_future(told_to_stop.wait())
@@ -290,7 +290,7 @@ def tune_allocation() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_FREE_BYTES)
 
 
-def run(settings: Settings, report_started: Callable[[Node], None], load: Callable[[], Settings]) -> None:
+def run(settings: Settings, report_started: Callable[[ServingNode], None], load: Callable[[], Settings]) -> None:
     """``live`` on the fastest event loop there is."""
     import uvloop  # here, so that a command line error does not wait for it
 
@@ -298,4 +298,4 @@ def run(settings: Settings, report_started: Callable[[Node], None], load: Callab
         runner.run(live(settings, report_started, load))
 
 
-__all__ = ["Node", "StartError", "live", "run", "service_of"]
+__all__ = ["ServingNode", "StartError", "live", "run", "service_of"]

@@ -59,7 +59,7 @@ class Ignored(StrEnum):
     OTHER_TERM = "another leader has taken over"
 
 
-class Applied(NamedTuple):
+class ProposalResult(NamedTuple):
     """What a proposer learns."""
 
     result: Result
@@ -146,7 +146,7 @@ class RouteStateMachine:
         self.on_lead: Callable[[int, int], None] = lambda term, before: None
         """Told the term of every LEAD that counts, and that of the one before."""
 
-    def apply(self, data: bytes) -> Applied:
+    def apply(self, data: bytes) -> ProposalResult:
         """Apply one command of the log. Raises UnknownCommandError."""
         if not data or data[0] != ENVELOPE_FORMAT:
             found = data[0] if data else "none"
@@ -180,21 +180,21 @@ class RouteStateMachine:
         self.effects.extend(applied.effects)
         return applied.result
 
-    def _plain(self, command: Command) -> Applied:
+    def _plain(self, command: Command) -> ProposalResult:
         result = self._apply(command)
         if isinstance(command, UpdateSettings):
             self.on_settings()
-        return Applied(result)
+        return ProposalResult(result)
 
-    def _lead(self, command: Command, term: int) -> Applied:
+    def _lead(self, command: Command, term: int) -> ProposalResult:
         if term <= self.led_term:
-            return Applied(Result(), Ignored.OTHER_TERM)
+            return ProposalResult(Result(), Ignored.OTHER_TERM)
         before, self.led_term = self.led_term, term
-        applied = Applied(Result()) if before else self._plain(command)
+        applied = ProposalResult(Result()) if before else self._plain(command)
         self.on_lead(term, before)
         return applied
 
-    def _register(self, command: Command, received: int, least: int, most: int | None, content: str) -> Applied:
+    def _register(self, command: Command, received: int, least: int, most: int | None, content: str) -> ProposalResult:
         """The one exit of every registration: what waits for a copy of it waits for any outcome."""
         assert isinstance(command, RegisterBroker)
         applied = self._judge(command, received, Opened(least, most), content)
@@ -202,16 +202,16 @@ class RouteStateMachine:
         self.on_registered((command.cluster_name, command.broker_addr), epoch, content)
         return applied
 
-    def _judge(self, command: RegisterBroker, received: int, opened: Opened, content: str) -> Applied:
+    def _judge(self, command: RegisterBroker, received: int, opened: Opened, content: str) -> ProposalResult:
         key = (command.cluster_name, command.broker_addr)
         before = self.state.registration(*key)
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
-            return Applied(Result(), Ignored.UNREGISTERED)
+            return ProposalResult(Result(), Ignored.UNREGISTERED)
         if before is not None and mark is not None:
             ignored = _lateness(command, before, mark, opened)
             if ignored is not None:
-                return Applied(self.state.renewal_result(*key) or Result(), ignored)
+                return ProposalResult(self.state.renewal_result(*key) or Result(), ignored)
         result = self._apply(command)
         after = self.state.registration(*key)
         if after is not None:
@@ -220,12 +220,12 @@ class RouteStateMachine:
             revision = mark.version_revision if same and mark is not None else self.state.revision
             self.marks.put(key, Mark(revision, self.serial, content))
             self._unregistered.take(key)
-        return Applied(result)
+        return ProposalResult(result)
 
-    def _unregister(self, command: Command, term: int) -> Applied:
+    def _unregister(self, command: Command, term: int) -> ProposalResult:
         assert isinstance(command, UnregisterBrokers)
         if term != self.led_term:
-            return Applied(Result(), Ignored.OTHER_TERM)
+            return ProposalResult(Result(), Ignored.OTHER_TERM)
         removals = []
         for removal in command.removals:
             registered = self.state.registration(removal.cluster_name, removal.broker_addr)
@@ -238,7 +238,7 @@ class RouteStateMachine:
         result = self._apply(UnregisterBrokers(tuple(removals))) if removals else Result()
         for removal in known:
             self._note_unregistered(removal)
-        return Applied(result)
+        return ProposalResult(result)
 
     def _note_unregistered(self, removal: BrokerRemoval) -> None:
         key = (removal.cluster_name, removal.broker_addr)
@@ -247,19 +247,19 @@ class RouteStateMachine:
             if len(self._unregistered) > UNREGISTERED_MAX:
                 self._unregistered.take(next(iter(self._unregistered)))
 
-    def _expire(self, command: Command, term: int, serial: int, is_lost: int) -> Applied:
+    def _expire(self, command: Command, term: int, serial: int, is_lost: int) -> ProposalResult:
         assert isinstance(command, UnregisterBrokers)
         if term != self.led_term:
-            return Applied(Result(), Ignored.OTHER_TERM)
+            return ProposalResult(Result(), Ignored.OTHER_TERM)
         due = tuple(r for r in command.removals if self._last_sign(r) <= serial)
         if not due:
-            return Applied(Result())
+            return ProposalResult(Result())
         result = self._apply(UnregisterBrokers(due), LOST if is_lost else EXPIRED)
         for removal in due:
             key = (removal.cluster_name, removal.broker_addr)
             if removal.epoch is not None and self.state.registration(*key) is None:
                 self.expired[key] = removal.epoch
-        return Applied(result)
+        return ProposalResult(result)
 
     def _last_sign(self, removal: BrokerRemoval) -> int:
         mark = self.marks.get((removal.cluster_name, removal.broker_addr))
@@ -342,7 +342,7 @@ class Restoring:
         self._machine.become(self._own, self._reader)
 
 
-_HANDLERS: dict[int, tuple[Callable[..., Applied], int]] = {
+_HANDLERS: dict[int, tuple[Callable[..., ProposalResult], int]] = {
     PLAIN: (RouteStateMachine._plain, 0),
     REGISTER: (RouteStateMachine._register, 4),
     UNREGISTER: (RouteStateMachine._unregister, 1),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.compat import IndependentNode
-from replicated_namesrv.compat import node as compat_node
+from replicated_namesrv.compat import independent_node as compat_node
 from replicated_namesrv.errors import StorageError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, RegisterBroker

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
-from replicated_namesrv.compat.liveness import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
+from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, refused_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion

@@ -7,7 +7,7 @@
       settings       config_updates.py     shared by the log, this node's in its file
       which brokers live: liveness/        asked by broker_calls, told by applied_commands
     consensus.py     the only user of Raft
-    machine.py       the replicated state; applied_commands.py does what follows from a command
+    route_machine.py the replicated state; applied_commands.py does what follows from a command
 
 A node without a confirmable majority lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops listening
 and closes every connection, which is what moves RocketMQ's clients and brokers to another name server at once. It returns by
@@ -28,15 +28,15 @@ from replicated_namesrv.raft.service import boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.applied_commands import AppliedCommands
 from replicated_namesrv.replication.broker_calls import BrokerCalls
+from replicated_namesrv.replication.cluster_restore import Leftovers, RestorableMachine, restore
 from replicated_namesrv.replication.command_kinds import newest_version
 from replicated_namesrv.replication.command_proposer import CommandProposer
 from replicated_namesrv.replication.config_updates import ConfigUpdates
 from replicated_namesrv.replication.consensus import RaftConsensus, RaftFactory, confirm, raft_on_sockets
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
-from replicated_namesrv.replication.machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.read_barrier import NO_MAJORITY, ReadBarrier
-from replicated_namesrv.replication.restore import Leftovers, RestorableMachine, restore
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.bounds import with_own_mappings
