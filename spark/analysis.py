@@ -6,7 +6,7 @@ analysis has succeeded, so a failed one leaves what was there before.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,18 +31,71 @@ from replicated_namesrv.spark.ingest import Ingested, Traces, ingest
 from replicated_namesrv.spark.schemas import CONSISTABILITY, HELD, PAIRED, PER_RUN, SUMMARY, T_VISIBILITY, arrow
 from replicated_namesrv.spark.session import on_own_connection
 from replicated_namesrv.spark.sources import Source, find_runs, runs_table
-from replicated_namesrv.spark.stages import Stage
-from replicated_namesrv.spark.stages import run as run_stages
+from replicated_namesrv.spark.stages import Stage, Stages, given
 from replicated_namesrv.spark.storage import Storage
 from replicated_namesrv.spark.summary import paired, summary, t_visibility
 from replicated_namesrv.spark.timeline import phases, sides, with_phase
 
-KEPT = (
-    "runs", "phases", "sides", "operations", "judged", "judged_registrations", "states", "segments", "episodes", "convergence",
-    "probes", "gaps", "look_ups", "detections", "mistakes", "leader_spans", "per_run", "held", "summary", "paired",
-    "t_visibility", "consistability",
-)  # fmt: skip
-"""Tables under ``tables/`` besides ``observations`` and ``events``."""
+Rows = list[dict[str, Any]]
+"""A small table as rows by the names of its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables of some runs, as ``keep`` gave them back; each field has the name of the table."""
+
+    runs: DataFrame
+    phases: DataFrame
+    sides: DataFrame
+    operations: DataFrame
+    judged: DataFrame
+    judged_registrations: DataFrame
+    states: DataFrame
+    segments: DataFrame
+    episodes: DataFrame
+    convergence: DataFrame
+    probes: DataFrame
+    gaps: DataFrame
+    look_ups: DataFrame
+    detections: DataFrame
+    mistakes: DataFrame
+    leader_spans: DataFrame
+    per_run: DataFrame
+    held: DataFrame
+
+
+KEPT = (*(field.name for field in fields(Tables)), "summary", "paired", "t_visibility", "consistability")
+"""Tables under ``tables/`` besides those of lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """Figures and curves of some runs, as rows."""
+
+    runs: Rows
+    per_run: Rows
+    held: Rows
+    divergence: Rows
+    """Greatest divergence of a run by time: run, at_s after its fault began, divergence."""
+    faults: Rows
+    """Phases ``fault`` of runs on the same scale: run, start_s, end_s."""
+    windows: Rows
+    """Quantiles of inconsistency windows: mode, about, quantile, window_ms, writes."""
+    visibility: Rows
+    """Reads by time since a write: run, mode, about, level, age_ms (upper bound of the bin), compared, seen."""
+    latencies: Rows
+    """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
+    pair_standings: Rows
+    """What each node of two runs answered over time, as ``pair.standings`` says."""
+    pair_latencies: Rows
+    """Their operations over time, as ``pair.latencies`` says."""
+
+
+class Made(NamedTuple):
+    """What is made of some runs."""
+
+    tables: Tables
+    figures: RunFigures
 
 
 Keep = Callable[[str, DataFrame], DataFrame]
@@ -50,32 +103,16 @@ Keep = Callable[[str, DataFrame], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
+class Results(RunFigures):
     """What the report stands on: small tables as rows."""
 
-    runs: list[dict[str, Any]]
     ingested: list[Ingested]
-    per_run: list[dict[str, Any]]
-    summary: list[dict[str, Any]]
-    paired: list[dict[str, Any]]
-    t_visibility: list[dict[str, Any]]
+    summary: Rows
+    paired: Rows
+    t_visibility: Rows
     """When 99 % and 99.9 % of reads see a write."""
-    consistability: list[dict[str, Any]]
+    consistability: Rows
     """How probable each class of consistency is, by fault and phase."""
-    divergence: list[dict[str, Any]]
-    """Greatest divergence of a run by time: run, at_s after its fault began, divergence."""
-    faults: list[dict[str, Any]]
-    """Phases ``fault`` of runs on the same scale: run, start_s, end_s."""
-    windows: list[dict[str, Any]]
-    """Quantiles of inconsistency windows: mode, about, quantile, window_ms, writes."""
-    visibility: list[dict[str, Any]]
-    """Reads by time since a write: run, mode, about, level, age_ms (upper bound of the bin), compared, seen."""
-    latencies: list[dict[str, Any]]
-    """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
-    pair_standings: list[dict[str, Any]]
-    """What each node of two runs answered over time, as ``pair.standings`` says."""
-    pair_latencies: list[dict[str, Any]]
-    """Their operations over time, as ``pair.latencies`` says."""
     folders: dict[str, str]
     """Where each run lies."""
 
@@ -119,20 +156,25 @@ class Analysis:
         self._say(f"{time.monotonic() - self._began:5.1f} s  {name}")
 
     def _analyse(self, traces: Traces, runs: DataFrame, sources: Sequence[Source], ingested: list[Ingested]) -> Results:
-        rows = figures_of_runs(traces, runs, self._keep, self._done).rows
-        about, figures, ages = rows["runs"], rows["per_run"], rows["visibility"]
-        found: dict[str, tuple[list[dict[str, Any]], StructType]] = {
-            "summary": (summary(figures), SUMMARY),
-            "paired": (paired(figures, {run["mode"]: run["read_consistency"] for run in about}), PAIRED),
-            "t_visibility": (t_visibility(ages, {run["run"]: run["clock_uncertainty_ns"] for run in about}), T_VISIBILITY),
-            "consistability": (consistability.consistability(rows["held"], about), CONSISTABILITY),
-        }
-        kept = {name: Stage(partial(table_of, self._spark, *table), ()) for name, table in found.items()}
-        run_stages(kept, {}, self._keep, self._done, partial(cancel_jobs, self._spark))
-        return Results(
-            about, ingested, figures, **{name: table for name, (table, _) in found.items()},
-            **{name: rows[name] for name in (*CURVES, *CLOSE)}, folders={source.run: source.folder for source in sources},
+        made = figures_of_runs(traces, runs, self._keep, self._done).figures
+        clocks = {run["run"]: run["clock_uncertainty_ns"] for run in made.runs}
+        results = Results(
+            runs=made.runs, per_run=made.per_run, held=made.held, divergence=made.divergence, faults=made.faults,
+            windows=made.windows, visibility=made.visibility, latencies=made.latencies, pair_standings=made.pair_standings,
+            pair_latencies=made.pair_latencies, ingested=ingested,
+            summary=summary(made.per_run),
+            paired=paired(made.per_run, {run["mode"]: run["read_consistency"] for run in made.runs}),
+            t_visibility=t_visibility(made.visibility, clocks),
+            consistability=consistability.consistability(made.held, made.runs),
+            folders={source.run: source.folder for source in sources},
         )  # fmt: skip
+        stages = Stages(self._done, partial(cancel_jobs, self._spark))
+        stages.add("summary", self._keep, partial(table_of, self._spark, results.summary, SUMMARY))
+        stages.add("paired", self._keep, partial(table_of, self._spark, results.paired, PAIRED))
+        stages.add("t_visibility", self._keep, partial(table_of, self._spark, results.t_visibility, T_VISIBILITY))
+        stages.add("consistability", self._keep, partial(table_of, self._spark, results.consistability, CONSISTABILITY))
+        stages.run()
+        return results
 
 
 def _judged(records: DataFrame, done: DataFrame) -> DataFrame:
@@ -148,100 +190,97 @@ def _of_sends(records: DataFrame, spans: DataFrame) -> DataFrame:
     return metrics.of_sends(with_phase(sends, spans, F.col("time_ns")))
 
 
-TABLES = {
-    "phases": Stage(phases, ("records",)),
-    "states": Stage(observations.states, ("looks",)),
-    "sides": Stage(sides, ("records", "runs")),
-    "operations": Stage(operations.operations, ("records", "runs", "phases", "sides")),
-    "judged": Stage(_judged, ("records", "operations")),
-    "judged_registrations": Stage(_judged_registrations, ("records", "operations", "facts")),
-    "segments": Stage(observations.segments, ("states", "runs")),
-    "episodes": Stage(observations.episodes, ("segments",)),
-    "convergence": Stage(observations.convergence, ("episodes", "segments", "phases")),
-    "look_ups": Stage(truth.look_ups, ("operations", "facts")),
-    "gaps": Stage(operations.gaps, ("operations", "phases", "sides")),
-    "probes": Stage(operations.probes, ("operations",)),
-    "detections": Stage(truth.detections, ("records", "facts")),
-    "mistakes": Stage(truth.mistakes, ("records", "facts", "states")),
-    "leader_spans": Stage(leaders.leader_spans, ("records",)),
-}
-"""Tables made of what was ingested and of each other, by name; of those that are ready the first one goes first."""
-
-
-def _of_histories(judged: str, prefix: str) -> dict[str, Stage]:
-    return {
-        f"reads {judged}": Stage(
-            lambda rows, done: metrics.of_reads(judgements.reads(rows), done, prefix), (judged, "operations")
-        ),
-        f"writes {judged}": Stage(
-            lambda rows, done: metrics.of_writes(judgements.writes(rows), done, prefix), (judged, "operations")
-        ),
-        f"keys {judged}": Stage(lambda rows: metrics.of_keys(judgements.keys(rows), prefix), (judged,)),
-    }
-
-
-FIGURES = {
-    **_of_histories("judged", ""),
-    **_of_histories("judged_registrations", metrics.ROUTES),
-    "calls": Stage(metrics.of_operations, ("operations", "runs")),
-    "unavailability": Stage(metrics.of_gaps, ("gaps", "runs")),
-    "agreement": Stage(metrics.of_divergence, ("segments", "episodes", "convergence")),
-    "answers": Stage(metrics.of_look_ups, ("look_ups",)),
-    "equal probes": Stage(metrics.of_probes, ("probes",)),
-    "failure detector": Stage(metrics.of_detections, ("detections", "mistakes", "runs")),
-    "leaders": Stage(metrics.of_leaders, ("leader_spans", "records")),
-    "messages": Stage(_of_sends, ("records", "phases")),
-}
-"""Rows of ``per_run``, in parts."""
-
-CURVES = {
-    "divergence": Stage(curves.divergence, ("segments", "phases")),
-    "faults": Stage(curves.faults, ("phases",)),
-    "windows": Stage(curves.windows, ("judged", "judged_registrations", "runs")),
-    "visibility": Stage(curves.visibility, ("judged", "judged_registrations", "runs")),
-    "latencies": Stage(curves.latencies, ("operations",)),
-}
-"""Fields of Results."""
-
-CLOSE = {"pair_standings": (pair.standings, "states"), "pair_latencies": (pair.latencies, "operations")}
-"""Fields of Results, about the two runs that ``pair.choose`` chooses by their figures."""
-
-
-class Made(NamedTuple):
-    """Of some runs: tables as ``keep`` gave them back, and figures as rows: ``runs``, ``per_run``, ``held``, CURVES and CLOSE."""
-
-    tables: dict[str, DataFrame]
-    rows: dict[str, list[dict[str, Any]]]
-
-
 def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[[str], None]) -> Made:
-    """All stages, from ingested traces to ``per_run`` and the curves. ``done`` is told each that is done."""
-    spark = runs.sparkSession
-    cancel = partial(cancel_jobs, spark)
-    records = traces.events
-    runs = keep("runs", runs)
-    rows: dict[str, list[dict[str, Any]]] = {"runs": _rows(runs)}
-    given = {"runs": runs, "records": records, "looks": traces.looks, "facts": truth.truth_spans(records)}
-    held = Stage(consistability.held, ("judged", "judged_registrations", "operations"))
+    """All stages, from ingested traces to ``per_run`` and the curves. ``done`` is called with the name of each that is made."""
+    stages = Stages(done, partial(cancel_jobs, runs.sparkSession))
+    about = keep("runs", runs)
+    run, records, looks, facts = given(about), given(traces.events), given(traces.looks), given(truth.truth_spans(traces.events))
 
-    def finish(name: str, table: DataFrame) -> DataFrame | list[dict[str, Any]]:
-        return keep(name, table) if name in TABLES else _rows(table)
+    phase = stages.add("phases", keep, phases, records)
+    state = stages.add("states", keep, observations.states, looks)
+    side = stages.add("sides", keep, sides, records, run)
+    operation = stages.add("operations", keep, operations.operations, records, run, phase, side)
+    judged = stages.add("judged", keep, _judged, records, operation)
+    judged_registrations = stages.add("judged_registrations", keep, _judged_registrations, records, operation, facts)
+    segments = stages.add("segments", keep, observations.segments, state, run)
+    episodes = stages.add("episodes", keep, observations.episodes, segments)
+    convergence = stages.add("convergence", keep, observations.convergence, episodes, segments, phase)
+    look_ups = stages.add("look_ups", keep, truth.look_ups, operation, facts)
+    gaps = stages.add("gaps", keep, operations.gaps, operation, phase, side)
+    probes = stages.add("probes", keep, operations.probes, operation)
+    detections = stages.add("detections", keep, truth.detections, records, facts)
+    mistakes = stages.add("mistakes", keep, truth.mistakes, records, facts, state)
+    leader_spans = stages.add("leader_spans", keep, leaders.leader_spans, records)
 
-    made = run_stages({**TABLES, **FIGURES, "held": held, **CURVES}, given, finish, done, cancel)
-    rows |= {name: made[name] for name in ("held", *CURVES)}
-    rows["per_run"] = metrics.per_run((row for name in FIGURES for row in made[name]), rows["runs"])
-    close = pair.spans(made["phases"], runs, pair.choose(rows["per_run"], rows["runs"]))
-    last = {
-        "per_run": Stage(partial(table_of, spark, rows["per_run"], PER_RUN), ()),
-        "held": Stage(partial(table_of, spark, rows["held"], HELD), ()),
-        **{name: Stage(partial(make, made[of], close), ()) for name, (make, of) in CLOSE.items()},
-    }
-    ended = run_stages(last, {}, lambda name, table: (_rows if name in CLOSE else partial(keep, name))(table), done, cancel)
-    rows |= {name: ended.pop(name) for name in CLOSE}
-    return Made({"runs": runs, **{name: made[name] for name in TABLES}, **ended}, rows)
+    figures = [
+        *_of_histories(stages, "judged", "", judged, operation),
+        *_of_histories(stages, "judged_registrations", metrics.ROUTES, judged_registrations, operation),
+        stages.add("calls", _rows_of, metrics.of_operations, operation, run),
+        stages.add("unavailability", _rows_of, metrics.of_gaps, gaps, run),
+        stages.add("agreement", _rows_of, metrics.of_divergence, segments, episodes, convergence),
+        stages.add("answers", _rows_of, metrics.of_look_ups, look_ups),
+        stages.add("equal probes", _rows_of, metrics.of_probes, probes),
+        stages.add("failure detector", _rows_of, metrics.of_detections, detections, mistakes, run),
+        stages.add("leaders", _rows_of, metrics.of_leaders, leader_spans, records),
+        stages.add("messages", _rows_of, _of_sends, records, phase),
+    ]
+    held = stages.add("held", _rows_of, consistability.held, judged, judged_registrations, operation)
+    divergence = stages.add("divergence", _rows_of, curves.divergence, segments, phase)
+    faults = stages.add("faults", _rows_of, curves.faults, phase)
+    windows = stages.add("windows", _rows_of, curves.windows, judged, judged_registrations, run)
+    visibility = stages.add("visibility", _rows_of, curves.visibility, judged, judged_registrations, run)
+    latencies = stages.add("latencies", _rows_of, curves.latencies, operation)
+    stages.run()
+
+    run_rows = _rows_of("runs", about)
+    per_run_rows = metrics.per_run((row for figure in figures for row in figure.value), run_rows)
+    close = given(pair.spans(phase.value, about, pair.choose(per_run_rows, run_rows)))
+    last = Stages(done, partial(cancel_jobs, runs.sparkSession))
+    per_run_table = last.add("per_run", keep, partial(table_of, runs.sparkSession, per_run_rows, PER_RUN))
+    held_table = last.add("held", keep, partial(table_of, runs.sparkSession, held.value, HELD))
+    pair_standings = last.add("pair_standings", _rows_of, pair.standings, state, close)
+    pair_latencies = last.add("pair_latencies", _rows_of, pair.latencies, operation, close)
+    last.run()
+
+    tables = Tables(
+        runs=about, phases=phase.value, sides=side.value, operations=operation.value, judged=judged.value,
+        judged_registrations=judged_registrations.value, states=state.value, segments=segments.value, episodes=episodes.value,
+        convergence=convergence.value, probes=probes.value, gaps=gaps.value, look_ups=look_ups.value,
+        detections=detections.value, mistakes=mistakes.value, leader_spans=leader_spans.value, per_run=per_run_table.value,
+        held=held_table.value,
+    )  # fmt: skip
+    return Made(
+        tables,
+        RunFigures(
+            runs=run_rows, per_run=per_run_rows, held=held.value, divergence=divergence.value, faults=faults.value,
+            windows=windows.value, visibility=visibility.value, latencies=latencies.value, pair_standings=pair_standings.value,
+            pair_latencies=pair_latencies.value,
+        ),
+    )  # fmt: skip
 
 
-def table_of(spark: SparkSession, rows: list[dict[str, Any]], schema: StructType) -> DataFrame:
+def _of_histories(
+    stages: Stages, name: str, prefix: str, judged: Stage[DataFrame], operation: Stage[DataFrame]
+) -> list[Stage[Rows]]:
+    """Figures of reads, writes and keys of the histories in the table ``name``."""
+
+    def of_reads(rows: DataFrame, done: DataFrame) -> DataFrame:
+        return metrics.of_reads(judgements.reads(rows), done, prefix)
+
+    def of_writes(rows: DataFrame, done: DataFrame) -> DataFrame:
+        return metrics.of_writes(judgements.writes(rows), done, prefix)
+
+    def of_keys(rows: DataFrame) -> DataFrame:
+        return metrics.of_keys(judgements.keys(rows), prefix)
+
+    return [
+        stages.add(f"reads {name}", _rows_of, of_reads, judged, operation),
+        stages.add(f"writes {name}", _rows_of, of_writes, judged, operation),
+        stages.add(f"keys {name}", _rows_of, of_keys, judged),
+    ]
+
+
+def table_of(spark: SparkSession, rows: Rows, schema: StructType) -> DataFrame:
     """A small table, of rows that the driver has."""
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow(schema))).coalesce(1)
 
@@ -251,6 +290,6 @@ def cancel_jobs(spark: SparkSession) -> None:
     on_own_connection(spark.sparkContext.cancelAllJobs)
 
 
-def _rows(table: DataFrame) -> list[dict[str, Any]]:
+def _rows_of(_: str, table: DataFrame) -> Rows:
     """A small table. Everything that comes here is a figure of a run or less."""
     return [row.asDict() for row in table.collect()]

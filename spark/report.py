@@ -66,11 +66,12 @@ def _tables(results: Results) -> list[tuple[str, list[dict[str, Any]], pa.Schema
         ("consistability", results.consistability, CONSISTABILITY),
     ]  # fmt: skip
     found = [(name, rows, arrow(schema)) for name, rows, schema in declared]
-    for name in ("divergence", "windows", "visibility", "latencies", "pair_standings", "pair_latencies"):
-        rows = getattr(results, name)
-        if rows:
-            found.append((f"curve_{name}", rows, pa.Table.from_pylist(rows).schema))
-    return found
+    curves = (
+        ("curve_divergence", results.divergence), ("curve_windows", results.windows), ("curve_visibility", results.visibility),
+        ("curve_latencies", results.latencies), ("curve_pair_standings", results.pair_standings),
+        ("curve_pair_latencies", results.pair_latencies),
+    )  # fmt: skip
+    return found + [(name, rows, pa.Table.from_pylist(rows).schema) for name, rows in curves if rows]
 
 
 def _csv(rows: list[dict[str, Any]], names: Sequence[str]) -> str:

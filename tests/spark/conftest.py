@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from replicated_namesrv.spark.analysis import Tables
 from replicated_namesrv.spark.session import session
 from tests.spark import judged_runs
-from tests.spark.judged_runs import Tables, Values
+from tests.spark.judged_runs import Values
 from tests.spark.metric_oracles import Run
 
 # Of JVMs that live for a minute half the CPU time goes to the optimizing compiler, which is left out for all that tests start.

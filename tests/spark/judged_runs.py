@@ -4,12 +4,12 @@ import os
 from collections import defaultdict
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from replicated_namesrv.spark.analysis import figures_of_runs
+from replicated_namesrv.spark.analysis import Tables, figures_of_runs
 from replicated_namesrv.spark.ingest import Traces
 from replicated_namesrv.spark.schemas import CORRUPT, RECORD_COLUMNS, RUNS
 from tests.spark.metric_oracles import Run
@@ -23,7 +23,6 @@ CLOCK_UNCERTAINTY_NS = 3_000_000
 _STORED = StructType([*RECORD_COLUMNS.fields, StructField("mode", StringType()), StructField(CORRUPT, StringType())])
 _TIMES = ("time_ns", "asked_ns")
 
-Tables = dict[str, DataFrame]
 Values = dict[tuple[str, str], dict[tuple[str, str, str], float]]
 """Of a run and a figure: the value by level, phase and side."""
 
@@ -60,7 +59,7 @@ def judge(spark: SparkSession, drawn: dict[str, Run]) -> Tables:
 def figures(tables: Tables) -> Values:
     """``per_run``, each figure once."""
     values: Values = defaultdict(dict)
-    for figure in tables["per_run"].collect():
+    for figure in tables.per_run.collect():
         where = figure["level"], figure["phase"], figure["side"]
         assert where not in values[figure["run"], figure["metric"]], f"{figure} twice"
         values[figure["run"], figure["metric"]][where] = figure["value"]

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from replicated_namesrv.spark import curves
+from replicated_namesrv.spark.analysis import Tables
 from replicated_namesrv.spark.consistability import CLASSES
 from replicated_namesrv.spark.histories import AGE_BINS_MS
 from replicated_namesrv.spark.metrics import CATALOGUE, NOT_OF_ROUTES, ROUTES
 from tests.spark import metric_oracles as oracle
-from tests.spark.judged_runs import RUN_COUNT, UNIT_MS, UNIT_S, Tables, Values
+from tests.spark.judged_runs import RUN_COUNT, UNIT_MS, UNIT_S, Values
 from tests.spark.metric_oracles import JUDGED, Run, is_linearizable
 from tests.spark.oracles import broken_guarantees, delta, gammas, missed
 from tests.spark.random_runs import DEADLINE, UNIT_NS
@@ -320,7 +321,7 @@ def test_figures_are_what_they_mean(name: str, found: Values, drawn: dict[str, R
 def test_visibility_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
     """M5."""
     values: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for row in curves.visibility(tables["judged"], tables["judged_registrations"], tables["runs"]).collect():
+    for row in curves.visibility(tables.judged, tables.judged_registrations, tables.runs).collect():
         values[row["run"]][row["about"], row["level"], row["age_ms"]] = row["compared"], row["seen"]
 
     def bin_of(age: float) -> float:
@@ -338,7 +339,7 @@ def test_visibility_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> N
 def test_consistability_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
     """M9: how many reads were asked, answered, and answered as each class asks for."""
     values: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for row in tables["held"].collect():
+    for row in tables.held.collect():
         where = row["about"], row["level"], row["phase"], row["side"], row["class"]
         assert where not in values[row["run"]]
         values[row["run"]][where] = row["asked"], row["answered"], row["held"]
@@ -355,7 +356,7 @@ def test_consistability_is_what_it_means(tables: Tables, drawn: dict[str, Run]) 
 def test_gaps_are_told_by_kind_and_node(tables: Tables, drawn: dict[str, Run]) -> None:
     """M17."""
     values: dict[str, list[Any]] = defaultdict(list)
-    for row in tables["gaps"].collect():
+    for row in tables.gaps.collect():
         who = row["level"], row["kind"], row["entity"]
         values[row["run"]].append((who, row["phase"], row["side"], row["gap_ns"] // UNIT_NS))
     for run, made in drawn.items():
@@ -364,7 +365,7 @@ def test_gaps_are_told_by_kind_and_node(tables: Tables, drawn: dict[str, Run]) -
 
 def test_classes_of_consistency_imply_the_weaker_ones(tables: Tables) -> None:
     counts: dict[Any, dict[str, int]] = defaultdict(dict)
-    for row in tables["held"].collect():
+    for row in tables.held.collect():
         counts[row["run"], row["about"], row["level"], row["phase"], row["side"]][row["class"]] = row["held"]
     for held in counts.values():
         for stronger, weaker in (*pairwise(["linearizable", "regular", "one version", "eventual", "answered"]),

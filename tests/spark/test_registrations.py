@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.spark.analysis import Tables
 from replicated_namesrv.spark.histories import Distance, Judgement
 from replicated_namesrv.spark.registrations import LATE_MAX, together
-from tests.spark.judged_runs import CLOCK_UNCERTAINTY_NS, UNIT_MS, UNIT_S, Tables, Values
+from tests.spark.judged_runs import CLOCK_UNCERTAINTY_NS, UNIT_MS, UNIT_S, Values
 from tests.spark.told_runs import RESOLUTION, TOLD
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -48,7 +49,7 @@ def test_brokers_of_which_not_every_change_is_known_are_not_judged(found: Values
     assert whole(found, run, "route_linearizable_keys") is None
     assert whole(found, run, "route_fresh_reads") is None
     assert whole(found, run, "yield") == 1, "the look-up itself was answered"
-    assert tables["judged_registrations"].where(f"run = '{run}'").isEmpty()
+    assert tables.judged_registrations.where(f"run = '{run}'").isEmpty()
     assert LATE_MAX == 6
 
 
@@ -125,7 +126,7 @@ def test_without_a_final_read_nothing_is_lost(found: Values) -> None:
 
 
 def test_the_count_says_how_many_keys_a_loss_stands_on(tables: Tables) -> None:
-    rows = tables["per_run"].where("metric = 'lost_writes' and level = 'all'").collect()
+    rows = tables.per_run.where("metric = 'lost_writes' and level = 'all'").collect()
     counts = {row["run"]: row["count"] for row in rows}
     assert counts["a final read of one key"] == 1, "two were written"
     assert "no final read" not in counts
@@ -157,7 +158,7 @@ def test_where_the_observer_stood_still_nobody_knows_who_led(found: Values) -> N
 
 
 def test_the_uncertainty_of_clocks_stands_beside_what_compares_them(tables: Tables) -> None:
-    rows: list[Any] = tables["per_run"].where("run in ('two missed writes', 'an old version')").collect()
+    rows: list[Any] = tables.per_run.where("run in ('two missed writes', 'an old version')").collect()
     codes = ("window", "fresh", "staleness", "versions_behind", "delta", "conflict", "gamma")
     for row in rows:
         compares = row["metric"].removeprefix("route_").startswith(codes)

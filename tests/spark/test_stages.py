@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.spark.stages import THREADS, Stage, run
+from replicated_namesrv.spark.stages import THREADS, Stages, given
 
 LONG_S = 60.0
 
@@ -21,24 +21,31 @@ def nothing(*_: Any) -> None:
 
 def test_a_stage_is_made_of_those_that_it_names() -> None:
     told: list[str] = []
-    stages = {
-        "last": Stage(made_of, ("both", "given")),
-        "both": Stage(made_of, ("left", "right")),
-        "left": Stage(made_of, ("given",)),
-        "right": Stage(made_of, ()),
-    }
-    made = run(stages, {"given": "g"}, lambda name, table: (name, table), told.append, nothing)
-    left, right = ("left", ("g",)), ("right", ())
-    both = ("both", (left, right))
-    assert made == {"left": left, "right": right, "both": both, "last": ("last", (both, "g"))}
-    assert sorted(told) == sorted(stages)
+
+    def named(name: str, table: Any) -> tuple[str, Any]:
+        return name, table
+
+    stages = Stages(told.append, nothing)
+    right = stages.add("right", named, made_of)
+    left = stages.add("left", named, made_of, given("g"))
+    both = stages.add("both", named, made_of, left, right)
+    last = stages.add("last", named, made_of, both, given("g"))
+    with pytest.raises(RuntimeError, match="last has not been made"):
+        _ = last.value
+    stages.run()
+    assert both.value == ("both", (("left", ("g",)), ("right", ())))
+    assert last.value == ("last", (both.value, "g"))
+    assert sorted(told) == ["both", "last", "left", "right"]
     assert told.index("both") > max(told.index("left"), told.index("right"))
+    assert told[-1] == "last"
 
 
 def test_stages_that_need_not_wait_for_each_other_run_at_once() -> None:
     together = Barrier(THREADS, timeout=LONG_S)
-    stages = {str(number): Stage(made_of, ()) for number in range(THREADS)}
-    run(stages, {}, lambda name, table: together.wait(), nothing, nothing)
+    stages = Stages(nothing, nothing)
+    for number in range(THREADS):
+        stages.add(str(number), lambda name, table: together.wait(), made_of)
+    stages.run()
 
 
 class _Failure(BaseException):
@@ -59,12 +66,12 @@ def test_a_failure_is_told_once_what_had_begun_has_ended(failure: type[BaseExcep
         assert cancelled.wait(LONG_S), "the job is ended before the failure is told"
         ended.append(name)
 
-    stages = {
-        "runs": Stage(made_of, ()), "fails": Stage(made_of, ()), "never": Stage(made_of, ("runs",)),
-        "after it": Stage(made_of, ("fails",)),
-    }  # fmt: skip
+    stages = Stages(nothing, cancelled.set)
+    runs, fails = stages.add("runs", finish, made_of), stages.add("fails", finish, made_of)
+    stages.add("never", finish, made_of, runs)
+    stages.add("after it", finish, made_of, fails)
     with pytest.raises(failure, match="fails"):
-        run(stages, {}, finish, nothing, cancelled.set)
+        stages.run()
     assert ended == ["runs"]
 
 
@@ -80,7 +87,9 @@ def test_an_interruption_of_the_caller_ends_what_had_begun() -> None:
     def interrupted(name: str) -> None:
         raise KeyboardInterrupt(name)
 
-    stages = {"quick": Stage(made_of, ()), "runs": Stage(made_of, ()), "never": Stage(made_of, ("quick", "runs"))}
+    stages = Stages(interrupted, cancelled.set)
+    quick, runs = stages.add("quick", finish, made_of), stages.add("runs", finish, made_of)
+    stages.add("never", finish, made_of, quick, runs)
     with pytest.raises(KeyboardInterrupt, match="quick"):
-        run(stages, {}, finish, interrupted, cancelled.set)
+        stages.run()
     assert ended in ([], ["runs"]), "it may not have begun"
