@@ -32,7 +32,7 @@ from replicated_namesrv.spark.schemas import CONSISTABILITY, HELD, PAIRED, PER_R
 from replicated_namesrv.spark.session import on_own_connection
 from replicated_namesrv.spark.sources import Source, find_runs, runs_table
 from replicated_namesrv.spark.stages import Stage, Stages, given
-from replicated_namesrv.spark.storage import Storage
+from replicated_namesrv.spark.storage import SparkStorage
 from replicated_namesrv.spark.summary import paired, summary, t_visibility
 from replicated_namesrv.spark.timeline import phases, sides, with_phase
 
@@ -41,7 +41,7 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class AnalysisTables:
     """Tables of some runs, as ``keep`` gave them back; each field has the name of the table."""
 
     runs: DataFrame
@@ -64,7 +64,7 @@ class Tables:
     held: DataFrame
 
 
-KEPT = (*(field.name for field in fields(Tables)), "summary", "paired", "t_visibility", "consistability")
+KEPT = (*(field.name for field in fields(AnalysisTables)), "summary", "paired", "t_visibility", "consistability")
 """Tables under ``tables/`` besides those of lines."""
 
 
@@ -94,7 +94,7 @@ class RunFigures:
 class Made(NamedTuple):
     """What is made of some runs."""
 
-    tables: Tables
+    tables: AnalysisTables
     figures: RunFigures
 
 
@@ -122,7 +122,7 @@ class Analysis:
 
     def __init__(self, spark: SparkSession, out: str, say: Callable[[str], None]) -> None:
         self._spark = spark
-        self._storage = Storage(spark)
+        self._storage = SparkStorage(spark)
         self._out = out.rstrip("/")
         self._staging = f"{self._out}/tables/analysing"
         self._say = say
@@ -242,7 +242,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
     pair_latencies = last.add("pair_latencies", _rows_of, pair.latencies, operation, close)
     last.run()
 
-    tables = Tables(
+    tables = AnalysisTables(
         runs=about, phases=phase.value, sides=side.value, operations=operation.value, judged=judged.value,
         judged_registrations=judged_registrations.value, states=state.value, segments=segments.value, episodes=episodes.value,
         convergence=convergence.value, probes=probes.value, gaps=gaps.value, look_ups=look_ups.value,

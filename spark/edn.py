@@ -42,7 +42,7 @@ class UnfinishedError(EdnError):
     """Text that ends within a value."""
 
 
-class _Reader:
+class _EdnReader:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
 
@@ -129,7 +129,7 @@ def _atom(text: str) -> Any:
 
 def read(text: str) -> Any:
     """The one value that ``text`` holds. Raises EdnError."""
-    reader = _Reader(text)
+    reader = _EdnReader(text)
     value = reader.value(reader.token())
     if reader.token() is not None:
         raise EdnError("more than one value; one operation a line is expected")

@@ -118,7 +118,7 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
 
 def _read(path: Path, say: Callable[[str], None]) -> tuple[list[_Event], int]:
     events: list[_Event] = []
-    reader = _Reader(path)
+    reader = _HistoryReader(path)
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
             for line, value in reader.values(file):
@@ -135,7 +135,7 @@ def _read(path: Path, say: Callable[[str], None]) -> tuple[list[_Event], int]:
     return events, reader.torn
 
 
-class _Reader:
+class _HistoryReader:
     """Operations of a file, each with the line where it begins: one a line, over several lines, or elements of one vector."""
 
     def __init__(self, path: Path) -> None:

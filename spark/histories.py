@@ -28,7 +28,7 @@ from replicated_namesrv.verify.attribution import (
     candidates,
     writes_of,
 )
-from replicated_namesrv.verify.sessions import Broken, accesses_by_time, session_verdicts
+from replicated_namesrv.verify.session_guarantees import Broken, accesses_by_time, session_verdicts
 
 
 class Read(NamedTuple):
@@ -77,7 +77,7 @@ class Distance(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class KeyJudgement:
     """All that is said of one key."""
 
     reads: list[Read]
@@ -85,7 +85,7 @@ class Judgement:
     distance: Distance
 
 
-def judge(events: Iterable[KeyEvent], atomic: bool = False) -> Judgement:
+def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
     """Judge the operations of one key. Failed ones are left out, and so are reads without an answer.
 
     ``atomic``: the history is known to be linearizable, so nothing in it is anomalous. Without deletes that would be found here
@@ -100,7 +100,7 @@ def judge(events: Iterable[KeyEvent], atomic: bool = False) -> Judgement:
     anomalous = set() if atomic else _merge(reads, history.of_value)
     judged = [history.judge(read, read.op in anomalous, sessions[read.op].broken) for read in reads]
     distance = _no_distance(writes, reads, history) if atomic else _distance(writes, reads, history)
-    return Judgement(judged, _windows(acknowledged, reads, history), distance)
+    return KeyJudgement(judged, _windows(acknowledged, reads, history), distance)
 
 
 AGE_BINS_MS = tuple(2.0**power for power in range(-4, 18))

@@ -21,7 +21,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from replicated_namesrv.spark import parts
 from replicated_namesrv.spark.schemas import CORRUPT, LOOKS, OBSERVED, RECORD_COLUMNS
 from replicated_namesrv.spark.sources import InputError, Source
-from replicated_namesrv.spark.storage import Storage
+from replicated_namesrv.spark.storage import SparkStorage
 
 
 class Ingested(NamedTuple):
@@ -58,7 +58,7 @@ _LAYOUT = 3
 
 
 def ingest(
-    spark: SparkSession, storage: Storage, sources: Sequence[Source], out: str, say: Callable[[str], None]
+    spark: SparkSession, storage: SparkStorage, sources: Sequence[Source], out: str, say: Callable[[str], None]
 ) -> tuple[Traces, list[Ingested]]:
     """Lines of all ``sources``, and what became of each run's lines. New runs are added to ``out``/tables.
 
@@ -83,7 +83,7 @@ def _note(out: str, run: str) -> str:
     return f"{out}/tables/ingested/{run}.json"
 
 
-def _ingested_before(storage: Storage, source: Source, out: str) -> Ingested | None:
+def _ingested_before(storage: SparkStorage, source: Source, out: str) -> Ingested | None:
     note = _note(out, source.run)
     if not storage.exists(note):
         return None
@@ -112,7 +112,9 @@ TASKS_PER_CORE = 4
 PROGRESS_S = 2.0
 
 
-def _write(spark: SparkSession, storage: Storage, new: Sequence[Source], staging: str, say: Callable[[str], None]) -> list[Row]:
+def _write(
+    spark: SparkSession, storage: SparkStorage, new: Sequence[Source], staging: str, say: Callable[[str], None]
+) -> list[Row]:
     """Write the lines of some runs below ``staging``; COUNTS of parts of them."""
     *paths, out = (_local(storage.qualified(path)) for path in (*(source.trace.path for source in new), staging))
     if out is None or None in paths:
@@ -156,9 +158,9 @@ def _tasks(spark: SparkSession, new: Sequence[Source], paths: Sequence[str]) -> 
     return tasks
 
 
-def _write_text(spark: SparkSession, storage: Storage, new: Sequence[Source], staging: str) -> list[Row]:
+def _write_text(spark: SparkSession, storage: SparkStorage, new: Sequence[Source], staging: str) -> list[Row]:
     """``_write`` where only Spark reaches the files."""
-    runs = {parts.plain(storage.qualified(source.trace.path)): (source.run, source.mode) for source in new}
+    runs = {parts.same_uri(storage.qualified(source.trace.path)): (source.run, source.mode) for source in new}
     text = spark.read.option("lineSep", "\n").text([source.trace.path for source in new])
     text = text.select("value", F.col("_metadata.file_path").alias("path"))
     for name, schema in _SCHEMAS.items():
@@ -194,7 +196,7 @@ def _progress(spark: SparkSession, say: Callable[[str], None]) -> Iterator[None]
 
 
 def _ingest_new(
-    spark: SparkSession, storage: Storage, new: Sequence[Source], out: str, say: Callable[[str], None]
+    spark: SparkSession, storage: SparkStorage, new: Sequence[Source], out: str, say: Callable[[str], None]
 ) -> dict[str, Ingested | None]:
     staging = f"{out}/tables/ingesting"
     storage.delete(staging)

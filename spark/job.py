@@ -20,12 +20,12 @@ from pathlib import Path
 from types import FrameType
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.spark.alone import alone_in
 from replicated_namesrv.spark.analysis import Analysis, Results
+from replicated_namesrv.spark.output_lock import output_lock
 from replicated_namesrv.spark.report import write_report
-from replicated_namesrv.spark.session import EMBEDDED_MASTER, EMBEDDED_MEMORY, SparkSaidError, session
+from replicated_namesrv.spark.session import EMBEDDED_MASTER, EMBEDDED_MEMORY, SparkFailedError, session
 from replicated_namesrv.spark.sources import Source, check_name, find_runs
-from replicated_namesrv.spark.storage import LocalFiles, Storage, local_path
+from replicated_namesrv.spark.storage import LocalFiles, SparkStorage, local_path
 
 
 def analyse(
@@ -41,7 +41,7 @@ def analyse(
             sources = _checked(paths, out, master, memory)
             here = None if master is None or "HADOOP_CONF_DIR" in os.environ else local_path(out)
             with _nothing_half_written(here, out), session("namesrv analyze", master, memory) as spark:
-                storage = Storage(spark)
+                storage = SparkStorage(spark)
                 there = local_path(storage.qualified(out)) if here is None else None
                 with _nothing_half_written(there, out):
                     analysis = Analysis(spark, out, say)
@@ -51,7 +51,7 @@ def analyse(
                         write_report(storage, results, out)
 
                     return analysis.run(paths, report) if sources is None else analysis.analyse(sources, report)
-    except SparkSaidError as cause:
+    except SparkFailedError as cause:
         raise ClusterError(remedy(str(cause), out)) from cause
     except OSError as cause:
         known = known_remedy(str(cause), out)
@@ -95,7 +95,7 @@ def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
     try:
         with ExitStack() as stack:
             try:
-                stack.enter_context(alone_in(folder, out))
+                stack.enter_context(output_lock(folder, out))
                 stack.push(lambda failure, *_: _remove_empty(folder / "tables") if failure else None)
                 (folder / "tables").mkdir(exist_ok=True)
                 with tempfile.TemporaryFile(dir=folder / "tables"):

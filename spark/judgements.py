@@ -11,13 +11,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.histories import Judgement, judge, visibility
+from replicated_namesrv.spark.histories import KeyJudgement, judge, visibility
 from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, VISIBILITY, WRITES, arrow
-from replicated_namesrv.verify import Limits, Operation, Outcome, check_history
+from replicated_namesrv.verify import Operation, Outcome, SearchLimits, check_history
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 
-LIMITS = Limits()
+LIMITS = SearchLimits()
 
 
 def kv_operations(records: DataFrame, operations: DataFrame) -> DataFrame:
@@ -66,7 +66,7 @@ def judged_table(table: pa.Table, rows: Callable[[], Iterable[dict[str, Any]]]) 
 
 
 def rows_of(
-    judgement: Judgement, level: str, found: str, events: Sequence[Any], ages: dict[float, tuple[int, int]]
+    judgement: KeyJudgement, level: str, found: str, events: Sequence[Any], ages: dict[float, tuple[int, int]]
 ) -> Iterable[dict[str, Any]]:
     """What is written down of one judgement."""
     for read in judgement.reads:

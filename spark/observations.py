@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark.schemas import EPISODES, SEGMENTS, STATES, arrow
-from replicated_namesrv.verify.divergence import Change, Look, known_answers, resolution_ns, segments_of
+from replicated_namesrv.verify.divergence import Look, NodeAnswer, known_answers, resolution_ns, segments_of
 
 
 def states(looks: DataFrame) -> DataFrame:
@@ -44,7 +44,7 @@ def segments(states_table: DataFrame, runs: DataFrame) -> DataFrame:
     return known.groupBy("run", "key").applyInArrow(of_group, SEGMENTS)
 
 
-def _changes(table: pa.Table) -> Iterator[Change]:
+def _changes(table: pa.Table) -> Iterator[NodeAnswer]:
     decoded: dict[str | None, frozenset[str]] = {None: frozenset()}
     columns = (table.column(name).to_pylist() for name in ("node", "from_ns", "until_ns", "members"))
     for node, from_ns, until_ns, members in zip(*columns, strict=True):
@@ -52,7 +52,7 @@ def _changes(table: pa.Table) -> Iterator[Change]:
         if state is None:
             state = frozenset(f"{m['name']}@{m['version']}" for m in orjson.loads(members))
             decoded[members] = state
-        yield Change(node, from_ns, until_ns, state)
+        yield NodeAnswer(node, from_ns, until_ns, state)
 
 
 def episodes(segments_table: DataFrame) -> DataFrame:

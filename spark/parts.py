@@ -166,7 +166,7 @@ def counts_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[s
         yield from _counts(run, read(lines)).to_batches()
 
 
-def plain(uri: str) -> str:
+def same_uri(uri: str) -> str:
     """A file's URI without a scheme's other spellings: both one slash and three are in use where there is no host."""
     return re.sub("^file:/*", "file:/", uri)
 
@@ -175,4 +175,4 @@ def _of_runs(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, st
     for batch in batches:
         for path in batch.column("path").unique().to_pylist():
             of_path = batch.filter(pc.equal(batch.column("path"), path))
-            yield *runs[plain(unquote(path))], of_path.column("value").cast(pa.binary())
+            yield *runs[same_uri(unquote(path))], of_path.column("value").cast(pa.binary())

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.histories import Distance, Judgement, Read, judge, visibility
+from replicated_namesrv.spark.histories import Distance, KeyJudgement, Read, judge, visibility
 from replicated_namesrv.spark.judgements import LIMITS, by_level, events_of, judged_table, rows_of
 from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED
@@ -123,7 +123,7 @@ def _judged_topic(history: Sequence[tuple[KeyEvent, str | None, str | None]], le
     looks = [(event, versions) for event, versions in looks if event.outcome == "ok"]
     changes = [(event, broker) for event, broker, _ in history if broker in written]
     found = _verdict(looks, changes)
-    parts: list[Judgement] = []
+    parts: list[KeyJudgement] = []
     ages: defaultdict[float, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for broker in sorted(written):
         events = [event._replace(kind="get", value=versions.get(broker)) for event, versions in looks]
@@ -157,7 +157,7 @@ def _operation(event: KeyEvent, value: Any) -> Operation:
     return Operation(event.client, event.kind, "topic", value, int(event.start_ns), end_ns, Outcome(event.outcome))
 
 
-def together(parts: Sequence[Judgement]) -> Judgement:
+def together(parts: Sequence[KeyJudgement]) -> KeyJudgement:
     """Judgements of a topic's brokers, in which the same look-ups are the reads, as one of the topic."""
     reads: defaultdict[int, list[Read]] = defaultdict(list)
     for part in parts:
@@ -172,7 +172,7 @@ def together(parts: Sequence[Judgement]) -> Judgement:
         max(distance.gamma_max_ns for distance in distances),
         sorted(gamma for distance in distances for gamma in distance.gammas_ns),
     )
-    return Judgement([_worst(found) for found in reads.values()], [w for part in parts for w in part.windows], whole)
+    return KeyJudgement([_worst(found) for found in reads.values()], [w for part in parts for w in part.windows], whole)
 
 
 def _worst(found: Sequence[Read]) -> Read:

@@ -18,7 +18,7 @@ from replicated_namesrv.spark.consistability import CLASSES
 from replicated_namesrv.spark.figures import Figure, draw, own_levels
 from replicated_namesrv.spark.metrics import CATALOGUE
 from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
-from replicated_namesrv.spark.storage import Storage, local_path
+from replicated_namesrv.spark.storage import SparkStorage, local_path
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -35,7 +35,7 @@ td .note { font-weight: 400; font-size: .8rem; }
 """
 
 
-def write_report(storage: Storage, results: Results, out: str) -> None:
+def write_report(storage: SparkStorage, results: Results, out: str) -> None:
     """Write ``report/`` below ``out``: index.html, figures, tables; aside first, so that there is a whole one or none."""
     final = f"{out.rstrip('/')}/report"
     folder = f"{final}.new"
@@ -48,7 +48,7 @@ def write_report(storage: Storage, results: Results, out: str) -> None:
         storage.discard(folder)
 
 
-def _write(storage: Storage, results: Results, folder: str) -> None:
+def _write(storage: SparkStorage, results: Results, folder: str) -> None:
     figures = draw(results)
     for figure in figures:
         storage.write_text(f"{folder}/figures/{figure.name}.svg", figure.svg)
@@ -88,7 +88,7 @@ def _parquet(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
     return content.getvalue()
 
 
-def _links(storage: Storage, results: Results, folder: str) -> dict[str, tuple[str, str]]:
+def _links(storage: SparkStorage, results: Results, folder: str) -> dict[str, tuple[str, str]]:
     """Of each run: where its folder is from here (relative if both are on this machine), and its verdict."""
     found = {}
     for run, place in results.folders.items():

@@ -46,7 +46,7 @@ _SETTINGS = {
 }
 
 
-class SparkSaidError(Exception):
+class SparkFailedError(Exception):
     """What Spark said of a failure, as text: its exceptions lie in the JVM, which is gone once the session is left."""
 
 
@@ -58,7 +58,7 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
     try:
         conf = SparkConf().setAppName(name).setAll(list(_SETTINGS.items()))
         try:
-            with _told(folder / "jvm.log"):
+            with _with_jvm_log(folder / "jvm.log"):
                 if master is not None:
                     # What failed is raised, and told once.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -120,13 +120,13 @@ LOG_LINES = 400
 
 
 @contextmanager
-def _told(log: Path) -> Iterator[None]:
+def _with_jvm_log(log: Path) -> Iterator[None]:
     """A failure is raised with what the JVM had said in ``log``."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as cause:  # the last: the JVM has ended
         said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
-        raise SparkSaidError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
+        raise SparkFailedError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
 
 
 def _set_environment(master: str, folder: Path) -> None:

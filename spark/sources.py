@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, Header
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.spark.schemas import RUNS
-from replicated_namesrv.spark.storage import Entry, Files
+from replicated_namesrv.spark.storage import Files, FolderEntry
 
 MODES = ("ap", "cp")
 DEPTH_MAX = 3
@@ -30,7 +30,7 @@ class Source(NamedTuple):
 
     run: str
     folder: str
-    trace: Entry
+    trace: FolderEntry
     about: dict[str, Any]
     """Its row of RUNS."""
     torn: bool

@@ -23,7 +23,7 @@ _CANCEL_S = 30.0
 """Longest wait for cancelled jobs to end."""
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """A file or folder."""
 
     path: str
@@ -38,10 +38,10 @@ class Files(Protocol):
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder."""
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> FolderEntry:
         """What lies at ``path``; its own path is absolute."""
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[FolderEntry]:
         """What a folder holds, by name; empty if there is no such folder."""
 
     def read_text(self, path: str) -> str:
@@ -61,14 +61,14 @@ class LocalFiles:
         """As in Files."""
         return os.path.lexists(path)
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> FolderEntry:
         """As in Files; symbolic links are followed, so that one folder has one path."""
         place = os.path.realpath(path)
         with _named(path):
             status = os.stat(place)
-        return Entry(place, os.path.isdir(place), status.st_size, status.st_mtime_ns // 1_000_000)
+        return FolderEntry(place, os.path.isdir(place), status.st_size, status.st_mtime_ns // 1_000_000)
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[FolderEntry]:
         """As in Files; a link that is called ``latest``, which suites set beside their runs, is left out, and so is what vanishes
         meanwhile: an analysis may be writing its results beside the runs."""
         found = []
@@ -137,7 +137,7 @@ def _named(path: str) -> Iterator[None]:
         raise OSError(f"{path}: {cause.strerror}") from None
 
 
-class Storage:
+class SparkStorage:
     """File system calls by path or URI, as in Files and more; each raises OSError with the path where it fails."""
 
     def __init__(self, spark: SparkSession) -> None:
@@ -160,13 +160,13 @@ class Storage:
             system, place = self._at(path)
             return bool(system.exists(place))
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> FolderEntry:
         """As in Files."""
         with _named(path):
             system, place = self._at(path)
             return _entry(system.getFileStatus(place))
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[FolderEntry]:
         """As in Files."""
         with _named(path):
             system, place = self._at(path)
@@ -265,5 +265,5 @@ class Storage:
             shutil.rmtree(here, ignore_errors=True)
 
 
-def _entry(status: Any) -> Entry:
-    return Entry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())
+def _entry(status: Any) -> FolderEntry:
+    return FolderEntry(status.getPath().toString(), status.isDirectory(), status.getLen(), status.getModificationTime())

@@ -11,9 +11,9 @@ from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
 from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap
 from replicated_namesrv.chaos.records import Election, Send
 from replicated_namesrv.verify.divergence import (
-    Change,
     Divergence,
     Look,
+    NodeAnswer,
     divergence_of,
     known_answers,
     resolution_ns,
@@ -101,7 +101,7 @@ def divergence(story: Story) -> Divergence:
             at_ns = one.time_ns if one.answered else one.asked_ns
             members = frozenset(f"{name}@{version}" for name, version in one.members or ())
             looks[one.node].append(Look(at_ns, at_ns, members if one.answered else None))
-    changes = [Change(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
+    changes = [NodeAnswer(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
     return divergence_of(segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"]))))
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from replicated_namesrv.chaos.checks.registrations import operation, registrations
 from replicated_namesrv.chaos.checks.story import NOTHING, CheckResult, Promise, Story
-from replicated_namesrv.verify import HistoryVerdict, Limits, Operation, Verdict, check_history
+from replicated_namesrv.verify import HistoryVerdict, Operation, SearchLimits, Verdict, check_history
 
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
-LIMITS = Limits(steps=1_500_000, configurations=100_000)
+LIMITS = SearchLimits(steps=1_500_000, configurations=100_000)
 
 
 def check_kv(story: Story) -> CheckResult:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken, read_writes
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Story, result
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent, attributed, by_value, writes_of
-from replicated_namesrv.verify.sessions import OLDEST, Access, Version, accesses_by_time, session_verdicts
+from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, Version, accesses_by_time, session_verdicts
 
 
 def check_sessions(story: Story) -> CheckResult:
-    """Each client keeps the session guarantees (``verify.sessions``): on each KV key, by the times of the writes; and on each
+    """Each client keeps the session guarantees (``verify.session_guarantees``): on each KV key, by the times of the writes; and on each
     broker of a topic, by the numbers of its registrations."""
     ops = [op for op in story.of_kind("put", "delete", "get", "route") if op.ok and op.client != "probe"]
     wrong = [*_broken_kv(story, ops), *_broken_routes(story, ops)]
@@ -50,11 +50,11 @@ def _event(op: Op) -> KeyEvent:
 
 def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
     by_op = {op.op: op for op in ops if op.kind == "route"}
-    accesses: defaultdict[tuple[str, str], dict[int, Access]] = defaultdict(dict)
+    accesses: defaultdict[tuple[str, str], dict[int, SessionAccess]] = defaultdict(dict)
     for op in by_op.values():
         for name, told in op.members:
             version = Version(int(told), int(told))
-            accesses[op.key, name][op.op] = Access(op.op, op.client, op.start_ns, op.end_ns, True, version)
+            accesses[op.key, name][op.op] = SessionAccess(op.op, op.client, op.start_ns, op.end_ns, True, version)
     for (_, name), of_broker in accesses.items():
         for number, (broken, newest) in session_verdicts(of_broker.values()).items():
             if any(broken):

@@ -305,7 +305,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _history(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.report import history, load_story
-    from replicated_namesrv.verify.history import format_operation
+    from replicated_namesrv.verify.operation_history import format_operation
 
     for operation in history(load_story(arguments.run)):
         print(format_operation(operation))

@@ -67,7 +67,7 @@ def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
         begun = None
 
 
-class Change(NamedTuple):
+class NodeAnswer(NamedTuple):
     """One node answered ``state`` in [from_ns, until_ns): members as ``name@version``."""
 
     node: str
@@ -76,7 +76,7 @@ class Change(NamedTuple):
     state: frozenset[str]
 
 
-class Segment(NamedTuple):
+class DivergenceSegment(NamedTuple):
     """``divergence`` (0 to 1) held in [start_ns, end_ns) among ``nodes_known`` nodes; ``resolved`` without short differences."""
 
     start_ns: int
@@ -105,7 +105,7 @@ def distance(left: AbstractSet[str], right: AbstractSet[str]) -> float:
     return 1.0 - len(left & right) / together if together else 0.0
 
 
-def segments_of(changes: Iterable[Change], resolution_ns: int = 0) -> Iterator[Segment]:
+def segments_of(changes: Iterable[NodeAnswer], resolution_ns: int = 0) -> Iterator[DivergenceSegment]:
     """Segments in order of time, neighbours that are equal in all else joined; spans with no known node are left out.
 
     Spans of one node must not overlap. ``resolution_ns``: differences that lasted no longer are not resolved.
@@ -116,7 +116,7 @@ def segments_of(changes: Iterable[Change], resolution_ns: int = 0) -> Iterator[S
     known: dict[str, frozenset[str]] = {}
     distances: dict[tuple[frozenset[str], frozenset[str]], float] = {}
     apart: Lasting = defaultdict(set)
-    held: Segment | None = None
+    held: DivergenceSegment | None = None
     for position, edge in enumerate(edges):
         if edge.state is None:
             known.pop(edge.node, None)
@@ -131,7 +131,7 @@ def segments_of(changes: Iterable[Change], resolution_ns: int = 0) -> Iterator[S
         if not known:
             continue
         found = _greatest(known, distances)
-        segment = Segment(edge.at_ns, next_ns, found, len(known), _greatest_lasting(known, apart) if found else 0.0)
+        segment = DivergenceSegment(edge.at_ns, next_ns, found, len(known), _greatest_lasting(known, apart) if found else 0.0)
         if held and held.end_ns == edge.at_ns and held[2:] == segment[2:]:
             held = held._replace(end_ns=next_ns)
             continue
@@ -142,7 +142,7 @@ def segments_of(changes: Iterable[Change], resolution_ns: int = 0) -> Iterator[S
         yield held
 
 
-def _edges(changes: Iterable[Change]) -> list[_Edge]:
+def _edges(changes: Iterable[NodeAnswer]) -> list[_Edge]:
     edges = []
     for change in changes:
         if change.until_ns > change.from_ns:
@@ -230,7 +230,7 @@ class Divergence(NamedTuple):
     """Greatest resolved divergence, 0 to 1."""
 
 
-def divergence_of(segments: Iterable[Segment]) -> Divergence:
+def divergence_of(segments: Iterable[DivergenceSegment]) -> Divergence:
     """Sum up the segments of one key."""
     apart = [segment for segment in segments if segment.resolved > 0]
     length_ns = sum(segment.end_ns - segment.start_ns for segment in apart)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from replicated_namesrv.verify.history import Operation, Outcome
 from replicated_namesrv.verify.models import Action, Token, model_of
-from replicated_namesrv.verify.search import Answer, Bounds, Found, Step, search
+from replicated_namesrv.verify.operation_history import Operation, Outcome
+from replicated_namesrv.verify.search import Bounds, Found, SearchOutcome, Step, search
 
 _Part = TypeVar("_Part")
 
@@ -35,7 +35,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """Where the check of one key gives up and says UNKNOWN."""
 
     steps: int = 3_000_000
@@ -97,18 +97,18 @@ class _Judged(NamedTuple):
     """None: indeterminate, or not returned yet in the prefix looked at."""
 
 
-def check_history(operations: Iterable[Operation], limits: Limits | None = None) -> HistoryVerdict:
+def check_history(operations: Iterable[Operation], limits: SearchLimits | None = None) -> HistoryVerdict:
     """Judge a history. Raises HistoryError for operations that no model has."""
     keys: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
         keys[operation.key].append(operation)
-    verdicts = tuple(_check_key(key, keys[key], limits or Limits()) for key in sorted(keys))
+    verdicts = tuple(_check_key(key, keys[key], limits or SearchLimits()) for key in sorted(keys))
     found = {verdict.verdict for verdict in verdicts}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in found), Verdict.VALID)
     return HistoryVerdict(worst, sum(verdict.operations for verdict in verdicts), verdicts)
 
 
-def _check_key(key: str, operations: Sequence[Operation], limits: Limits) -> KeyVerdict:
+def _check_key(key: str, operations: Sequence[Operation], limits: SearchLimits) -> KeyVerdict:
     model = model_of(operations)
     judged = [
         _Judged(operation, model.action(operation), None if operation.outcome is Outcome.INDETERMINATE else operation.end_ns)
@@ -117,8 +117,8 @@ def _check_key(key: str, operations: Sequence[Operation], limits: Limits) -> Key
     ]
     bounds = Bounds(limits.steps, limits.configurations)
     found = _search(judged, bounds)
-    if found.answer is not Answer.VIOLATED:
-        verdict = Verdict.VALID if found.answer is Answer.LINEARIZABLE else Verdict.UNKNOWN
+    if found.answer is not SearchOutcome.VIOLATED:
+        verdict = Verdict.VALID if found.answer is SearchOutcome.LINEARIZABLE else Verdict.UNKNOWN
         return KeyVerdict(key, model.name, verdict, len(judged), 0, ())
     prefix = _shortest_failing_prefix(judged, found.step, bounds)
     witness = _Witness(prefix, bounds).reduce()
@@ -152,7 +152,7 @@ def _shortest_failing_prefix(judged: Sequence[_Judged], failed: int, bounds: Bou
     low, high = 0, len(ends) - 1
     while low < high:
         middle = (low + high) // 2
-        if _search(_until(judged, ends[middle]), bounds).answer is Answer.VIOLATED:
+        if _search(_until(judged, ends[middle]), bounds).answer is SearchOutcome.VIOLATED:
             high = middle
         else:
             low = middle + 1
@@ -194,7 +194,7 @@ class _Witness:
         self._trials -= 1
         found = _search(rest, self._bounds)
         self._steps -= found.steps + len(rest)
-        return found.answer is Answer.VIOLATED
+        return found.answer is SearchOutcome.VIOLATED
 
     def _tokens(self) -> list[Token]:
         return sorted({item.action.writes for item in self._failing if item.action.writes is not None}, key=str)

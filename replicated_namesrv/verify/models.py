@@ -21,7 +21,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from replicated_namesrv.verify.history import HistoryError, Json, Operation
+from replicated_namesrv.verify.operation_history import HistoryError, Json, Operation
 
 
 class Token(NamedTuple):

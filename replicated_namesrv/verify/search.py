@@ -45,7 +45,7 @@ class Step(NamedTuple):
     reads: tuple[Token, ...] | None
 
 
-class Answer(Enum):
+class SearchOutcome(Enum):
     """What a search found."""
 
     LINEARIZABLE = "linearizable"
@@ -56,7 +56,7 @@ class Answer(Enum):
 class Found(NamedTuple):
     """Result of a search."""
 
-    answer: Answer
+    answer: SearchOutcome
     step: int
     """Index of the operation at whose return no configuration was left; -1 unless violated."""
     steps: int
@@ -178,10 +178,10 @@ class _Search:
                 self._invoke(index)
                 continue
             if not self._return(index):
-                return Found(Answer.UNKNOWN, _NEVER, self._used)
+                return Found(SearchOutcome.UNKNOWN, _NEVER, self._used)
             if not self._configurations:
-                return Found(Answer.VIOLATED, index, self._used)
-        return Found(Answer.LINEARIZABLE, _NEVER, self._used)
+                return Found(SearchOutcome.VIOLATED, index, self._used)
+        return Found(SearchOutcome.LINEARIZABLE, _NEVER, self._used)
 
     def _invoke(self, index: int) -> None:
         token = self._writes[index]

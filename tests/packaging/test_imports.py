@@ -37,7 +37,7 @@ PURE_MAY_IMPORT = {
     *("types", "typing", "unicodedata", "weakref", "zlib", "orjson", "xxhash", "sys.intern"),
 }
 """Libraries without IO, clock or randomness."""
-PURE_EXCEPTIONS = {"replicated_namesrv/verify/history.py": {"pathlib"}}
+PURE_EXCEPTIONS = {"replicated_namesrv/verify/operation_history.py": {"pathlib"}}
 """The one reader of history files."""
 
 EXTRAS = ("chaos", "spark")

@@ -5,7 +5,7 @@
 Clients put, get and delete KV entries and register, unregister and look up brokers, each operation through a node drawn at
 random, each value written once. A fault is a node killed and started again, a node stopped for a while, a node cut off from
 its peers while clients still reach it, or the two directions between two nodes held back. What every client asked and learned is
-written as JSON lines, in the format of ``replicated_namesrv.verify.history``, and judged.
+written as JSON lines, in the format of ``replicated_namesrv.verify.operation_history``, and judged.
 
 What the outcomes mean: ``fail`` is an operation that was surely never sent; whatever was sent and not answered with success is
 ``indeterminate``. A registration without an answer ends the life of its broker's name, and since its connection is closed the
@@ -46,7 +46,7 @@ from replicated_namesrv.client.topics import TopicConfig
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.verify import Operation, Outcome, Verdict, check_history, read_history, write_history
-from replicated_namesrv.verify.history import Json
+from replicated_namesrv.verify.operation_history import Json
 from tests.support.replicated_processes import LIMIT_S, ReplicatedProcesses, replicated_processes
 from tests.support.replicated_traffic import CLUSTER, LONG_TIMEOUT_MS, registration
 from tests.support.waiting import until

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from replicated_namesrv.spark.analysis import Tables
+from replicated_namesrv.spark.analysis import AnalysisTables
 from replicated_namesrv.spark.session import session
 from tests.spark import judged_runs
 from tests.spark.judged_runs import Values
@@ -29,12 +29,12 @@ def drawn() -> dict[str, Run]:
 
 
 @pytest.fixture(scope="session")
-def tables(spark: SparkSession, drawn: dict[str, Run]) -> Tables:
+def tables(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
     """All tables of the random runs and of those told by hand."""
     return judged_runs.judge(spark, drawn)
 
 
 @pytest.fixture(scope="session")
-def found(tables: Tables) -> Values:
+def found(tables: AnalysisTables) -> Values:
     """Their figures."""
     return judged_runs.figures(tables)

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from replicated_namesrv.spark.analysis import Tables, figures_of_runs
+from replicated_namesrv.spark.analysis import AnalysisTables, figures_of_runs
 from replicated_namesrv.spark.ingest import Traces
 from replicated_namesrv.spark.schemas import CORRUPT, RECORD_COLUMNS, RUNS
 from tests.spark.metric_oracles import Run
@@ -31,7 +31,7 @@ def random_runs() -> dict[str, Run]:
     return {f"run-{n}": Run(random_run(n), own_level(n), INTERVAL) for n in range(FIRST, FIRST + RUN_COUNT)}
 
 
-def judge(spark: SparkSession, drawn: dict[str, Run]) -> Tables:
+def judge(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
     """All tables of these runs and of those told by hand."""
     told = {name: Run(told_run(name), "local", INTERVAL) for name in TOLD}
     rows, about = [], []
@@ -56,7 +56,7 @@ def judge(spark: SparkSession, drawn: dict[str, Run]) -> Tables:
     return figures_of_runs(traces, runs, lambda name, table: table.localCheckpoint(), lambda name: None).tables
 
 
-def figures(tables: Tables) -> Values:
+def figures(tables: AnalysisTables) -> Values:
     """``per_run``, each figure once."""
     values: Values = defaultdict(dict)
     for figure in tables.per_run.collect():

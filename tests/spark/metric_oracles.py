@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent
-from replicated_namesrv.verify.divergence import Change
+from replicated_namesrv.verify.divergence import NodeAnswer
 from tests.spark import oracles
 from tests.spark.oracles import missed, source
 from tests.spark.random_runs import NODES, SAMPLE_HOLDS, STANDSTILL, Row
@@ -93,7 +93,7 @@ class Run:
             )  # fmt: skip
         return found
 
-    def known_states(self) -> list[Change]:
+    def known_states(self) -> list[NodeAnswer]:
         """What each node is known to answer: from an answer to the next look at it, unless the observer stood still; and
         nothing from an unanswered question on."""
         changes = []
@@ -103,7 +103,7 @@ class Run:
             for row, start, end in zip(looks, moments, moments[1:], strict=False):
                 if row["answered"] and end - start <= STANDSTILL:
                     names = frozenset(f"{m['name']}@{m['version']}" for m in json.loads(row["members"]))
-                    changes.append(Change(node, start, end, names))
+                    changes.append(NodeAnswer(node, start, end, names))
         return changes
 
     @cached_property

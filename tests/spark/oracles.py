@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent
-from replicated_namesrv.verify.divergence import Change
+from replicated_namesrv.verify.divergence import NodeAnswer
 
 
 def random_history(seed: int, deletes: bool = False) -> list[KeyEvent]:
@@ -221,7 +221,7 @@ def gammas(events: Sequence[KeyEvent], atomic: bool) -> tuple[int, list[int], li
     return len(pairs), [score for a, b in pairs if (score := least(a, b))], [score for score in alone if score]
 
 
-def random_changes(seed: int) -> list[Change]:
+def random_changes(seed: int) -> list[NodeAnswer]:
     """Up to four nodes, each with states one after the other and gaps between them."""
     chooser = random.Random(seed)
     changes = []
@@ -230,7 +230,7 @@ def random_changes(seed: int) -> list[Change]:
         for _ in range(chooser.randint(1, 5)):
             until = now + chooser.randint(1, 6)
             changes.append(
-                Change(
+                NodeAnswer(
                     f"n{node}",
                     now,
                     until,
@@ -241,14 +241,14 @@ def random_changes(seed: int) -> list[Change]:
     return changes
 
 
-def divergence_at(changes: Sequence[Change], moment: int) -> tuple[float, int] | None:
+def divergence_at(changes: Sequence[NodeAnswer], moment: int) -> tuple[float, int] | None:
     """Greatest Jaccard distance of two nodes with a known state, and how many have one; None if none has."""
     known = [change.state for change in changes if change.from_ns <= moment < change.until_ns]
     distances = [1 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in itertools.combinations(known, 2)]
     return (max(distances, default=0.0), len(known)) if known else None
 
 
-def resolved_divergence_at(changes: Sequence[Change], moment: int, resolution: int) -> float:
+def resolved_divergence_at(changes: Sequence[NodeAnswer], moment: int, resolution: int) -> float:
     """``divergence_at`` when members in which two nodes differ for ``resolution`` or less, at a stretch, count as equal."""
 
     def said(node: str, name: str, at: int) -> str | None:

@@ -15,7 +15,7 @@ from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.ingest import ingest
 from replicated_namesrv.spark.job import analyse
 from replicated_namesrv.spark.sources import InputError, find_runs
-from replicated_namesrv.spark.storage import Storage
+from replicated_namesrv.spark.storage import SparkStorage
 from tests.spark import dictionary
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -77,7 +77,7 @@ def test_figures_of_generated_traces_are_those_they_were_made_with(traces: Path,
         assert not dictionary.missing(name, pyarrow.parquet.read_schema(part).names), (
             f"columns of {name} that docs/tables.md lacks"
         )
-    storage = Storage(spark)
+    storage = SparkStorage(spark)
     said: list[str] = []
     _, again = ingest(spark, storage, find_runs(storage, [str(traces), str(more)]), str(out), said.append)
     assert said == ["8 runs were ingested before"]

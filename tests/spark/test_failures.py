@@ -8,7 +8,7 @@ from py4j import java_gateway
 
 from replicated_namesrv.spark import java, session
 from replicated_namesrv.spark.job import known_remedy, remedy
-from replicated_namesrv.spark.session import SparkSaidError
+from replicated_namesrv.spark.session import SparkFailedError
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_of_a_jvm_that_ended_its_own_last_words_are_told(tmp_path: Path) -> None
     """A connection that is refused says nothing; what the JVM wrote before it ended does."""
     log = tmp_path / "jvm.log"
     log.write_text("Terminating due to java.lang.OutOfMemoryError: Java heap space\n")
-    with pytest.raises(SparkSaidError, match="OutOfMemoryError") as ended, session._told(log):
+    with pytest.raises(SparkFailedError, match="OutOfMemoryError") as ended, session._with_jvm_log(log):
         raise ConnectionRefusedError(111, "Connection refused")
     assert remedy(str(ended.value), "results").startswith("the JVM ran out of memory")
 

@@ -19,7 +19,7 @@ from replicated_namesrv.spark.lines import EVENTS, OBSERVATIONS, read, split
 from replicated_namesrv.spark.observations import states
 from replicated_namesrv.spark.schemas import CORRUPT
 from replicated_namesrv.spark.sources import find_runs
-from replicated_namesrv.spark.storage import Storage
+from replicated_namesrv.spark.storage import SparkStorage
 
 ODD = (
     b"{}", b"[]", b" [ ]", b"null", b"3", b'"record"', b'{"record":null}', b'{"record":5,"time_ns":1}', b'{"record":"end"}',
@@ -145,7 +145,7 @@ def test_lines_brought_by_spark_make_the_same_tables(
             trace.writelines(line + b"\n" for line in ODD[:8])
     tables: dict[str, dict[str, list[str]]] = {}
     ingested = {}
-    storage = Storage(spark)
+    storage = SparkStorage(spark)
     for out in ("workers", "spark"):
         if out == "spark":
             monkeypatch.setattr("replicated_namesrv.spark.ingest._local", lambda uri: None)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from replicated_namesrv.spark import curves
-from replicated_namesrv.spark.analysis import Tables
+from replicated_namesrv.spark.analysis import AnalysisTables
 from replicated_namesrv.spark.consistability import CLASSES
 from replicated_namesrv.spark.histories import AGE_BINS_MS
 from replicated_namesrv.spark.metrics import CATALOGUE, NOT_OF_ROUTES, ROUTES
@@ -318,7 +318,7 @@ def test_figures_are_what_they_mean(name: str, found: Values, drawn: dict[str, R
     assert RUN_COUNT < 100 or (compared > RUN_COUNT // 50 and "linearizable" in modes)
 
 
-def test_visibility_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
+def test_visibility_is_what_it_means(tables: AnalysisTables, drawn: dict[str, Run]) -> None:
     """M5."""
     values: dict[str, dict[Any, Any]] = defaultdict(dict)
     for row in curves.visibility(tables.judged, tables.judged_registrations, tables.runs).collect():
@@ -336,7 +336,7 @@ def test_visibility_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> N
         assert values[run] == wanted, again(run)
 
 
-def test_consistability_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
+def test_consistability_is_what_it_means(tables: AnalysisTables, drawn: dict[str, Run]) -> None:
     """M9: how many reads were asked, answered, and answered as each class asks for."""
     values: dict[str, dict[Any, Any]] = defaultdict(dict)
     for row in tables.held.collect():
@@ -353,7 +353,7 @@ def test_consistability_is_what_it_means(tables: Tables, drawn: dict[str, Run]) 
         assert values[run] == {where: tuple(counts) for where, counts in wanted.items()}, again(run)
 
 
-def test_gaps_are_told_by_kind_and_node(tables: Tables, drawn: dict[str, Run]) -> None:
+def test_gaps_are_told_by_kind_and_node(tables: AnalysisTables, drawn: dict[str, Run]) -> None:
     """M17."""
     values: dict[str, list[Any]] = defaultdict(list)
     for row in tables.gaps.collect():
@@ -363,7 +363,7 @@ def test_gaps_are_told_by_kind_and_node(tables: Tables, drawn: dict[str, Run]) -
         assert sorted(values[run]) == sorted(oracle.gaps(made)), again(run)
 
 
-def test_classes_of_consistency_imply_the_weaker_ones(tables: Tables) -> None:
+def test_classes_of_consistency_imply_the_weaker_ones(tables: AnalysisTables) -> None:
     counts: dict[Any, dict[str, int]] = defaultdict(dict)
     for row in tables.held.collect():
         counts[row["run"], row["about"], row["level"], row["phase"], row["side"]][row["class"]] = row["held"]

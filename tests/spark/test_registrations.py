@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.spark.analysis import Tables
-from replicated_namesrv.spark.histories import Distance, Judgement
+from replicated_namesrv.spark.analysis import AnalysisTables
+from replicated_namesrv.spark.histories import Distance, KeyJudgement
 from replicated_namesrv.spark.registrations import LATE_MAX, together
 from tests.spark.judged_runs import CLOCK_UNCERTAINTY_NS, UNIT_MS, UNIT_S, Values
 from tests.spark.told_runs import RESOLUTION, TOLD
@@ -45,7 +45,7 @@ def test_what_a_correct_cluster_may_answer_is_no_violation(found: Values, run: s
 
 
 @pytest.mark.parametrize("run", ["too many late copies", "exposed once", "a group of two"])
-def test_brokers_of_which_not_every_change_is_known_are_not_judged(found: Values, tables: Tables, run: str) -> None:
+def test_brokers_of_which_not_every_change_is_known_are_not_judged(found: Values, tables: AnalysisTables, run: str) -> None:
     assert whole(found, run, "route_linearizable_keys") is None
     assert whole(found, run, "route_fresh_reads") is None
     assert whole(found, run, "yield") == 1, "the look-up itself was answered"
@@ -86,7 +86,7 @@ def test_a_removal_after_death_is_no_lost_write_and_makes_nobody_stale(found: Va
 
 
 def test_judgements_of_no_distance_stay_so_together() -> None:
-    parts = [Judgement([], [], Distance(delta, 3, 1, 5, [5])) for delta in (None, 7)]
+    parts = [KeyJudgement([], [], Distance(delta, 3, 1, 5, [5])) for delta in (None, 7)]
     assert together(parts).distance == Distance(None, 6, 2, 5, [5, 5])
 
 
@@ -125,7 +125,7 @@ def test_without_a_final_read_nothing_is_lost(found: Values) -> None:
     assert whole(found, "a deleted key that is back", "resurrected") == 1
 
 
-def test_the_count_says_how_many_keys_a_loss_stands_on(tables: Tables) -> None:
+def test_the_count_says_how_many_keys_a_loss_stands_on(tables: AnalysisTables) -> None:
     rows = tables.per_run.where("metric = 'lost_writes' and level = 'all'").collect()
     counts = {row["run"]: row["count"] for row in rows}
     assert counts["a final read of one key"] == 1, "two were written"
@@ -157,7 +157,7 @@ def test_where_the_observer_stood_still_nobody_knows_who_led(found: Values) -> N
     assert whole(found, "an observer that stood still", "double_leaders") == 0
 
 
-def test_the_uncertainty_of_clocks_stands_beside_what_compares_them(tables: Tables) -> None:
+def test_the_uncertainty_of_clocks_stands_beside_what_compares_them(tables: AnalysisTables) -> None:
     rows: list[Any] = tables.per_run.where("run in ('two missed writes', 'an old version')").collect()
     codes = ("window", "fresh", "staleness", "versions_behind", "delta", "conflict", "gamma")
     for row in rows:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import permutations
 
 from replicated_namesrv.verify import Operation, Outcome
-from replicated_namesrv.verify.history import Json
 from replicated_namesrv.verify.models import Model, Token, model_of
+from replicated_namesrv.verify.operation_history import Json
 
 
 def history(*lines: str) -> list[Operation]:

@@ -4,11 +4,11 @@ import pytest
 
 from replicated_namesrv.verify.divergence import (
     STALL_NS,
-    Change,
     Divergence,
+    DivergenceSegment,
     Known,
     Look,
-    Segment,
+    NodeAnswer,
     divergence_of,
     known_answers,
     segments_of,
@@ -26,9 +26,9 @@ def test_an_answer_is_known_until_the_next_look_and_not_across_a_stall_or_silenc
 
 def test_divergence_of_a_run_counts_what_is_resolved() -> None:
     segments = [
-        Segment(0, 10**9, 0.5, 2, 0.0),
-        Segment(10**9, 3 * 10**9, 0.9, 3, 0.4),
-        Segment(3 * 10**9, 4 * 10**9, 0.2, 3, 0.2),
+        DivergenceSegment(0, 10**9, 0.5, 2, 0.0),
+        DivergenceSegment(10**9, 3 * 10**9, 0.9, 3, 0.4),
+        DivergenceSegment(3 * 10**9, 4 * 10**9, 0.2, 3, 0.2),
     ]
     assert divergence_of(segments) == Divergence(3.0, 0.4)
     assert divergence_of([]) == Divergence(0.0, 0.0)
@@ -63,5 +63,5 @@ def test_short_differences_of_one_member_are_not_resolved() -> None:
 
 def test_neighbours_of_equal_divergence_are_one_segment() -> None:
     a, b = frozenset("a"), frozenset("b")
-    changes = [Change("n1", 0, 5, a), Change("n1", 5, 9, b), Change("n2", 0, 9, frozenset("c"))]
+    changes = [NodeAnswer("n1", 0, 5, a), NodeAnswer("n1", 5, 9, b), NodeAnswer("n2", 0, 9, frozenset("c"))]
     assert len(list(segments_of(changes))) == 1

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from replicated_namesrv.verify import HistoryError, Limits, Operation, Outcome, Verdict, check_history
+from replicated_namesrv.verify import HistoryError, Operation, Outcome, SearchLimits, Verdict, check_history
 from tests.verify.histories import generate, history, is_linearizable, mutate
 
 GOOD = {
@@ -148,7 +148,7 @@ def test_unknown_rather_than_hang() -> None:
         Operation(f"c{number}", "put", "k", rng.randrange(6), number, 10_000 + number, Outcome.OK) for number in range(24)
     ]
     operations += [Operation("r", "get", "k", rng.randrange(6), 100 * at, 100 * at + 50, Outcome.OK) for at in range(1, 60)]
-    verdict = check_history(operations, Limits(steps=20_000, configurations=5_000))
+    verdict = check_history(operations, SearchLimits(steps=20_000, configurations=5_000))
     assert verdict.verdict is Verdict.UNKNOWN
     assert "unknown" in verdict.describe()
 
@@ -173,7 +173,7 @@ def long_pairs_beside_many_reads() -> list[Operation]:
 )
 def test_the_bound_is_one_of_time_and_memory_whatever_takes_them(operations: list[Operation]) -> None:
     tracemalloc.start()
-    verdict = check_history(operations, Limits(steps=20_000, configurations=5_000))
+    verdict = check_history(operations, SearchLimits(steps=20_000, configurations=5_000))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert verdict.verdict is Verdict.UNKNOWN

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.cli.main import main
-from replicated_namesrv.spark.alone import LOCK, alone_in
 from replicated_namesrv.spark.generate import generate
+from replicated_namesrv.spark.output_lock import LOCK, output_lock
 
 HOLDER = """
 import sys, pathlib
-from replicated_namesrv.spark.alone import alone_in
+from replicated_namesrv.spark.output_lock import alone_in
 with alone_in(pathlib.Path(sys.argv[1]), sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
@@ -50,7 +50,7 @@ def test_a_killed_analysis_keeps_nobody_out(tmp_path: Path) -> None:
     with another_process_in(tmp_path) as holder:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    with alone_in(tmp_path, "out"):
+    with output_lock(tmp_path, "out"):
         assert (tmp_path / LOCK).read_text().startswith(f"process {os.getpid()} on ")
     assert not list(tmp_path.iterdir())
 
@@ -59,7 +59,7 @@ def test_processes_that_take_turns_are_never_in_the_folder_together(tmp_path: Pa
     """Each makes the folder, is in it, and removes it, as failing analyses do, while the others try."""
     script = """
 import os, pathlib, sys
-from replicated_namesrv.spark.alone import BusyError, alone_in
+from replicated_namesrv.spark.output_lock import BusyError, alone_in
 folder, turns = pathlib.Path(sys.argv[1]), 0
 while turns < 200:
     try:

@@ -1,10 +1,10 @@
 """Session guarantees by number and by time; tests/spark/test_histories.py has them by time against a plain definition."""
 
-from replicated_namesrv.verify.sessions import OLDEST, Access, Version, session_verdicts
+from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, Version, session_verdicts
 
 
-def read(op: int, client: str, at: float, version: Version | None, certain: bool = True) -> Access:
-    return Access(op, client, at, at + 1, True, version, certain)
+def read(op: int, client: str, at: float, version: Version | None, certain: bool = True) -> SessionAccess:
+    return SessionAccess(op, client, at, at + 1, True, version, certain)
 
 
 def numbered(number: int) -> Version:
@@ -32,7 +32,7 @@ def test_an_uncertain_read_is_judged_and_entitles_to_nothing() -> None:
         read(13, "a", 24, known),
         read(14, "a", 26, older, False),
     ]
-    writes = [Access(v.op or 0, v.writer, v.first, v.last, False, v) for v in (known, guessed, older)]
+    writes = [SessionAccess(v.op or 0, v.writer, v.first, v.last, False, v) for v in (known, guessed, older)]
     found = session_verdicts([*reads, *writes])
     assert not any(found[13].broken), "the guess may have been wrong"
     assert found[14].broken.monotonic_reads
@@ -40,6 +40,6 @@ def test_an_uncertain_read_is_judged_and_entitles_to_nothing() -> None:
 
 def test_a_value_that_nobody_wrote_is_older_than_all() -> None:
     own = Version(1, 2, 1, "a")
-    found = session_verdicts([Access(1, "a", 1, 2, False, own), read(2, "a", 3, None), read(3, "b", 3, None)])
+    found = session_verdicts([SessionAccess(1, "a", 1, 2, False, own), read(2, "a", 3, None), read(3, "b", 3, None)])
     assert found[2].broken.read_your_writes
     assert not any(found[3].broken), "its client knew nothing"

@@ -36,7 +36,7 @@ OLDEST = Version(-math.inf, -math.inf)
 """Older than every other version."""
 
 
-class Access(NamedTuple):
+class SessionAccess(NamedTuple):
     """One read or write of a session."""
 
     op: int
@@ -68,23 +68,25 @@ class SessionVerdict(NamedTuple):
     """The newest version that its client had written or read before."""
 
 
-def accesses_by_time(writes: Iterable[Write], reads: Iterable[KeyEvent], sources: Mapping[int, Write | None]) -> Iterator[Access]:
+def accesses_by_time(
+    writes: Iterable[Write], reads: Iterable[KeyEvent], sources: Mapping[int, Write | None]
+) -> Iterator[SessionAccess]:
     """Operations on one key, whose versions are ordered by the times of the writes; ``sources`` says what each read saw."""
     for write in writes:
         if write.op is not None:
-            yield Access(write.op, write.client, write.start_ns, write.end_ns, False, _by_time(write))
+            yield SessionAccess(write.op, write.client, write.start_ns, write.end_ns, False, _by_time(write))
     for read in reads:
         source = sources[read.op]
-        yield Access(read.op, read.client, read.start_ns, read.end_ns, True, None if source is None else _by_time(source))
+        yield SessionAccess(read.op, read.client, read.start_ns, read.end_ns, True, None if source is None else _by_time(source))
 
 
 def _by_time(write: Write) -> Version:
     return Version(write.start_ns, write.end_ns, write.op, write.client)
 
 
-def session_verdicts(accesses: Iterable[Access]) -> dict[int, SessionVerdict]:
+def session_verdicts(accesses: Iterable[SessionAccess]) -> dict[int, SessionVerdict]:
     """The judgement of each read of one key, by the number of the read."""
-    clients: defaultdict[str, list[Access]] = defaultdict(list)
+    clients: defaultdict[str, list[SessionAccess]] = defaultdict(list)
     for access in sorted(accesses, key=lambda access: (access.start_ns, access.op)):
         clients[access.client].append(access)
     known_before: dict[int, Version] = {}
@@ -103,13 +105,13 @@ def _newer(left: Version, right: Version) -> Version:
     return right if right.first > left.first else left
 
 
-def _seen(session: Sequence[Access]) -> list[tuple[float, Version]]:
+def _seen(session: Sequence[SessionAccess]) -> list[tuple[float, Version]]:
     """When each read ended that entitles to a version, and that version; the one that ended first last."""
     found = [(one.end_ns, one.version) for one in session if one.reads and one.is_certain and one.version is not None]
     return sorted(found, key=lambda pair: pair[0], reverse=True)
 
 
-def _walk(session: Sequence[Access], known_before: dict[int, Version]) -> Iterator[tuple[int, SessionVerdict]]:
+def _walk(session: Sequence[SessionAccess], known_before: dict[int, Version]) -> Iterator[tuple[int, SessionVerdict]]:
     written_by_end = [(one.end_ns, one.version or OLDEST) for one in session if not one.reads]
     own = sorted(written_by_end, key=lambda pair: pair[0], reverse=True)
     seen = _seen(session)

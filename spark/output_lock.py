@@ -27,7 +27,7 @@ class BusyError(NamesrvError):
 
 
 @contextmanager
-def alone_in(folder: Path, called: str) -> Iterator[None]:
+def output_lock(folder: Path, called: str) -> Iterator[None]:
     """Nobody else who asks for ``folder`` has it meanwhile; it is made if need be. ``called`` is how the user named it.
 
     Raises BusyError, OSError.
