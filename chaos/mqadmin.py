@@ -11,8 +11,8 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
-from replicated_namesrv.chaos.brokers import CLUSTER_NAME, ChaosBroker
 from replicated_namesrv.chaos.clients import Client
+from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, ChaosBroker
 from replicated_namesrv.chaos.recorder import OK, Ended
 from replicated_namesrv.chaos.records import READ_ONLY, READ_WRITE
 from replicated_namesrv.client.queries import change_write_perm_request, delete_topic_request

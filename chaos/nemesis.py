@@ -8,23 +8,23 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Effect, Link
-from replicated_namesrv.chaos.faults import FaultPlan, Topology, exposed, plan, sides
+from replicated_namesrv.chaos.fault_plans import FaultPlan, Topology, exposed, plan, sides
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
-from replicated_namesrv.chaos.records import CRASH, KILLED, Fault
-from replicated_namesrv.chaos.scenario import FaultSpec, Kind
+from replicated_namesrv.chaos.records import CRASH, KILLED, FaultRecord
+from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec
 from replicated_namesrv.child_process import ProcessError
 
 WATCH_S = 0.1
 
 
-class Nemesis:
+class ClusterNemesis:
     """Faults of one run."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ProcessCluster,
         topology: Topology,
         recorder: Recorder,
         rng: random.Random,
@@ -83,33 +83,33 @@ class Nemesis:
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
         nodes = [self._cluster.nodes[name] for name in made.nodes]
         began_ns = self._recorder.now_ns()
-        stopped = made.nodes if spec.kind is Kind.PAUSE else ()
-        dead = () if spec.kind in (Kind.PAUSE, Kind.HAND_OVER) else made.nodes
+        stopped = made.nodes if spec.kind is FaultKind.PAUSE else ()
+        dead = () if spec.kind in (FaultKind.PAUSE, FaultKind.HAND_OVER) else made.nodes
         self._forewarn(stopped=stopped, dead=dead)
         match spec.kind:
-            case Kind.PAUSE:
+            case FaultKind.PAUSE:
                 for node in nodes:
                     node.process.pause()
-            case Kind.KILL | Kind.JOIN_EMPTY:
+            case FaultKind.KILL | FaultKind.JOIN_EMPTY:
                 await asyncio.gather(*(node.process.kill() for node in nodes))
-            case Kind.RESTART:
+            case FaultKind.RESTART:
                 await asyncio.gather(*(node.process.stop() for node in nodes))
-            case Kind.HAND_OVER:
+            case FaultKind.HAND_OVER:
                 await asyncio.gather(*(self._cluster.hand_over(node.name) for node in nodes))
         self._edge(number, "start", began_ns, spec, made)
-        if spec.kind in (Kind.PAUSE, Kind.KILL, Kind.JOIN_EMPTY):
+        if spec.kind in (FaultKind.PAUSE, FaultKind.KILL, FaultKind.JOIN_EMPTY):
             await asyncio.sleep(for_s)
-        elif spec.kind is Kind.ROLLING_RESTART:
+        elif spec.kind is FaultKind.ROLLING_RESTART:
             for node in nodes:
                 await node.process.stop()
                 await node.process.start()
                 await self._cluster.wait_ready(node.name)
         began_ns = self._recorder.now_ns()
         for node in nodes:
-            if spec.kind is Kind.PAUSE:
+            if spec.kind is FaultKind.PAUSE:
                 node.process.resume()
-            elif spec.kind is not Kind.ROLLING_RESTART and not node.process.running:
-                if spec.kind is Kind.JOIN_EMPTY:
+            elif spec.kind is not FaultKind.ROLLING_RESTART and not node.process.running:
+                if spec.kind is FaultKind.JOIN_EMPTY:
                     node.wipe()
                 await node.process.start()
         self._edge(number, "end", began_ns, spec, made)
@@ -125,7 +125,7 @@ class Nemesis:
             now_ns = self._recorder.now_ns()
             what = f"{CRASH if ended.by_itself else KILLED}: {ended.how}"
             now = sides(self._topology.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
-            self._recorder.write(Fault(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, []))
+            self._recorder.write(FaultRecord(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, []))
         for node, ended in self._cluster.ended():
             why = "by itself" if ended.by_itself else "though nothing in this run ended it"
             said = " | ".join(node.process.last_lines())
@@ -149,7 +149,9 @@ class Nemesis:
         links, streams = [str(link) for link in made.links], [str(stream) for stream in made.links.values()]
         now = sides(nodes, broken, gone)
         self._recorder.write(
-            Fault(self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now, streams)
+            FaultRecord(
+                self._recorder.now_ns(), number, edge, began_ns, spec.kind, variant, list(made.nodes), links, now, streams
+            )
         )
         what = f"{spec.kind}{f' ({variant})' if variant else ''} of {', '.join(made.nodes)}"
         self._say(f"{'begins' if edge == 'start' else 'ends'}: {what}; sides {_shown(now)}")

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import Member, Observe, Status
 
@@ -17,10 +17,10 @@ TIMEOUT_S = 1.0
 PAGE_ROWS = 1_000
 
 
-class Observer:
+class ClusterObserver:
     """Looks at all nodes of a cluster until it is stopped."""
 
-    def __init__(self, cluster: Cluster, recorder: Recorder, interval_ms: int) -> None:
+    def __init__(self, cluster: ProcessCluster, recorder: Recorder, interval_ms: int) -> None:
         self._cluster, self._recorder, self._interval_ms = cluster, recorder, interval_ms
         self._last: dict[tuple[str, str], tuple[int, object]] = {}
         self._edge: dict[str, asyncio.Event] = {name: asyncio.Event() for name in cluster.nodes}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.records import Complete, Invoke, Member, Record, TraceWriter
+from replicated_namesrv.chaos.records import Complete, Invoke, Member, TraceRecord, TraceWriter
 from replicated_namesrv.client.queries import RefusedError
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import TopicRouteData
@@ -34,7 +34,7 @@ class Recorder:
         self.succeeded = 0
         self.issued = 0
 
-    def write(self, record: Record) -> None:
+    def write(self, record: TraceRecord) -> None:
         """Raises TraceError."""
         self._writer.write(record)
 

@@ -45,7 +45,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TraceRecord:
     """What all records have."""
 
     record: ClassVar[str]
@@ -53,7 +53,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Header(Record):
+class Header(TraceRecord):
     """First line."""
 
     record: ClassVar[str] = "header"
@@ -64,7 +64,7 @@ class Header(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Phase(Record):
+class Phase(TraceRecord):
     """A phase begins, and the one before ends."""
 
     record: ClassVar[str] = "phase"
@@ -73,7 +73,7 @@ class Phase(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Invoke(Record):
+class Invoke(TraceRecord):
     """A client begins an operation; it ends with the ``Complete`` of the same ``op``, or never, if the harness died."""
 
     record: ClassVar[str] = "invoke"
@@ -98,7 +98,7 @@ class Invoke(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Complete(Record):
+class Complete(TraceRecord):
     """What the client learned."""
 
     record: ClassVar[str] = "complete"
@@ -115,7 +115,7 @@ class Complete(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Observe(Record):
+class Observe(TraceRecord):
     """What a node answered when it was looked at from outside, at its admin port, by the same rules as its clients."""
 
     record: ClassVar[str] = "observe"
@@ -133,7 +133,7 @@ class Observe(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Status(Record):
+class Status(TraceRecord):
     """A sample of a node's standing (``/v1/status``), by the same rules as observations."""
 
     record: ClassVar[str] = "status"
@@ -157,7 +157,7 @@ class Status(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault(Record):
+class FaultRecord(TraceRecord):
     """A fault begins or ends."""
 
     record: ClassVar[str] = "fault"
@@ -182,7 +182,7 @@ class Fault(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Election(Record):
+class Election(TraceRecord):
     """A node took the lead of a term."""
 
     record: ClassVar[str] = "election"
@@ -191,7 +191,7 @@ class Election(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry(Record):
+class ExpiryRecord(TraceRecord):
     """A node dropped a registration by itself: no sign of life, or every connection lost."""
 
     record: ClassVar[str] = "expiry"
@@ -204,7 +204,7 @@ class Expiry(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Truth(Record):
+class Truth(TraceRecord):
     """What the harness itself did to a broker: the truth that answers are held against."""
 
     record: ClassVar[str] = "truth"
@@ -223,7 +223,7 @@ class Truth(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Send(Record):
+class Send(TraceRecord):
     """A client with a route cache picked a broker to send to."""
 
     record: ClassVar[str] = "send"
@@ -238,7 +238,7 @@ class Send(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class End(Record):
+class End(TraceRecord):
     """Last line of a run that ended in order; without it the run was cut short."""
 
     record: ClassVar[str] = "end"
@@ -246,12 +246,13 @@ class End(Record):
     """Records before this one."""
 
 
-RECORDS: dict[str, type[Record]] = {
-    kind.record: kind for kind in (Header, Phase, Invoke, Complete, Observe, Status, Fault, Election, Expiry, Truth, Send, End)
+RECORDS: dict[str, type[TraceRecord]] = {
+    kind.record: kind
+    for kind in (Header, Phase, Invoke, Complete, Observe, Status, FaultRecord, Election, ExpiryRecord, Truth, Send, End)
 }
 
 
-def encode(record: Record) -> bytes:
+def encode(record: TraceRecord) -> bytes:
     """One line with its line feed."""
     fields = {"record": record.record}
     fields.update({name: getattr(record, name) for name in _NAMES[type(record)]})
@@ -264,7 +265,7 @@ def _member(value: Any) -> Any:
     raise TypeError
 
 
-def types_of(kind: type[Record]) -> dict[str, Any]:
+def types_of(kind: type[TraceRecord]) -> dict[str, Any]:
     """The fields of a record type in order, each with its type; ``None``, which any field may allow, is left out."""
     hints = get_type_hints(kind)
     return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(kind)}
@@ -285,7 +286,7 @@ _ADDED = {
 """Fields that the first traces of this schema lack."""
 
 
-def decode(line: bytes) -> Record:
+def decode(line: bytes) -> TraceRecord:
     """The record of one line. Raises ValueError saying what is wrong with it."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"longer than {LINE_BYTES_MAX} bytes")
@@ -335,7 +336,7 @@ class TraceWriter:
         self._path = path
         self.count = 0
 
-    def write(self, record: Record) -> None:
+    def write(self, record: TraceRecord) -> None:
         """Raises TraceError when the disk refuses: a run without its trace is worth nothing."""
         line = encode(record)
         try:
@@ -351,10 +352,10 @@ class TraceWriter:
 
 
 @dataclass(slots=True)
-class Trace:
+class RecordedTrace:
     """A trace that was read."""
 
-    records: list[Record]
+    records: list[TraceRecord]
     torn: int
     """1 if the last line was cut off, else 0."""
     corrupt: list[str]
@@ -366,9 +367,9 @@ class Trace:
         return bool(self.records) and isinstance(self.records[-1], End) and not self.torn and not self.corrupt
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> RecordedTrace:
     """Read all of it. Raises TraceError: no file, no header, another schema version."""
-    trace = Trace([], 0, [])
+    trace = RecordedTrace([], 0, [])
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
@@ -383,7 +384,7 @@ def read_trace(path: Path) -> Trace:
     return trace
 
 
-def _read_line(trace: Trace, number: int, line: bytes) -> None:
+def _read_line(trace: RecordedTrace, number: int, line: bytes) -> None:
     if not line.endswith(b"\n"):
         trace.torn += 1
         return
@@ -393,7 +394,7 @@ def _read_line(trace: Trace, number: int, line: bytes) -> None:
         trace.corrupt.append(f"line {number}: {cause}")
 
 
-def invocations(records: list[Record]) -> Iterator[tuple[Invoke, Complete | None]]:
+def invocations(records: list[TraceRecord]) -> Iterator[tuple[Invoke, Complete | None]]:
     """Each operation with its completion, in order of invocation; None: the harness died before it was known."""
     completions = {record.op: record for record in records if isinstance(record, Complete)}
     for record in records:

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import replicated_namesrv
-from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Effect
-from replicated_namesrv.chaos.faults import expand
-from replicated_namesrv.chaos.faults import plan as draw_plan
-from replicated_namesrv.chaos.nemesis import Nemesis
-from replicated_namesrv.chaos.observer import Observer
+from replicated_namesrv.chaos.fault_plans import expand
+from replicated_namesrv.chaos.fault_plans import plan as draw_plan
+from replicated_namesrv.chaos.nemesis import ClusterNemesis
+from replicated_namesrv.chaos.observer import ClusterObserver
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import (
     MANIFEST_FILE,
@@ -37,8 +37,8 @@ from replicated_namesrv.chaos.records import (
     TraceError,
     TraceWriter,
 )
-from replicated_namesrv.chaos.scenario import Kind, Scenario
-from replicated_namesrv.chaos.watcher import Watcher
+from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
+from replicated_namesrv.chaos.watcher import EventWatcher
 from replicated_namesrv.chaos.workload import Cast, Workload
 from replicated_namesrv.child_process import SERVE
 from replicated_namesrv.errors import SettingError
@@ -55,7 +55,7 @@ NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
 class RunPlan:
     """Everything that decides a run, but for chance."""
 
-    scenario: Scenario
+    scenario: ChaosScenario
     mode: str
     nodes: int
     seed: int
@@ -79,7 +79,7 @@ class RunPlan:
         """Folder name without the time."""
         return f"{self.seed}-{self.scenario.name}-{self.mode}-{self.nodes}"
 
-    def timed(self) -> Scenario:
+    def timed(self) -> ChaosScenario:
         """The scenario with ``duration_s`` in place; faults keep their share of the phase."""
         if self.duration_s is None:
             return self.scenario
@@ -110,7 +110,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
         settings.append(f"readConsistency={plan.read_consistency}")
     cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
     system_rng = random.SystemRandom()
-    made = Cluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, toxiproxy, plan.node_command)
+    made = ProcessCluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, toxiproxy, plan.node_command)
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         await cluster.start()
@@ -133,19 +133,19 @@ class _Stage:
     def __init__(
         self,
         plan: RunPlan,
-        scenario: Scenario,
+        scenario: ChaosScenario,
         cast: Cast,
-        cluster: Cluster,
+        cluster: ProcessCluster,
         recorder: Recorder,
         rng: random.Random,
         say: Callable[[str], None],
     ) -> None:
         self._scenario, self._recorder, self._rng, self._say = scenario, recorder, rng, say
-        self._observer = Observer(cluster, recorder, OBSERVE_INTERVAL_MS)
-        self._watcher = Watcher(cluster, recorder)
+        self._observer = ClusterObserver(cluster, recorder, OBSERVE_INTERVAL_MS)
+        self._watcher = EventWatcher(cluster, recorder)
         nemesis_rng, workload_rng = random.Random(rng.random()), random.Random(rng.random())
         self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng)
-        self._nemesis = Nemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
+        self._nemesis = ClusterNemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
         self._cluster = cluster
 
     def _at_edge(self, exposed: set[str], dead: set[str]) -> None:
@@ -222,10 +222,10 @@ def check_fits(plan: RunPlan) -> None:
     names = [f"n{number + 1}" for number in range(plan.nodes)]
     topology, rng = Cast(plan.scenario.workload, names).topology(), random.Random(0)
     for number, spec in enumerate(plan.scenario.fault, 1):
-        if spec.kind is Kind.RANDOM and plan.nodes > 1:
+        if spec.kind is FaultKind.RANDOM and plan.nodes > 1:
             continue
         try:
-            made = draw_plan(spec, topology, names[0], plan.cut, rng) if spec.kind is not Kind.RANDOM else None
+            made = draw_plan(spec, topology, names[0], plan.cut, rng) if spec.kind is not FaultKind.RANDOM else None
         except SettingError as cause:
             raise SettingError(f"scenario {plan.scenario.name}: fault {number}: {cause}") from cause
         if made is None or (made.effect is not None and not made.links):
@@ -249,7 +249,7 @@ def _first(group: ExceptionGroup) -> Exception:
 
 
 def _manifest(
-    plan: RunPlan, scenario: Scenario, folder: Path, cast: Cast, cluster: Cluster, settings: Sequence[str]
+    plan: RunPlan, scenario: ChaosScenario, folder: Path, cast: Cast, cluster: ProcessCluster, settings: Sequence[str]
 ) -> dict[str, Any]:
     workload = scenario.workload
     return {

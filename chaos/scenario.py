@@ -19,7 +19,7 @@ from typing import Any, get_args, get_type_hints
 from replicated_namesrv.errors import SettingError
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """Faults by what they do."""
 
     ISOLATE = "isolate"
@@ -59,14 +59,16 @@ class Kind(StrEnum):
     """Two to four of the others, at times and targets drawn by the seed."""
 
 
-PROCESS_KINDS = frozenset({Kind.KILL, Kind.PAUSE, Kind.RESTART, Kind.ROLLING_RESTART, Kind.JOIN_EMPTY, Kind.HAND_OVER})
+PROCESS_KINDS = frozenset(
+    {FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY, FaultKind.HAND_OVER}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
     """One fault of a scenario. Times in seconds after the begin of the phase ``fault``."""
 
-    kind: Kind
+    kind: FaultKind
     target: str = "leader"
     """leader, follower, all, random, or a node (n1 …). In AP, where nobody leads, the seed draws a node for leader."""
     effect: str = "cut"
@@ -148,7 +150,7 @@ class Promises:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ChaosScenario:
     """All of it."""
 
     name: str
@@ -178,7 +180,7 @@ def available() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
-def load(name: str) -> Scenario:
+def load(name: str) -> ChaosScenario:
     """A scenario that comes with the product, or the file at a path. Raises SettingError."""
     known = available()
     path = known.get(name, Path(name))
@@ -193,7 +195,7 @@ def load(name: str) -> Scenario:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as cause:
         raise SettingError(f"scenario {path}: not TOML: {cause}") from cause
     try:
-        scenario: Scenario = _build(Scenario, {"name": path.stem, **content}, "")
+        scenario: ChaosScenario = _build(ChaosScenario, {"name": path.stem, **content}, "")
         _check(scenario)
     except ValueError as cause:
         raise SettingError(f"scenario {path}: {cause}") from cause
@@ -237,10 +239,10 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise ValueError(f"{where} = {value!r}: an array of strings is expected")
         return tuple(value)
-    if hint is Kind:
-        if value not in list(Kind):
-            raise ValueError(f"{where} = {value!r}: one of {', '.join(Kind)} is expected")
-        return Kind(value)
+    if hint is FaultKind:
+        if value not in list(FaultKind):
+            raise ValueError(f"{where} = {value!r}: one of {', '.join(FaultKind)} is expected")
+        return FaultKind(value)
     if hint is float and type(value) is int:
         value = float(value)
     if type(value) is not hint:
@@ -262,22 +264,22 @@ _CHOICES = {
 }
 _OF_LINKS = frozenset({"effect", "at_s", "for_s", "flap_s"})
 _USED = {
-    Kind.ISOLATE: _OF_LINKS | {"target", "scope"},
-    Kind.HALVES: _OF_LINKS | {"scope"},
-    Kind.ONE_WAY: _OF_LINKS | {"target", "scope", "direction"},
-    Kind.ACKS: _OF_LINKS | {"target"},
-    Kind.BRIDGE: _OF_LINKS | {"scope"},
-    Kind.PARTIAL: _OF_LINKS,
-    Kind.DEGRADE: _OF_LINKS | {"target", "scope", "direction"},
-    Kind.CUT_BROKERS: _OF_LINKS | {"target", "nodes", "brokers", "direction"},
-    Kind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes", "direction"},
-    Kind.KILL: {"target", "at_s", "for_s"},
-    Kind.PAUSE: {"target", "at_s", "for_s"},
-    Kind.RESTART: {"target", "at_s"},
-    Kind.ROLLING_RESTART: {"at_s"},
-    Kind.JOIN_EMPTY: {"target", "at_s", "for_s"},
-    Kind.HAND_OVER: {"target", "at_s"},
-    Kind.RANDOM: frozenset[str](),
+    FaultKind.ISOLATE: _OF_LINKS | {"target", "scope"},
+    FaultKind.HALVES: _OF_LINKS | {"scope"},
+    FaultKind.ONE_WAY: _OF_LINKS | {"target", "scope", "direction"},
+    FaultKind.ACKS: _OF_LINKS | {"target"},
+    FaultKind.BRIDGE: _OF_LINKS | {"scope"},
+    FaultKind.PARTIAL: _OF_LINKS,
+    FaultKind.DEGRADE: _OF_LINKS | {"target", "scope", "direction"},
+    FaultKind.CUT_BROKERS: _OF_LINKS | {"target", "nodes", "brokers", "direction"},
+    FaultKind.CUT_CLIENTS: _OF_LINKS | {"target", "nodes", "direction"},
+    FaultKind.KILL: {"target", "at_s", "for_s"},
+    FaultKind.PAUSE: {"target", "at_s", "for_s"},
+    FaultKind.RESTART: {"target", "at_s"},
+    FaultKind.ROLLING_RESTART: {"at_s"},
+    FaultKind.JOIN_EMPTY: {"target", "at_s", "for_s"},
+    FaultKind.HAND_OVER: {"target", "at_s"},
+    FaultKind.RANDOM: frozenset[str](),
 }
 """What a fault of a kind may say of itself; anything else would be passed over in silence."""
 _SET_HERE = (
@@ -306,10 +308,10 @@ _RANGES = (
 )
 
 
-_DEFAULT_FAULT = FaultSpec(Kind.ISOLATE)
+_DEFAULT_FAULT = FaultSpec(FaultKind.ISOLATE)
 
 
-def _check(scenario: Scenario) -> None:
+def _check(scenario: ChaosScenario) -> None:
     for table, names, least, most in _RANGES:
         for name in names:
             value = getattr(getattr(scenario, table), name)
@@ -363,13 +365,13 @@ def _check_fault(fault: FaultSpec, longest_s: float) -> None:
 
 
 def _check_direction(fault: FaultSpec) -> None:
-    one_way = fault.kind is Kind.ONE_WAY
+    one_way = fault.kind is FaultKind.ONE_WAY
     if one_way and fault.direction == "both":
         raise ValueError("direction = 'both': in or out is expected of a one-way fault; kind = \"isolate\" cuts both")
-    outside = fault.kind in (Kind.CUT_BROKERS, Kind.CUT_CLIENTS) or fault.scope == "sites"
+    outside = fault.kind in (FaultKind.CUT_BROKERS, FaultKind.CUT_CLIENTS) or fault.scope == "sites"
     if outside and fault.effect in ("refused", "reset") and (one_way or fault.direction in ("in", "out")):
         instead = {
-            Kind.ONE_WAY: 'silent, held or scope = "peers" is expected, or kind = "isolate"',
-            Kind.DEGRADE: 'slow, trickle or scope = "peers" is expected, or no direction',
+            FaultKind.ONE_WAY: 'silent, held or scope = "peers" is expected, or kind = "isolate"',
+            FaultKind.DEGRADE: 'slow, trickle or scope = "peers" is expected, or no direction',
         }.get(fault.kind, "silent or held is expected, or no direction")
         raise ValueError(f"effect = {fault.effect!r}: ends whole connections of brokers and clients, both ways; {instead}")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from replicated_namesrv import provision
-from replicated_namesrv.chaos.checks import Judgement
+from replicated_namesrv.chaos.checks import RunJudgement
 from replicated_namesrv.chaos.records import TRACE_FILE
-from replicated_namesrv.chaos.report import conclude, read_verdict
 from replicated_namesrv.chaos.run import RunPlan, check_fits, run
+from replicated_namesrv.chaos.run_report import conclude, read_verdict
 from replicated_namesrv.chaos.scenario import available, load
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
 from replicated_namesrv.child_process import ProcessError
@@ -31,7 +31,7 @@ class Done:
     """A finished run."""
 
     folder: Path
-    judgement: Judgement
+    judgement: RunJudgement
     verdict: dict[str, Any]
 
 

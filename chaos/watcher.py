@@ -10,9 +10,9 @@ from typing import Any
 
 import aiohttp
 
-from replicated_namesrv.chaos.cluster import Cluster
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
-from replicated_namesrv.chaos.records import Election, Expiry
+from replicated_namesrv.chaos.records import Election, ExpiryRecord
 
 PAUSE_S = 0.2
 SILENCE_S = 30.0
@@ -20,10 +20,10 @@ SILENCE_S = 30.0
 _CAUSES = {"broker-expired": "expired", "broker-lost": "lost"}
 
 
-class Watcher:
+class EventWatcher:
     """Follows all nodes of a cluster until it is cancelled."""
 
-    def __init__(self, cluster: Cluster, recorder: Recorder) -> None:
+    def __init__(self, cluster: ProcessCluster, recorder: Recorder) -> None:
         self._cluster, self._recorder = cluster, recorder
         self._led: set[int] = set()
 
@@ -69,4 +69,4 @@ class Watcher:
             self._recorder.write(Election(now_ns, node, data["term"]))
         for broker in data.get("brokers", ()) if kind in _CAUSES else ():
             name = f"{broker['brokerName']}/{broker['brokerId']}"
-            self._recorder.write(Expiry(now_ns, node, name, _CAUSES[kind], data["revision"]))
+            self._recorder.write(ExpiryRecord(now_ns, node, name, _CAUSES[kind], data["revision"]))

@@ -14,12 +14,12 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from replicated_namesrv.chaos.brokers import CLUSTER_NAME, ChaosBroker, Clock
 from replicated_namesrv.chaos.clients import Client, KvLoop, Probe, Sender, pace
-from replicated_namesrv.chaos.cluster import Cluster
 from replicated_namesrv.chaos.effects import Link
-from replicated_namesrv.chaos.faults import Topology
+from replicated_namesrv.chaos.fault_plans import Topology
 from replicated_namesrv.chaos.mqadmin import Mqadmin
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
+from replicated_namesrv.chaos.recorded_brokers import CLUSTER_NAME, ChaosBroker, Clock
 from replicated_namesrv.chaos.recorder import OK, Ended, Recorder
 from replicated_namesrv.chaos.scenario import WorkloadSpec
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions
@@ -83,7 +83,7 @@ class Cast:
 class Workload:
     """The cast at work."""
 
-    def __init__(self, spec: WorkloadSpec, cast: Cast, cluster: Cluster, recorder: Recorder, rng: random.Random) -> None:
+    def __init__(self, spec: WorkloadSpec, cast: Cast, cluster: ProcessCluster, recorder: Recorder, rng: random.Random) -> None:
         self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
         self._cluster = cluster
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -16,15 +16,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from replicated_namesrv.spark import (
+    client_operations,
     consistability,
     curves,
     judgements,
     leaders,
-    metrics,
     observations,
-    operations,
     pair,
-    registrations,
+    registration_judgements,
+    run_figures,
     truth,
 )
 from replicated_namesrv.spark.ingest import Ingested, Traces, ingest
@@ -182,12 +182,12 @@ def _judged(records: DataFrame, done: DataFrame) -> DataFrame:
 
 
 def _judged_registrations(records: DataFrame, done: DataFrame, facts: DataFrame) -> DataFrame:
-    return registrations.judged_registrations(registrations.registration_operations(records, done, facts))
+    return registration_judgements.judged_registrations(registration_judgements.registration_operations(records, done, facts))
 
 
 def _of_sends(records: DataFrame, spans: DataFrame) -> DataFrame:
     sends = records.where((F.col("record") == "send") & F.col("corrupt_line").isNull()).drop("phase")
-    return metrics.of_sends(with_phase(sends, spans, F.col("time_ns")))
+    return run_figures.of_sends(with_phase(sends, spans, F.col("time_ns")))
 
 
 def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[[str], None]) -> Made:
@@ -199,29 +199,29 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
     phase = stages.add("phases", keep, phases, records)
     state = stages.add("states", keep, observations.states, looks)
     side = stages.add("sides", keep, sides, records, run)
-    operation = stages.add("operations", keep, operations.operations, records, run, phase, side)
+    operation = stages.add("operations", keep, client_operations.operations, records, run, phase, side)
     judged = stages.add("judged", keep, _judged, records, operation)
     judged_registrations = stages.add("judged_registrations", keep, _judged_registrations, records, operation, facts)
     segments = stages.add("segments", keep, observations.segments, state, run)
     episodes = stages.add("episodes", keep, observations.episodes, segments)
     convergence = stages.add("convergence", keep, observations.convergence, episodes, segments, phase)
     look_ups = stages.add("look_ups", keep, truth.look_ups, operation, facts)
-    gaps = stages.add("gaps", keep, operations.gaps, operation, phase, side)
-    probes = stages.add("probes", keep, operations.probes, operation)
+    gaps = stages.add("gaps", keep, client_operations.gaps, operation, phase, side)
+    probes = stages.add("probes", keep, client_operations.probes, operation)
     detections = stages.add("detections", keep, truth.detections, records, facts)
     mistakes = stages.add("mistakes", keep, truth.mistakes, records, facts, state)
     leader_spans = stages.add("leader_spans", keep, leaders.leader_spans, records)
 
     figures = [
         *_of_histories(stages, "judged", "", judged, operation),
-        *_of_histories(stages, "judged_registrations", metrics.ROUTES, judged_registrations, operation),
-        stages.add("calls", _rows_of, metrics.of_operations, operation, run),
-        stages.add("unavailability", _rows_of, metrics.of_gaps, gaps, run),
-        stages.add("agreement", _rows_of, metrics.of_divergence, segments, episodes, convergence),
-        stages.add("answers", _rows_of, metrics.of_look_ups, look_ups),
-        stages.add("equal probes", _rows_of, metrics.of_probes, probes),
-        stages.add("failure detector", _rows_of, metrics.of_detections, detections, mistakes, run),
-        stages.add("leaders", _rows_of, metrics.of_leaders, leader_spans, records),
+        *_of_histories(stages, "judged_registrations", run_figures.ROUTES, judged_registrations, operation),
+        stages.add("calls", _rows_of, run_figures.of_operations, operation, run),
+        stages.add("unavailability", _rows_of, run_figures.of_gaps, gaps, run),
+        stages.add("agreement", _rows_of, run_figures.of_divergence, segments, episodes, convergence),
+        stages.add("answers", _rows_of, run_figures.of_look_ups, look_ups),
+        stages.add("equal probes", _rows_of, run_figures.of_probes, probes),
+        stages.add("failure detector", _rows_of, run_figures.of_detections, detections, mistakes, run),
+        stages.add("leaders", _rows_of, run_figures.of_leaders, leader_spans, records),
         stages.add("messages", _rows_of, _of_sends, records, phase),
     ]
     held = stages.add("held", _rows_of, consistability.held, judged, judged_registrations, operation)
@@ -233,7 +233,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
     stages.run()
 
     run_rows = _rows_of("runs", about)
-    per_run_rows = metrics.per_run((row for figure in figures for row in figure.value), run_rows)
+    per_run_rows = run_figures.per_run((row for figure in figures for row in figure.value), run_rows)
     close = given(pair.spans(phase.value, about, pair.choose(per_run_rows, run_rows)))
     last = Stages(done, partial(cancel_jobs, runs.sparkSession))
     per_run_table = last.add("per_run", keep, partial(table_of, runs.sparkSession, per_run_rows, PER_RUN))
@@ -265,13 +265,13 @@ def _of_histories(
     """Figures of reads, writes and keys of the histories in the table ``name``."""
 
     def of_reads(rows: DataFrame, done: DataFrame) -> DataFrame:
-        return metrics.of_reads(judgements.reads(rows), done, prefix)
+        return run_figures.of_reads(judgements.reads(rows), done, prefix)
 
     def of_writes(rows: DataFrame, done: DataFrame) -> DataFrame:
-        return metrics.of_writes(judgements.writes(rows), done, prefix)
+        return run_figures.of_writes(judgements.writes(rows), done, prefix)
 
     def of_keys(rows: DataFrame) -> DataFrame:
-        return metrics.of_keys(judgements.keys(rows), prefix)
+        return run_figures.of_keys(judgements.keys(rows), prefix)
 
     return [
         stages.add(f"reads {name}", _rows_of, of_reads, judged, operation),

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from replicated_namesrv.spark import judgements
 from replicated_namesrv.spark.curves import KV, ROUTES
-from replicated_namesrv.spark.metrics import ALL, over_all
+from replicated_namesrv.spark.run_figures import ALL, over_all
 from replicated_namesrv.spark.schemas import HELD
 from replicated_namesrv.spark.summary import interval
 

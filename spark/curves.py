@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from replicated_namesrv.spark import judgements
-from replicated_namesrv.spark.metrics import REGISTRATIONS
+from replicated_namesrv.spark.run_figures import REGISTRATIONS
 
 BIN_NS = 250_000_000
 """Width of a point of a curve over time."""

@@ -44,7 +44,7 @@ from replicated_namesrv.chaos.records import (
     Invoke,
     Member,
     Phase,
-    Record,
+    TraceRecord,
     Truth,
     encode,
 )
@@ -291,11 +291,11 @@ class _Trace:
         """Keys of the store, and topics."""
         return list(self._keys), list(self._members)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: TraceRecord) -> None:
         """A line; those of the same time stay in the order in which they come."""
         self._lines.append((record.time_ns, encode(record)))
 
-    def lines(self, header: list[Record], last_ns: int) -> Iterator[bytes]:
+    def lines(self, header: list[TraceRecord], last_ns: int) -> Iterator[bytes]:
         """All of them, between the header and the end."""
         yield from map(encode, header)
         self._lines.sort(key=itemgetter(0))

@@ -19,10 +19,10 @@ from replicated_namesrv.chaos.records import (
     SCHEMA_VERSION,
     TRACE_FILE,
     End,
-    Fault,
+    FaultRecord,
     Header,
     Phase,
-    Record,
+    TraceRecord,
     encode,
 )
 from replicated_namesrv.errors import NamesrvError
@@ -114,7 +114,7 @@ class _Generator:
     def _write_json(self, name: str, value: Any) -> None:
         (self._folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
-    def _record(self, kind: Callable[Concatenate[int, Fields], Record], *fields: Fields.args, **more: Fields.kwargs) -> str:
+    def _record(self, kind: Callable[Concatenate[int, Fields], TraceRecord], *fields: Fields.args, **more: Fields.kwargs) -> str:
         """The line of a record a moment after the one before."""
         self._now_ns += 1_000
         return encode(kind(self._now_ns, *fields, **more)).decode()
@@ -170,7 +170,7 @@ class _Generator:
     def _fault(self, edge: str, minority: list[str]) -> str:
         majority = [node for node in self._nodes if node not in minority]
         sides = [majority, minority] if edge == "start" else [self._nodes]
-        return self._record(Fault, 0, edge, self._now_ns, "isolate", "held", minority, [], sides, [])
+        return self._record(FaultRecord, 0, edge, self._now_ns, "isolate", "held", minority, [], sides, [])
 
     def _operations(self, lines: list[str], world: "_World", look: int) -> None:
         """A put, then a get that sees it, or in AP, every third time, the one before it."""

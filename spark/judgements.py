@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from replicated_namesrv.spark.client_operations import completed_invocations
 from replicated_namesrv.spark.histories import KeyJudgement, judge, visibility
-from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED, KEYS, READS, VISIBILITY, WRITES, arrow
 from replicated_namesrv.verify import Operation, Outcome, SearchLimits, check_history
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.metrics import REGISTRATIONS
+from replicated_namesrv.spark.run_figures import REGISTRATIONS
 from replicated_namesrv.verify.divergence import RESOLUTION_LOOKS
 
 BINS_MAX = 400

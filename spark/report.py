@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
 from replicated_namesrv.spark.analysis import Results
+from replicated_namesrv.spark.charts import Figure, draw, own_levels
 from replicated_namesrv.spark.consistability import CLASSES
-from replicated_namesrv.spark.figures import Figure, draw, own_levels
-from replicated_namesrv.spark.metrics import CATALOGUE
+from replicated_namesrv.spark.run_figures import CATALOGUE
 from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
 from replicated_namesrv.spark.storage import SparkStorage, local_path
 

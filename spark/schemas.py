@@ -18,7 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from replicated_namesrv.chaos.records import RECORDS, Member, Observe, Record, types_of
+from replicated_namesrv.chaos.records import RECORDS, Member, Observe, TraceRecord, types_of
 
 _TEXT, _LONG, _FLAG, _REAL, _INT = StringType(), LongType(), BooleanType(), DoubleType(), IntegerType()
 _TEXTS = ArrayType(_TEXT)
@@ -37,7 +37,7 @@ _OF_FIELD: tuple[tuple[Any, DataType], ...] = (
 decoded."""
 
 
-def _columns_of(*records: type[Record]) -> StructType:
+def _columns_of(*records: type[TraceRecord]) -> StructType:
     """All fields of some record types side by side. A name means one type in all of them."""
     columns: dict[str, DataType] = {"record": _TEXT}
     for record in records:

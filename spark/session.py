@@ -52,7 +52,7 @@ class SparkFailedError(Exception):
 
 @contextmanager
 def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBEDDED_MEMORY) -> Iterator[SparkSession]:
-    """A session named ``name``. ``master`` None: as spark-submit says. Raises NoJavaError, SparkSaidError."""
+    """A session named ``name``. ``master`` None: as spark-submit says. Raises NoJavaError, SparkFailedError."""
     folder = Path(tempfile.mkdtemp(prefix="namesrv-analyze-"))
     before = dict(os.environ)
     try:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from replicated_namesrv.spark.metrics import CATALOGUE
+from replicated_namesrv.spark.run_figures import CATALOGUE
 
 RESAMPLES = 1_000
 CONFIDENCE = 0.95

@@ -20,8 +20,8 @@ from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, u
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
 from replicated_namesrv.verify import Verdict
 
-HOLD_OF_A_PART = (KV, "session guarantees", "revisions never go back", "one state for one revision")
-"""Checks of what was answered alone: what is wrong with the beginning of a run is wrong with the run."""
+PREFIX_SAFE_CHECKS = (KV, "session guarantees", "revisions never go back", "one state for one revision")
+"""Checks that stay violated whatever follows in the trace, so they also judge a run that was broken off."""
 
 CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_enough,
@@ -43,7 +43,7 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class RunJudgement:
     """All verdicts on one run."""
 
     verdict: Verdict
@@ -79,19 +79,19 @@ class Judgement:
         }
 
 
-def judge(story: Story, judged_as: str) -> Judgement:
+def judge(story: Story, judged_as: str) -> RunJudgement:
     """Run all checkers; ``judged_as``: ap or cp, whose promises count.
 
-    Against a run that was broken off nothing is held but a crash and HOLD_OF_A_PART: its clients and brokers were ended with it,
-    not by what is judged. Where lines in its middle are corrupt it is a crash alone, as anything may have been in them.
+    Of a run that was broken off only a crash and PREFIX_SAFE_CHECKS count: the harness stopped its clients and brokers. If lines
+    in the middle of the trace are corrupt, only a crash counts, because these lines may have held anything.
     """
     checks = tuple(check(story) for check in CHECKS if check is not check_write_perm or story.has_mqadmin)
     if not story.trace.complete:
         why = "the run was broken off, or its trace has corrupt lines"
-        held = (CRASHES,) if story.trace.corrupt else (CRASHES, *HOLD_OF_A_PART)
+        held = (CRASHES,) if story.trace.corrupt else (CRASHES, *PREFIX_SAFE_CHECKS)
         checks = tuple(found if found.name in held else unjudged(found, why) for found in checks)
     counted = [check for check in checks if (check.promise is Promise.BOTH or judged_as == "cp") and not check.idle]
     verdicts = {check.verdict for check in counted}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)
     crashed = any(found.name == CRASHES and found.verdict is Verdict.VIOLATED for found in checks)
-    return Judgement(worst, judged_as, checks, figures(story), story.trace.complete or crashed)
+    return RunJudgement(worst, judged_as, checks, figures(story), story.trace.complete or crashed)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from replicated_namesrv.chaos.checks.administration import misjudged_topics
 from replicated_namesrv.chaos.checks.real_time import overtaken, read_writes, written_once
-from replicated_namesrv.chaos.checks.registrations import is_of_pair, late_copies, topics_of
+from replicated_namesrv.chaos.checks.registration_history import is_of_pair, late_copies, topics_of
 from replicated_namesrv.chaos.checks.story import (
     ALIVE,
     FINDINGS_MAX,
@@ -23,7 +23,7 @@ from replicated_namesrv.chaos.checks.story import (
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Effect
-from replicated_namesrv.chaos.records import Election, Expiry, Fault
+from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
 SCAN_NS = 1_000_000_000
@@ -178,7 +178,7 @@ def _renewing_ns(story: Story) -> list[int]:
     back may arrive when the fault begins or ends. Nothing arrives through a cut link, and afterwards only what was held."""
     found = [record.time_ns for record in story.trace.records if isinstance(record, Election)]
     for record in story.trace.records:
-        if isinstance(record, Fault):
+        if isinstance(record, FaultRecord):
             cut = record.variant is not None and Effect(record.variant).breaks
             if not cut or (record.edge == "end" and record.variant == Effect.HELD):
                 found += [record.began_ns, record.time_ns]
@@ -197,7 +197,7 @@ def check_live_kept(story: Story) -> CheckResult:
         for life in lives
         if life.state in KEPT and not is_of_pair(broker)
     }
-    first: dict[tuple[str, int | str], Expiry] = {}
+    first: dict[tuple[str, int | str], ExpiryRecord] = {}
     for told in sorted(story.expiries, key=lambda told: told.time_ns):
         first.setdefault((told.broker, told.revision if story.mode == "cp" else f"{told.node} {told.revision}"), told)
     for expiry in first.values():

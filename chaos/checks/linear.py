@@ -1,11 +1,11 @@
 """Linearizability of KV entries and of broker registrations, by the one checker (``replicated_namesrv.verify``).
 
-How registrations become a history is told in ``registrations``.
+``registration_history`` makes registrations a history.
 """
 
 from collections.abc import Mapping
 
-from replicated_namesrv.chaos.checks.registrations import operation, registrations
+from replicated_namesrv.chaos.checks.registration_history import operation, registrations
 from replicated_namesrv.chaos.checks.story import NOTHING, CheckResult, Promise, Story
 from replicated_namesrv.verify import HistoryVerdict, Operation, SearchLimits, Verdict, check_history
 

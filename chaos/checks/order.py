@@ -10,8 +10,8 @@ from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, 
 
 
 def check_sessions(story: Story) -> CheckResult:
-    """Each client keeps the session guarantees (``verify.session_guarantees``): on each KV key, by the times of the writes; and on each
-    broker of a topic, by the numbers of its registrations."""
+    """Each client keeps the session guarantees (``verify.session_guarantees``): on each KV key, by the times of the writes; and
+    on each broker of a topic, by the numbers of its registrations."""
     ops = [op for op in story.of_kind("put", "delete", "get", "route") if op.ok and op.client != "probe"]
     wrong = [*_broken_kv(story, ops), *_broken_routes(story, ops)]
     return result("session guarantees", Promise.CP, len(ops), wrong)

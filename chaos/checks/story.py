@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.records import (
     Complete,
-    Expiry,
-    Fault,
+    ExpiryRecord,
+    FaultRecord,
     Invoke,
     Member,
     Observe,
     Phase,
-    Record,
+    RecordedTrace,
     Status,
-    Trace,
+    TraceRecord,
     Truth,
     invocations,
 )
@@ -138,7 +138,7 @@ class Span(NamedTuple):
     end_ns: int
 
 
-class Life(NamedTuple):
+class BrokerState(NamedTuple):
     """A state of a broker from ``start_ns`` on."""
 
     start_ns: int
@@ -148,7 +148,7 @@ class Life(NamedTuple):
     timeout_ns: int
 
 
-class Standing(NamedTuple):
+class Connectivity(NamedTuple):
     """Links and nodes from ``start_ns`` on."""
 
     start_ns: int
@@ -159,7 +159,7 @@ class Standing(NamedTuple):
 class Story:
     """All of a trace, by subject."""
 
-    def __init__(self, trace: Trace, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, trace: RecordedTrace, manifest: Mapping[str, Any]) -> None:
         """Raises ValueError and the like where the two make no sense."""
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
@@ -169,38 +169,40 @@ class Story:
         self.origin_ns = trace.records[0].time_ns
         self.ops = [_op(invoke, end) for invoke, end in _ended(trace)]
         self.phases = self._phases()
-        self.lives: dict[str, list[Life]] = defaultdict(list)
-        self.standings = [Standing(0, frozenset(), (tuple(sorted(self.nodes)),))]
+        self.lives: dict[str, list[BrokerState]] = defaultdict(list)
+        self.standings = [Connectivity(0, frozenset(), (tuple(sorted(self.nodes)),))]
         self.edges: list[int] = []
         """When changes of faults were begun, and when they were made: links change one by one in between."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
-        self.expiries: list[Expiry] = []
+        self.expiries: list[ExpiryRecord] = []
         self._sort(trace.records)
         self.kinds: dict[str, str] = {client["client"]: client["kind"] for client in manifest["clients"]}
 
-    def _sort(self, records: Iterable[Record]) -> None:
+    def _sort(self, records: Iterable[TraceRecord]) -> None:
         in_force: dict[int, tuple[frozenset[Link], bool]] = {}
         for record in records:
             match record:
                 case Truth():
                     timeout_ns = record.timeout_ms * 1_000_000
-                    life = Life(record.time_ns, record.life, record.state, record.version, timeout_ns)
+                    life = BrokerState(record.time_ns, record.life, record.state, record.version, timeout_ns)
                     self.lives[record.broker].append(life)
                 case Observe():
                     self.observations.append(record)
                 case Status():
                     self.statuses.append(record)
-                case Expiry():
+                case ExpiryRecord():
                     self.expiries.append(record)
-                case Fault():
+                case FaultRecord():
                     self.edges += [record.began_ns, record.time_ns]
                     breaks = record.variant is not None and Effect(record.variant).breaks
                     links = frozenset(Link(*link.split(">")) for link in record.links)
                     in_force[record.fault] = (links, breaks and record.edge == "start")
                     broken = frozenset(link for found, now in in_force.values() if now for link in found)
                     sides = tuple(tuple(side) for side in record.sides)
-                    self.standings.append(Standing(record.began_ns if record.edge == "start" else record.time_ns, broken, sides))
+                    self.standings.append(
+                        Connectivity(record.began_ns if record.edge == "start" else record.time_ns, broken, sides)
+                    )
 
     def _phases(self) -> dict[str, Span]:
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
@@ -240,10 +242,10 @@ class Story:
 
     def last_heal_ns(self) -> int:
         """When the last fault had ended, or the phase ``heal`` began if there was none."""
-        ends = [record.time_ns for record in self.trace.records if isinstance(record, Fault) and record.edge == "end"]
+        ends = [record.time_ns for record in self.trace.records if isinstance(record, FaultRecord) and record.edge == "end"]
         return max([*ends, self.phases["heal"].start_ns]) if "heal" in self.phases else max(ends, default=self.judged.end_ns)
 
-    def life_at(self, broker: str, time_ns: int) -> Life | None:
+    def life_at(self, broker: str, time_ns: int) -> BrokerState | None:
         """What was true of a broker at a time; None: it had not begun."""
         lives = self.lives.get(broker, [])
         place = bisect_right(lives, time_ns, key=lambda life: life.start_ns)
@@ -262,7 +264,7 @@ class Story:
         return {broker for broker, lives in self.lives.items() if any(life.state == state for life in lives)}
 
 
-def _ended(trace: Trace) -> Iterator[tuple[Invoke, Complete | None]]:
+def _ended(trace: RecordedTrace) -> Iterator[tuple[Invoke, Complete | None]]:
     """Each operation with its end. Raises ValueError for one that no recorder can have written: nothing follows from it."""
     ends = Counter(record.op for record in trace.records if isinstance(record, Complete))
     begun: set[int] = set()

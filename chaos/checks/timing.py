@@ -10,17 +10,17 @@ from itertools import pairwise
 from replicated_namesrv.chaos.checks.story import (
     NEVER_NS,
     CheckResult,
+    Connectivity,
     Op,
     Promise,
     Span,
-    Standing,
     Story,
     result,
     unjudged,
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Link
-from replicated_namesrv.chaos.records import Member, Observe, Trace
+from replicated_namesrv.chaos.records import Member, Observe, RecordedTrace
 from replicated_namesrv.verify import Verdict
 
 BRIEF_NS = 3_000_000_000
@@ -154,7 +154,7 @@ def served_spans(story: Story, client: str) -> list[Span]:
     return spans
 
 
-def _served(story: Story, standing: Standing, client: str) -> bool:
+def _served(story: Story, standing: Connectivity, client: str) -> bool:
     if story.mode == "ap":
         serving = [node for side in standing.sides for node in side]
     else:
@@ -163,7 +163,7 @@ def _served(story: Story, standing: Standing, client: str) -> bool:
     return any(Link(client, node) not in standing.broken for node in serving)
 
 
-def broken_off(trace: Trace) -> Iterator[str]:
+def broken_off(trace: RecordedTrace) -> Iterator[str]:
     """Why this is not the whole trace of a run that ended in order."""
     if trace.torn:
         yield "the last line is torn: the harness was killed while it wrote it"

@@ -195,7 +195,7 @@ def _words(command: str) -> list[str]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from replicated_namesrv.chaos.report import told
+    from replicated_namesrv.chaos.run_report import described
 
     if arguments.mode == "ap" and arguments.read_consistency is not None:
         raise SettingError(f"--read-consistency {arguments.read_consistency}: AP nodes have none; leave it out, or --mode cp")
@@ -203,12 +203,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print(json.dumps({**done.verdict, "folder": str(done.folder)}))
     else:
-        _print(f"{told(done.judgement)}\n{done.folder}")
+        _print(f"{described(done.judgement)}\n{done.folder}")
     return EXIT_OF[done.judgement.verdict]
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from replicated_namesrv.chaos.report import comparison
+    from replicated_namesrv.chaos.run_report import comparison
 
     verdicts, say, pairs = [], _Progress(), []
     for name in arguments.scenario:
@@ -234,7 +234,7 @@ def _suite(arguments: argparse.Namespace) -> int:
         from replicated_namesrv.child_process import ProcessError
     except ImportError as missing:
         raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
-    from replicated_namesrv.chaos.report import read_verdict, told
+    from replicated_namesrv.chaos.run_report import described, read_verdict
 
     _check_suite(arguments)
     say = _Progress()
@@ -259,7 +259,7 @@ def _suite(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print(json.dumps({**finished.verdict, "folder": str(finished.folder)}))
         else:
-            _print(f"{plan.name}: {told(finished.judgement).strip()}")
+            _print(f"{plan.name}: {described(finished.judgement).strip()}")
     if not verdicts:
         raise SettingError(f"--seed {arguments.seed}: {arguments.suite} has no run with this seed and size; leave --seed out")
     counts = {verdict: sum(one["verdict"] == verdict for one in verdicts) for verdict in EXIT_OF}
@@ -296,15 +296,15 @@ def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from replicated_namesrv.chaos.report import conclude, told
+    from replicated_namesrv.chaos.run_report import conclude, described
 
     judgement, verdict = conclude(arguments.run, arguments.judge_as)
-    _print(json.dumps(verdict) if arguments.json else told(judgement))
+    _print(json.dumps(verdict) if arguments.json else described(judgement))
     return EXIT_OF[judgement.verdict]
 
 
 def _history(arguments: argparse.Namespace) -> int:
-    from replicated_namesrv.chaos.report import history, load_story
+    from replicated_namesrv.chaos.run_report import history, load_story
     from replicated_namesrv.verify.operation_history import format_operation
 
     for operation in history(load_story(arguments.run)):
@@ -313,7 +313,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
 
 def _results(arguments: argparse.Namespace) -> int:
-    from replicated_namesrv.chaos.report import read_verdict, results_page
+    from replicated_namesrv.chaos.run_report import read_verdict, results_page
 
     folders = [folder for runs in arguments.runs for folder in sorted(runs.glob("*"))]
     verdicts = [verdict for verdict in map(read_verdict, folders) if verdict is not None]

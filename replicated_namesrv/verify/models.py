@@ -3,7 +3,7 @@
 All our objects are one object: a map from *component* to value. A write sets one component, whatever it was before; a read
 returns the whole map. A register and a key of a key-value store have the one component ""; a route has one component for each
 broker that is a member of it. A *token* is a pair (component, value), value None being absence: each write produces one token,
-each read demands one token of every component. The search needs no more than that (see ``search``).
+each read demands one token of every component. The module ``search`` needs no more than that.
 
 ===============  ===========================  ============================================================================
 model            operations                   value

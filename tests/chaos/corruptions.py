@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
 from replicated_namesrv.chaos.checks.story import Op, Story
-from replicated_namesrv.chaos.records import Complete, Expiry, Member, Observe, Record, Status, Trace
+from replicated_namesrv.chaos.records import Complete, ExpiryRecord, Member, Observe, RecordedTrace, Status, TraceRecord
 
 _Found = TypeVar("_Found")
-Changes = dict[int, Record]
+Changes = dict[int, TraceRecord]
 Corruption = Callable[[Story, random.Random], Changes | None]
 
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
@@ -30,7 +30,7 @@ def corrupted(story: Story, changes: Changes) -> Story:
             records[place] = record
     if -1 in changes:
         records.insert(len(records) - 1, changes[-1])
-    return Story(Trace(records, 0, []), story.manifest)
+    return Story(RecordedTrace(records, 0, []), story.manifest)
 
 
 def _one(rng: random.Random, found: Iterable[_Found]) -> _Found | None:
@@ -237,7 +237,7 @@ def refused(story: Story, rng: random.Random) -> Changes | None:
 
 def dropped(story: Story, rng: random.Random) -> Changes | None:
     """A node tells that it dropped a broker that lives."""
-    return {-1: Expiry(rng.randrange(1_000_000_000, 11_000_000_000), rng.choice(story.nodes), "g1/0", "expired", 10**6)}
+    return {-1: ExpiryRecord(rng.randrange(1_000_000_000, 11_000_000_000), rng.choice(story.nodes), "g1/0", "expired", 10**6)}
 
 
 FOUND_BY: dict[Corruption, Sequence[str]] = {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicated_namesrv.chaos.checks import CHECKS, HOLD_OF_A_PART, judge
+from replicated_namesrv.chaos.checks import CHECKS, PREFIX_SAFE_CHECKS, judge
 from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.crashes import check_crashes
 from replicated_namesrv.chaos.checks.figures import figures
@@ -20,8 +20,8 @@ from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
-from replicated_namesrv.chaos.records import Fault, Invoke, Trace
-from replicated_namesrv.chaos.report import told
+from replicated_namesrv.chaos.records import FaultRecord, Invoke, RecordedTrace
+from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.verify import Verdict
 from tests.chaos.traces import MS, NODES, Script, random_kv
 
@@ -74,7 +74,7 @@ def everywhere(script: Script, at: float, members: list[tuple[str, int]]) -> Scr
 def ended(how: str) -> Script:
     """A node ended that nothing in the run had ended."""
     script = Script()
-    script.records.append(Fault(5000 * MS, 0, "start", 5000 * MS, how, None, ["n2"], [], [["n1", "n3"], ["n2"]]))
+    script.records.append(FaultRecord(5000 * MS, 0, "start", 5000 * MS, how, None, ["n2"], [], [["n1", "n3"], ["n2"]]))
     return script
 
 
@@ -427,7 +427,7 @@ def test_a_run_cut_short_is_unknown() -> None:
 
 def broken_off(story: Story, records: int) -> Story:
     """What a harness that was ended after so many records leaves."""
-    return Story(Trace(story.trace.records[:records], 0, []), story.manifest)
+    return Story(RecordedTrace(story.trace.records[:records], 0, []), story.manifest)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not check_crashes])
@@ -437,19 +437,19 @@ def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(nam
     for records in (*range(1, len(story.trace.records) - 1, 9), len(story.trace.records) - 1):
         judgement = judge(broken_off(story, records), "cp")
         violated = {check.name for check in judgement.checks if check.verdict is Verdict.VIOLATED}
-        assert violated <= set(HOLD_OF_A_PART)
+        assert violated <= set(PREFIX_SAFE_CHECKS)
         assert judgement.verdict is (Verdict.VIOLATED if violated else Verdict.UNKNOWN)
         assert not judgement.complete
-    told = {check.name for check in judgement.checks if any("broken off" in finding for finding in check.findings)}
-    assert violated or told, "it is told, and why not held"
+    described = {check.name for check in judgement.checks if any("broken off" in finding for finding in check.findings)}
+    assert violated or described, "it is told, and why not held"
 
 
 def test_wrong_answers_are_held_against_a_run_that_was_broken_off_unless_lines_are_missing() -> None:
     """No end of a history makes its beginning right; but a put may have been in a line that cannot be read."""
     story = CASES["a get sees what was put"][2].story
     records = story.trace.records[:-1]
-    assert judge(Story(Trace(records, 1, []), story.manifest), "cp").verdict is Verdict.VIOLATED
-    judgement = judge(Story(Trace(records, 0, ["line 7: no JSON"]), story.manifest), "cp")
+    assert judge(Story(RecordedTrace(records, 1, []), story.manifest), "cp").verdict is Verdict.VIOLATED
+    judgement = judge(Story(RecordedTrace(records, 0, ["line 7: no JSON"]), story.manifest), "cp")
     assert judgement.verdict is Verdict.UNKNOWN
     enough = next(check for check in judgement.checks if check.name == "enough to judge")
     assert enough.findings[0] == "1 corrupt lines, the first: line 7: no JSON"
@@ -564,9 +564,9 @@ def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
     assert (ghosts.verdict, ghosts.looked_at, ghosts.idle) == (Verdict.UNKNOWN, 0, True)
     judgement = judge(story, "ap")
     idle = [check.name for check in judgement.checks if check.idle]
-    assert f"of {len(judgement.checks) - len(idle)} checks hold" in told(judgement)
+    assert f"of {len(judgement.checks) - len(idle)} checks hold" in described(judgement)
     assert idle == ["write permissions", "no ghosts"]
-    assert all(f"nothing to judge: {name}" in told(judgement) for name in idle)
+    assert all(f"nothing to judge: {name}" in described(judgement) for name in idle)
     assert not check_kv(story).idle, "a run without KV operations proves nothing"
 
 

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
-from replicated_namesrv.chaos.faults import Topology, expand, exposed, plan, sides
+from replicated_namesrv.chaos.fault_plans import Topology, expand, exposed, plan, sides
 from replicated_namesrv.chaos.links import Impairment, Strength, wanted
-from replicated_namesrv.chaos.scenario import FaultSpec, Kind, WorkloadSpec
+from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec, WorkloadSpec
 from replicated_namesrv.chaos.workload import Cast
 from replicated_namesrv.errors import SettingError
 
@@ -27,12 +27,12 @@ def streams(spec: FaultSpec) -> dict[str, Stream]:
 
 
 def test_isolating_peers_cuts_both_directions_and_nobody_else() -> None:
-    assert cut(FaultSpec(Kind.ISOLATE, "leader", scope="peers")) == {"n2>n1", "n2>n3", "n1>n2", "n3>n2"}
+    assert cut(FaultSpec(FaultKind.ISOLATE, "leader", scope="peers")) == {"n2>n1", "n2>n3", "n1>n2", "n3>n2"}
 
 
 def test_isolating_a_site_keeps_its_own_brokers_and_clients() -> None:
     there = topology()
-    found = cut(FaultSpec(Kind.ISOLATE, "leader", scope="sites"))
+    found = cut(FaultSpec(FaultKind.ISOLATE, "leader", scope="sites"))
     at_home = {name for name, node in there.homes.items() if node == "n2"}
     assert not {f"{name}>n2" for name in at_home} & found
     assert {f"{name}>n1" for name in at_home if Link(name, "n1") in there.links} <= found
@@ -42,10 +42,10 @@ def test_isolating_a_site_keeps_its_own_brokers_and_clients() -> None:
 @pytest.mark.parametrize(
     ("spec", "links"),
     [
-        (FaultSpec(Kind.ONE_WAY, "leader", direction="out", scope="peers"), {"n2>n1", "n2>n3"}),
-        (FaultSpec(Kind.ONE_WAY, "leader", direction="in", scope="peers"), {"n1>n2", "n3>n2"}),
-        (FaultSpec(Kind.ACKS), {"n1>n2", "n3>n2"}),
-        (FaultSpec(Kind.ONE_WAY, "n3", scope="peers"), {"n3>n1", "n3>n2"}),
+        (FaultSpec(FaultKind.ONE_WAY, "leader", direction="out", scope="peers"), {"n2>n1", "n2>n3"}),
+        (FaultSpec(FaultKind.ONE_WAY, "leader", direction="in", scope="peers"), {"n1>n2", "n3>n2"}),
+        (FaultSpec(FaultKind.ACKS), {"n1>n2", "n3>n2"}),
+        (FaultSpec(FaultKind.ONE_WAY, "n3", scope="peers"), {"n3>n1", "n3>n2"}),
     ],
 )
 def test_one_way_faults_cut_one_way(spec: FaultSpec, links: set[str]) -> None:
@@ -63,7 +63,7 @@ def test_one_way_faults_of_sites_cut_all_that_goes_in_their_direction(
     direction: str, peers: set[str], there: Stream, here: Stream
 ) -> None:
     """Of links from the site to nodes ``there``, and of links from elsewhere to the node of the site ``here``."""
-    found, whole = streams(FaultSpec(Kind.ONE_WAY, direction=direction)), streams(FaultSpec(Kind.ISOLATE))
+    found, whole = streams(FaultSpec(FaultKind.ONE_WAY, direction=direction)), streams(FaultSpec(FaultKind.ISOLATE))
     assert {link for link in found if link.startswith("n")} == peers
     outside = {link: stream for link, stream in found.items() if not link.startswith("n")}
     assert set(outside) == {link for link in whole if not link.startswith("n")}
@@ -74,12 +74,12 @@ def test_one_way_faults_of_sites_cut_all_that_goes_in_their_direction(
 
 
 def test_degraded_links_and_those_of_brokers_and_clients_have_directions() -> None:
-    into = streams(FaultSpec(Kind.DEGRADE, "n1", effect="slow", direction="in"))
+    into = streams(FaultSpec(FaultKind.DEGRADE, "n1", effect="slow", direction="in"))
     assert {link for link in into if link.startswith("n")} == {"n2>n1", "n3>n1"}
     assert into["g1/0>n1"] is Stream.UPSTREAM
     every = {f"{a}>{b}": Stream.BOTH for a in NODES for b in NODES if a != b}
-    assert streams(FaultSpec(Kind.DEGRADE, "all", effect="slow", scope="peers", direction="out")) == every
-    for kind in (Kind.CUT_BROKERS, Kind.CUT_CLIENTS):
+    assert streams(FaultSpec(FaultKind.DEGRADE, "all", effect="slow", scope="peers", direction="out")) == every
+    for kind in (FaultKind.CUT_BROKERS, FaultKind.CUT_CLIENTS):
         assert set(streams(FaultSpec(kind, "n1", direction="in")).values()) == {Stream.DOWNSTREAM}
         assert set(streams(FaultSpec(kind, "n1", direction="out")).values()) == {Stream.UPSTREAM}
         assert set(streams(FaultSpec(kind, "n1")).values()) == {Stream.BOTH}
@@ -88,37 +88,37 @@ def test_degraded_links_and_those_of_brokers_and_clients_have_directions() -> No
 @pytest.mark.parametrize("seed", range(20))
 def test_halves_leave_a_majority_and_a_bridge_leaves_one_node_with_all(seed: int) -> None:
     nodes = ("n1", "n2", "n3", "n4", "n5")
-    halves = {Link(*link.split(">")) for link in cut(FaultSpec(Kind.HALVES, scope="peers"), None, nodes, seed)}
+    halves = {Link(*link.split(">")) for link in cut(FaultSpec(FaultKind.HALVES, scope="peers"), None, nodes, seed)}
     assert [len(side) for side in sides(nodes, halves, ())] == [3, 2]
-    bridge = {Link(*link.split(">")) for link in cut(FaultSpec(Kind.BRIDGE, scope="peers"), None, nodes, seed)}
+    bridge = {Link(*link.split(">")) for link in cut(FaultSpec(FaultKind.BRIDGE, scope="peers"), None, nodes, seed)}
     assert [len(side) for side in sides(nodes, bridge, ())] == [5]
     assert len(bridge) == 8
 
 
 def test_brokers_are_cut_from_one_all_but_one_or_all_nodes() -> None:
     brokers = topology().brokers
-    one = cut(FaultSpec(Kind.CUT_BROKERS, "n1", nodes="one"))
+    one = cut(FaultSpec(FaultKind.CUT_BROKERS, "n1", nodes="one"))
     assert one == {f"{broker}>n1" for broker in brokers}
-    rest = cut(FaultSpec(Kind.CUT_BROKERS, "n1", nodes="all-but-one"))
+    rest = cut(FaultSpec(FaultKind.CUT_BROKERS, "n1", nodes="all-but-one"))
     assert rest == {f"{broker}>{node}" for broker in brokers for node in ("n2", "n3")}
-    assert len(cut(FaultSpec(Kind.CUT_BROKERS, nodes="all", brokers="one"))) == 3
+    assert len(cut(FaultSpec(FaultKind.CUT_BROKERS, nodes="all", brokers="one"))) == 3
 
 
 def test_where_nobody_leads_the_seed_draws_the_leader() -> None:
-    drawn = {plan(FaultSpec(Kind.KILL), topology(), None, Effect.HELD, random.Random(seed)).nodes for seed in range(20)}
+    drawn = {plan(FaultSpec(FaultKind.KILL), topology(), None, Effect.HELD, random.Random(seed)).nodes for seed in range(20)}
     assert drawn == {("n1",), ("n2",), ("n3",)}
 
 
 def test_a_follower_never_leads_and_a_node_that_is_not_there_is_refused() -> None:
     for seed in range(20):
-        assert plan(FaultSpec(Kind.KILL, "follower"), topology(), "n2", Effect.HELD, random.Random(seed)).nodes != ("n2",)
+        assert plan(FaultSpec(FaultKind.KILL, "follower"), topology(), "n2", Effect.HELD, random.Random(seed)).nodes != ("n2",)
     with pytest.raises(SettingError, match="target = 'n9'"):
-        cut(FaultSpec(Kind.KILL, "n9"))
+        cut(FaultSpec(FaultKind.KILL, "n9"))
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_random_faults_repeat_with_their_seed_and_end_in_time(seed: int) -> None:
-    first, second = (expand([FaultSpec(Kind.RANDOM)], 8.0, random.Random(seed)) for _ in range(2))
+    first, second = (expand([FaultSpec(FaultKind.RANDOM)], 8.0, random.Random(seed)) for _ in range(2))
     assert first == second
     assert 2 <= len(first) <= 4
     assert all(spec.for_s is not None and spec.at_s + spec.for_s <= 8.0 for spec in first)

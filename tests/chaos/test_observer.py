@@ -4,8 +4,8 @@ import asyncio
 import random
 from pathlib import Path
 
-from replicated_namesrv.chaos.cluster import Cluster
-from replicated_namesrv.chaos.observer import Observer
+from replicated_namesrv.chaos.observer import ClusterObserver
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import TraceWriter
 from replicated_namesrv.child_process import ChildProcess
@@ -13,11 +13,11 @@ from replicated_namesrv.child_process import ChildProcess
 
 async def test_a_run_that_is_broken_off_at_the_edge_of_a_fault_ends(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace.jsonl")
-    made = Cluster(tmp_path, 3, "cp", [], [], random.Random(1), tmp_path / "unused")
+    made = ProcessCluster(tmp_path, 3, "cp", [], [], random.Random(1), tmp_path / "unused")
     async with made as cluster:
         for name, node in cluster.nodes.items():
             node.process = ChildProcess(name, ["unused"], tmp_path / "log")  # never started: a dead node
-        observer = Observer(cluster, Recorder(writer), interval_ms=600_000)
+        observer = ClusterObserver(cluster, Recorder(writer), interval_ms=600_000)
         task = asyncio.create_task(observer.run())
         for _ in range(100):  # turns of the loop, until it has looked at each node in three ways and waits
             await asyncio.sleep(0)

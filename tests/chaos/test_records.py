@@ -14,12 +14,12 @@ from replicated_namesrv.chaos.records import (
     RECORDS,
     Complete,
     End,
-    Fault,
+    FaultRecord,
     Header,
     Member,
     Observe,
-    Record,
     TraceError,
+    TraceRecord,
     TraceWriter,
     Truth,
     decode,
@@ -27,17 +27,17 @@ from replicated_namesrv.chaos.records import (
     read_trace,
 )
 
-SAMPLES: list[Record] = [
+SAMPLES: list[TraceRecord] = [
     Header(1, records.SCHEMA_VERSION, "run", 2),
     Complete(2, 1, "ok", "n1", None, [Member("b/0", "7")], None),
     Observe(3, 2, "n1", "brokers", True, [], 4, "cover"),
-    Fault(4, 1, "start", 3, "halves", "held", ["n1"], ["n1>n2"], [["n2", "n3"], ["n1"]], ["both"]),
+    FaultRecord(4, 1, "start", 3, "halves", "held", ["n1"], ["n1>n2"], [["n2", "n3"], ["n1"]], ["both"]),
     Truth(5, "b/0", 1, "serving", True, None, ["t"], 3000),
     End(6, 5),
 ]
 
 
-def write(path: Path, samples: list[Record]) -> None:
+def write(path: Path, samples: list[TraceRecord]) -> None:
     writer = TraceWriter(path)
     for sample in samples:
         writer.write(sample)
@@ -106,10 +106,10 @@ def test_a_wrong_record_is_named(line: bytes, expected: str) -> None:
 
 
 def test_a_fault_of_an_older_trace_does_not_say_which_streams_it_bore_on() -> None:
-    fields = json.loads(encode(next(sample for sample in SAMPLES if isinstance(sample, Fault))))
+    fields = json.loads(encode(next(sample for sample in SAMPLES if isinstance(sample, FaultRecord))))
     del fields["streams"]
     found = decode(json.dumps(fields).encode())
-    assert isinstance(found, Fault)
+    assert isinstance(found, FaultRecord)
     assert (found.links, found.streams) == (["n1>n2"], None)
 
 

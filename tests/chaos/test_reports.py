@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Complete, Invoke, Record, TraceWriter, encode
-from replicated_namesrv.chaos.report import comparison, conclude, results_page
+from replicated_namesrv.chaos.records import MANIFEST_FILE, TRACE_FILE, Complete, Invoke, TraceRecord, TraceWriter, encode
+from replicated_namesrv.chaos.run_report import comparison, conclude, results_page
 from replicated_namesrv.chaos.scenario import load
 from replicated_namesrv.chaos.suite import finished
-from replicated_namesrv.chaos.timeline import COLOURS
+from replicated_namesrv.chaos.timeline_page import COLOURS
 from replicated_namesrv.cli.main import main
 from tests.chaos.traces import NODES, Script
 
@@ -97,7 +97,7 @@ def _end(op: int, at_ns: int) -> Complete:
     ],
 )
 def test_operations_that_nobody_can_have_recorded_are_refused(
-    tmp_path: Path, record: Record, what: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, record: TraceRecord, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Nothing follows from them: a value of a put that is not there would look as if it came from nowhere."""
     folder = run_folder(tmp_path / "run", good())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.chaos.ports import Ports
-from replicated_namesrv.chaos.scenario import Kind, available, load
+from replicated_namesrv.chaos.scenario import FaultKind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
 from replicated_namesrv.errors import SettingError
 from tests.chaos import mutations
@@ -35,7 +35,7 @@ def test_every_complaint_has_a_scenario_named_after_it() -> None:
 
 def test_every_kind_of_fault_is_used() -> None:
     names = [*available(), *map(str, Path(mutations.__file__).parent.glob("*.toml"))]
-    assert {fault.kind for name in names for fault in load(name).fault} == set(Kind)
+    assert {fault.kind for name in names for fault in load(name).fault} == set(FaultKind)
 
 
 def test_the_suites_are_as_large_as_they_say() -> None:

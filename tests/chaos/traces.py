@@ -9,19 +9,19 @@ from replicated_namesrv.chaos.records import (
     Complete,
     Election,
     End,
-    Expiry,
-    Fault,
+    ExpiryRecord,
+    FaultRecord,
     Header,
     Invoke,
     Member,
     Observe,
     Phase,
-    Record,
+    RecordedTrace,
     Status,
-    Trace,
+    TraceRecord,
     Truth,
 )
-from replicated_namesrv.chaos.scenario import Scenario
+from replicated_namesrv.chaos.scenario import ChaosScenario
 
 NODES = ("n1", "n2", "n3")
 PHASES = {"settle": 0, "steady": 1_000, "fault": 3_000, "heal": 8_000, "final": 12_000, "end": 13_000}
@@ -34,7 +34,7 @@ class Script:
 
     def __init__(self, mode: str = "cp") -> None:
         self.mode = mode
-        self.records: list[Record] = [Phase(at * MS, phase) for phase, at in PHASES.items()]
+        self.records: list[TraceRecord] = [Phase(at * MS, phase) for phase, at in PHASES.items()]
         self._op = 0
 
     def op(
@@ -100,8 +100,8 @@ class Script:
         variant: str = "silent",
     ) -> "Script":
         shown = [list(side) for side in sides]
-        self.records.append(Fault(_ns(begin), 1, "start", _ns(begin), "isolate", variant, ["n1"], list(links), shown))
-        self.records.append(Fault(_ns(end), 1, "end", _ns(end), "isolate", variant, ["n1"], list(links), [list(NODES)]))
+        self.records.append(FaultRecord(_ns(begin), 1, "start", _ns(begin), "isolate", variant, ["n1"], list(links), shown))
+        self.records.append(FaultRecord(_ns(end), 1, "end", _ns(end), "isolate", variant, ["n1"], list(links), [list(NODES)]))
         return self
 
     def elected(self, at: float, node: str) -> "Script":
@@ -109,7 +109,7 @@ class Script:
         return self
 
     def dropped(self, at: float, broker: str, node: str = "n1", revision: int = 5) -> "Script":
-        self.records.append(Expiry(_ns(at), node, broker, "expired", revision))
+        self.records.append(ExpiryRecord(_ns(at), node, broker, "expired", revision))
         return self
 
     def busy(self, client: str, begin: float, end: float, every: float = 100.0) -> "Script":
@@ -125,7 +125,7 @@ class Script:
         records = sorted(self.records, key=lambda record: record.time_ns)
         whole = [Header(0, 1, "by hand", 0), *records, End(20_000 * MS, len(records) + 1)]
         written = {one.key for one in records if isinstance(one, Invoke) and one.kind in ("put", "delete")}
-        return Story(Trace(whole, 0, []), manifest(self.mode) | {"kv_keys": sorted(written)})
+        return Story(RecordedTrace(whole, 0, []), manifest(self.mode) | {"kv_keys": sorted(written)})
 
 
 def _ns(at_ms: float) -> int:
@@ -144,7 +144,7 @@ def manifest(mode: str) -> dict[str, Any]:
         "nodes": [{"node": node} for node in NODES],
         "clients": [{"client": client, "kind": kind, "node": None} for client, kind in kinds.items()],
         "brokers": [{"broker": broker, "topics": topics, "timeout_ms": 1_000} for broker, topics in BROKERS.items()],
-        "scenario": Scenario("by hand", "by hand").as_json(),
+        "scenario": ChaosScenario("by hand", "by hand").as_json(),
     }
 
 

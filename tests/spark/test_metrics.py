@@ -20,7 +20,7 @@ from replicated_namesrv.spark import curves
 from replicated_namesrv.spark.analysis import AnalysisTables
 from replicated_namesrv.spark.consistability import CLASSES
 from replicated_namesrv.spark.histories import AGE_BINS_MS
-from replicated_namesrv.spark.metrics import CATALOGUE, NOT_OF_ROUTES, ROUTES
+from replicated_namesrv.spark.run_figures import CATALOGUE, NOT_OF_ROUTES, ROUTES
 from tests.spark import metric_oracles as oracle
 from tests.spark.judged_runs import RUN_COUNT, UNIT_MS, UNIT_S, Values
 from tests.spark.metric_oracles import JUDGED, Run, is_linearizable

@@ -16,8 +16,8 @@ from replicated_namesrv.spark.output_lock import LOCK, output_lock
 
 HOLDER = """
 import sys, pathlib
-from replicated_namesrv.spark.output_lock import alone_in
-with alone_in(pathlib.Path(sys.argv[1]), sys.argv[1]):
+from replicated_namesrv.spark.output_lock import output_lock
+with output_lock(pathlib.Path(sys.argv[1]), sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.read()
 """
@@ -59,11 +59,11 @@ def test_processes_that_take_turns_are_never_in_the_folder_together(tmp_path: Pa
     """Each makes the folder, is in it, and removes it, as failing analyses do, while the others try."""
     script = """
 import os, pathlib, sys
-from replicated_namesrv.spark.output_lock import BusyError, alone_in
+from replicated_namesrv.spark.output_lock import BusyError, output_lock
 folder, turns = pathlib.Path(sys.argv[1]), 0
 while turns < 200:
     try:
-        with alone_in(folder, "out"):
+        with output_lock(folder, "out"):
             os.close(os.open(folder / "mine", os.O_CREAT | os.O_EXCL))
             (folder / "mine").unlink()
             turns += 1

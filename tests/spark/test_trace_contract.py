@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.chaos.records import RECORDS, Observe, Record, Send, read_trace, types_of
+from replicated_namesrv.chaos.records import RECORDS, Observe, Send, TraceRecord, read_trace, types_of
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.spark.schemas import RECORD_COLUMNS
 from tests.spark import dictionary
 
 
 @pytest.mark.parametrize("kind", [kind for kind in RECORDS.values() if kind is not Observe])
-def test_the_page_of_tables_has_every_field_of_every_record(kind: type[Record]) -> None:
+def test_the_page_of_tables_has_every_field_of_every_record(kind: type[TraceRecord]) -> None:
     rows = [line.split("|") for line in dictionary.described()["events"].splitlines() if line.startswith(f"| {kind.record} |")]
     columns = [row[2].strip().split(", ") for row in rows]
     assert columns == [[name for name in types_of(kind) if name not in ("time_ns", "run")]], (

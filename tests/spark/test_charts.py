@@ -6,7 +6,7 @@ from typing import Any
 import numpy
 from matplotlib.figure import Figure
 
-from replicated_namesrv.spark import figures
+from replicated_namesrv.spark import charts
 from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.curves import KV
 
@@ -25,7 +25,7 @@ def test_mean_divergence_never_exceeds_one() -> None:
     results = results_of(runs, divergence=curve, faults=faults)
     canvas = Figure()
     axes = canvas.add_subplot()
-    assert set(figures._divergence([axes], results)) == {"a", "b"}
+    assert set(charts._divergence([axes], results)) == {"a", "b"}
     (line,) = axes.get_lines()
     heights = numpy.asarray(line.get_ydata()).tolist()
     assert heights[:6] == [0.0] * 2 + [1.0] * 4
@@ -40,7 +40,7 @@ def test_a_node_stands_with_most_of_those_that_answer() -> None:
     runs = [{"run": "a", "mode": "ap", "scenario": "cut", "seed": 1, "nodes": 3}]
     faults = [{"run": "a", "steady_s": -1.0, "end_s": 0.5, "until_s": 1.0}]
     axes = Figure().subplots(1, 2)
-    assert list(figures._standings(axes, results_of(runs, pair_standings=rows, faults=faults))) == ["a"]
+    assert list(charts._standings(axes, results_of(runs, pair_standings=rows, faults=faults))) == ["a"]
     assert [axis.get_visible() for axis in axes] == [True, False], "CP was not run"
     none, as_most, otherwise = range(3)
     assert numpy.asarray(axes[0].get_images()[0].get_array()).tolist() == [
@@ -60,8 +60,8 @@ def test_a_caption_says_how_well_clocks_agree_where_it_matters() -> None:
         }
     ]
     windows = [{"mode": "cp", "about": KV, "quantile": share, "window_ms": 5.0, "writes": 3} for share in (0.0, 1.0)]
-    assert figures._clocks(results_of(runs), ["a"]) == " All times are of one clock."
+    assert charts._clocks(results_of(runs), ["a"]) == " All times are of one clock."
     runs[0]["clock_uncertainty_ns"] = 2_500_000
-    (figure,) = figures.draw(results_of(runs, windows=windows))
+    (figure,) = charts.draw(results_of(runs, windows=windows))
     assert figure.caption.endswith(" Times of two processes are known to ± 5 ms. Stands on 1 run (1 CP).")
-    assert {drawing.name for drawing in figures._DRAWINGS if drawing.compares_clocks} == {"windows", "visibility", "lengths"}
+    assert {drawing.name for drawing in charts._DRAWINGS if drawing.compares_clocks} == {"windows", "visibility", "lengths"}

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.checks import Judgement
+from replicated_namesrv.chaos.checks import RunJudgement
 from replicated_namesrv.chaos.checks.story import NEVER_NS, Op, Story
-from replicated_namesrv.chaos.records import Fault
+from replicated_namesrv.chaos.records import FaultRecord
 
 LABEL, ROW, PAD = 130, 18, 3
 WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
@@ -46,7 +46,7 @@ class Bar(NamedTuple):
     text: str
 
 
-def render(story: Story, judgement: Judgement) -> str:
+def render(story: Story, judgement: RunJudgement) -> str:
     """The whole page."""
     begin, end = story.origin_ns, max(record.time_ns for record in story.trace.records)
     rows = list(_rows(story, end))
@@ -145,9 +145,9 @@ def _broker_bars(story: Story, broker: str, end_ns: int) -> Iterator[Bar]:
 
 
 def _fault_shades(story: Story, x: Callable[[int], float], height: int, end_ns: int) -> Iterable[str]:
-    started: dict[int, Fault] = {}
+    started: dict[int, FaultRecord] = {}
     for record in story.trace.records:
-        if not isinstance(record, Fault):
+        if not isinstance(record, FaultRecord):
             continue
         if record.edge == "start":
             started[record.fault] = record
@@ -158,7 +158,7 @@ def _fault_shades(story: Story, x: Callable[[int], float], height: int, end_ns: 
         yield _shade(record, x(record.began_ns), x(end_ns), height)
 
 
-def _shade(fault: Fault, left: float, right: float, height: int) -> str:
+def _shade(fault: FaultRecord, left: float, right: float, height: int) -> str:
     what = f"{fault.name} ({fault.variant})" if fault.variant else fault.name
     title = html.escape(f"{what} of {', '.join(fault.nodes)}")
     return (
@@ -187,7 +187,7 @@ def _phase_marks(story: Story, x: Callable[[int], float], height: int) -> Iterab
             yield f'<text x="{left + 3:.1f}" y="{height - 4}" fill="#666">{name}</text>'
 
 
-def _page(story: Story, judgement: Judgement, names: str, picture: str) -> str:
+def _page(story: Story, judgement: RunJudgement, names: str, picture: str) -> str:
     manifest = story.manifest
     scenario = manifest["scenario"]
     title = f"{scenario['name']}, {manifest['mode']}, {len(story.nodes)} nodes, seed {manifest['seed']}: {judgement.verdict}"

@@ -6,7 +6,7 @@ import pytest
 
 from replicated_namesrv.spark.analysis import AnalysisTables
 from replicated_namesrv.spark.histories import Distance, KeyJudgement
-from replicated_namesrv.spark.registrations import LATE_MAX, together
+from replicated_namesrv.spark.registration_judgements import LATE_MAX, together
 from tests.spark.judged_runs import CLOCK_UNCERTAINTY_NS, UNIT_MS, UNIT_S, Values
 from tests.spark.told_runs import RESOLUTION, TOLD
 

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.chaos.checks import Judgement, judge
+from replicated_namesrv.chaos.checks import RunJudgement, judge
 from replicated_namesrv.chaos.checks.linear import kv_history
-from replicated_namesrv.chaos.checks.registrations import registrations
+from replicated_namesrv.chaos.checks.registration_history import registrations
 from replicated_namesrv.chaos.checks.story import MAY_BE_IDLE, Story
-from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, Trace, TraceError, read_trace
-from replicated_namesrv.chaos.timeline import render
+from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, RecordedTrace, TraceError, read_trace
+from replicated_namesrv.chaos.timeline_page import render
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.verify import Operation, write_history
 
@@ -52,7 +52,7 @@ def load_story(folder: Path) -> Story:
     except (OSError, ValueError) as cause:
         raise TraceError(f"{folder / MANIFEST_FILE}: cannot be read ({cause}); give the folder of a run") from cause
     trace = read_trace(folder / TRACE_FILE)
-    with _sense(folder):
+    with _as_trace_error(folder):
         if manifest["schema"] != SCHEMA_VERSION:
             raise TraceError(
                 f"{folder / MANIFEST_FILE}: schema version {manifest['schema']}, this version reads {SCHEMA_VERSION}"
@@ -61,7 +61,7 @@ def load_story(folder: Path) -> Story:
 
 
 @contextmanager
-def _sense(folder: Path) -> Iterator[None]:
+def _as_trace_error(folder: Path) -> Iterator[None]:
     """Files of a run that parse and yet make no sense, because somebody changed them. Raises TraceError."""
     try:
         yield
@@ -71,10 +71,10 @@ def _sense(folder: Path) -> Iterator[None]:
         ) from cause
 
 
-def conclude(folder: Path, judged_as: str | None = None) -> tuple[Judgement, dict[str, Any]]:
+def conclude(folder: Path, judged_as: str | None = None) -> tuple[RunJudgement, dict[str, Any]]:
     """Judge the run in ``folder`` and write all that follows from its trace. Raises TraceError, StorageError."""
     story = load_story(folder)
-    with _sense(folder):
+    with _as_trace_error(folder):
         judgement = judge(story, judged_as or story.manifest["judged_as"])
         picture = render(story, judgement).encode()
         verdict = {
@@ -89,7 +89,7 @@ def conclude(folder: Path, judged_as: str | None = None) -> tuple[Judgement, dic
     return judgement, verdict
 
 
-def _counts(trace: Trace) -> dict[str, int]:
+def _counts(trace: RecordedTrace) -> dict[str, int]:
     return {"records": len(trace.records), "torn": trace.torn, "corrupt": len(trace.corrupt)}
 
 
@@ -114,7 +114,7 @@ def read_verdict(folder: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and {"verdict", "checks", "figures", "scenario", "mode"} <= found.keys() else None
 
 
-def told(judgement: Judgement) -> str:
+def described(judgement: RunJudgement) -> str:
     """The judgement for people: what is promised and did not hold, then what was not promised and did not."""
     lines = []
     for check in judgement.checks:
@@ -178,8 +178,8 @@ def results_page(verdicts: Sequence[Verdicts]) -> str:
 def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
     for mode in ("ap", "cp"):
         counts = [verdict["verdict"] for verdict in verdicts if verdict["mode"] == mode]
-        told = ", ".join(f"{counts.count(outcome)} {outcome}" for outcome in ("valid", "violated", "unknown"))
-        yield f"- {mode.upper()}: {len(counts)} runs, judged by what {mode.upper()} promises: {told}."
+        described = ", ".join(f"{counts.count(outcome)} {outcome}" for outcome in ("valid", "violated", "unknown"))
+        yield f"- {mode.upper()}: {len(counts)} runs, judged by what {mode.upper()} promises: {described}."
     stalls = sorted(verdict["figures"]["harness_stall_s"] for verdict in verdicts)
     yield (
         f"- How busy the machine was: the harness stood still for up to {stalls[len(stalls) // 2]:.2f} s in half of the runs, "

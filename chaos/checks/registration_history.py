@@ -20,7 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from replicated_namesrv.chaos.checks.story import NEVER_NS, Life, Op, Story
+from replicated_namesrv.chaos.checks.story import NEVER_NS, BrokerState, Op, Story
 from replicated_namesrv.chaos.records import Member
 from replicated_namesrv.verify import Operation, Outcome
 
@@ -46,7 +46,7 @@ LATE_MAX = 6
 ALWAYS = Period(0, NEVER_NS, None)
 
 
-class Registrations(NamedTuple):
+class RegistrationHistory(NamedTuple):
     """What the checker judges, and what it does not."""
 
     history: list[Operation]
@@ -54,7 +54,7 @@ class Registrations(NamedTuple):
     """Answers that are not held against a broker of their topic, by the reason."""
 
 
-def registrations(story: Story) -> Registrations:
+def registrations(story: Story) -> RegistrationHistory:
     """Registrations, unregistrations and look-ups by topic, and those of brokers that were exposed by topic and period."""
     late, exposed = late_copies(story), story.ever("exposed")
     answers: defaultdict[str, list[Op]] = defaultdict(list)
@@ -78,7 +78,7 @@ def registrations(story: Story) -> Registrations:
         for op in ops:
             listed = [one for one in op.members if (topic, one.name) not in apart and not (pair and is_of_pair(one.name))]
             history.append(operation(op, "route", topic, _answer(listed)))
-    return Registrations(history, +left_out)
+    return RegistrationHistory(history, +left_out)
 
 
 def topics_of(story: Story) -> dict[str, list[str]]:
@@ -157,7 +157,7 @@ def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
 
 def late_copies(story: Story) -> defaultdict[str, list[Late]]:
     """By broker: registrations of unknown outcome that the broker's life ended with."""
-    last: dict[tuple[str, int], Life] = {}
+    last: dict[tuple[str, int], BrokerState] = {}
     for broker, lives in story.lives.items():
         for life in lives:
             if life.state in ("stopping", "dead", "silent"):

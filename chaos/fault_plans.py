@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from replicated_namesrv.chaos.effects import Effect, Link, Stream
-from replicated_namesrv.chaos.scenario import PROCESS_KINDS, FaultSpec, Kind
+from replicated_namesrv.chaos.scenario import PROCESS_KINDS, FaultKind, FaultSpec
 from replicated_namesrv.errors import SettingError
 
 
@@ -55,7 +55,7 @@ def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effec
     """The links and nodes of ``spec``. ``leader`` None: nobody leads (AP). Raises SettingError: a node that is not there."""
     targets = _targets(spec.target, topology, leader, rng)
     if spec.kind in PROCESS_KINDS:
-        return FaultPlan(topology.nodes if spec.kind is Kind.ROLLING_RESTART else targets, {}, None)
+        return FaultPlan(topology.nodes if spec.kind is FaultKind.ROLLING_RESTART else targets, {}, None)
     aimed, links = _links(spec, topology, targets, rng)
     return FaultPlan(
         tuple(aimed), _streams(spec, topology, targets, links), variant if spec.effect == "cut" else Effect(spec.effect)
@@ -85,26 +85,26 @@ def _links(
 ) -> tuple[Collection[str], list[Link]]:
     nodes = topology.nodes
     match spec.kind:
-        case Kind.ISOLATE:
+        case FaultKind.ISOLATE:
             return targets, topology.crossing([targets, _without(nodes, targets)], spec.scope)
-        case Kind.HALVES:
+        case FaultKind.HALVES:
             minority = rng.sample(nodes, (len(nodes) - 1) // 2)
             return minority, topology.crossing([minority, _without(nodes, minority)], spec.scope)
-        case Kind.ONE_WAY | Kind.ACKS:
-            scope = "peers" if spec.kind is Kind.ACKS else spec.scope
+        case FaultKind.ONE_WAY | FaultKind.ACKS:
+            scope = "peers" if spec.kind is FaultKind.ACKS else spec.scope
             return targets, topology.crossing([targets, _without(nodes, targets)], scope)
-        case Kind.BRIDGE:
+        case FaultKind.BRIDGE:
             middle, *rest = rng.sample(nodes, len(nodes))
             half = len(rest) // 2
             return (middle,), topology.crossing([rest[:half], rest[half:]], spec.scope)
-        case Kind.PARTIAL:
+        case FaultKind.PARTIAL:
             pairs = [(a, b) for a in nodes for b in nodes if a < b]
             cut = [pair for pair in pairs if rng.random() < 0.4] or rng.sample(pairs, min(1, len(pairs)))
             return nodes, [link for link in topology.peer_links() if tuple(sorted(link)) in cut]
-        case Kind.DEGRADE:
+        case FaultKind.DEGRADE:
             touching = [link for link in topology.links if link.target in targets or link.source in targets]
             return targets, [link for link in touching if spec.scope == "sites" or link.source in nodes]
-        case Kind.CUT_BROKERS | Kind.CUT_CLIENTS:
+        case FaultKind.CUT_BROKERS | FaultKind.CUT_CLIENTS:
             chosen = _chosen_nodes(spec.nodes, nodes, targets)
             return chosen, _outside_links(spec, topology, chosen, rng)
     raise AssertionError(f"{spec.kind} has no plan of its own")
@@ -113,7 +113,7 @@ def _links(
 def _streams(spec: FaultSpec, topology: Topology, targets: Collection[str], links: Iterable[Link]) -> dict[Link, Stream]:
     """What ``spec`` bears on of these links: all that goes over them, or what goes in its direction, seen from the targets or
     from the brokers and clients that are cut. A link between nodes that carries nothing in this direction is none of it."""
-    direction = "in" if spec.kind is Kind.ACKS else spec.direction or ("out" if spec.kind is Kind.ONE_WAY else "both")
+    direction = "in" if spec.kind is FaultKind.ACKS else spec.direction or ("out" if spec.kind is FaultKind.ONE_WAY else "both")
     if direction == "both":
         return dict.fromkeys(links, Stream.BOTH)
     inwards = direction == "in"
@@ -122,7 +122,7 @@ def _streams(spec: FaultSpec, topology: Topology, targets: Collection[str], link
         if link.source in topology.nodes:
             if (link.target if inwards else link.source) in targets:
                 found[link] = Stream.BOTH
-        elif spec.kind in (Kind.CUT_BROKERS, Kind.CUT_CLIENTS):
+        elif spec.kind in (FaultKind.CUT_BROKERS, FaultKind.CUT_CLIENTS):
             found[link] = Stream.DOWNSTREAM if inwards else Stream.UPSTREAM
         else:
             found[link] = Stream.UPSTREAM if (link.target in targets) is inwards else Stream.DOWNSTREAM
@@ -140,7 +140,7 @@ def _chosen_nodes(which: str, nodes: tuple[str, ...], targets: tuple[str, ...]) 
 
 def _outside_links(spec: FaultSpec, topology: Topology, chosen: Collection[str], rng: random.Random) -> list[Link]:
     brokers = sorted(topology.brokers)
-    if spec.kind is Kind.CUT_BROKERS:
+    if spec.kind is FaultKind.CUT_BROKERS:
         sources = {rng.choice(brokers)} if spec.brokers == "one" else set(brokers)
     else:
         sources = set(topology.homes) - topology.brokers
@@ -155,7 +155,7 @@ def expand(specs: Sequence[FaultSpec], fault_s: float, rng: random.Random) -> li
     """``specs`` with each random one replaced by what the seed draws; they may overlap."""
     found: list[FaultSpec] = []
     for spec in specs:
-        if spec.kind is not Kind.RANDOM:
+        if spec.kind is not FaultKind.RANDOM:
             found.append(spec)
             continue
         for _ in range(rng.randint(2, 4)):
@@ -169,20 +169,22 @@ def _draw(rng: random.Random) -> FaultSpec:
     scope = rng.choice(("peers", "sites"))
     return rng.choice(
         (
-            FaultSpec(Kind.ISOLATE, target, scope=scope),
-            FaultSpec(Kind.ISOLATE, target, scope="peers", flap_s=rng.uniform(0.3, 1.5)),
-            FaultSpec(Kind.HALVES, scope=scope),
-            FaultSpec(Kind.ONE_WAY, target, direction=rng.choice(("in", "out")), scope=scope),
-            FaultSpec(Kind.ACKS),
-            FaultSpec(Kind.BRIDGE, scope="peers"),
-            FaultSpec(Kind.PARTIAL),
-            FaultSpec(Kind.DEGRADE, target, effect=rng.choice(("slow", "trickle")), scope="peers"),
-            FaultSpec(Kind.DEGRADE, target, effect="reset", flap_s=0.4),
-            FaultSpec(Kind.CUT_BROKERS, target, nodes=rng.choice(("one", "all-but-one")), brokers=rng.choice(("one", "all"))),
-            FaultSpec(Kind.KILL, target),
-            FaultSpec(Kind.PAUSE, target),
-            FaultSpec(Kind.RESTART, target),
-            FaultSpec(Kind.JOIN_EMPTY, "follower"),
+            FaultSpec(FaultKind.ISOLATE, target, scope=scope),
+            FaultSpec(FaultKind.ISOLATE, target, scope="peers", flap_s=rng.uniform(0.3, 1.5)),
+            FaultSpec(FaultKind.HALVES, scope=scope),
+            FaultSpec(FaultKind.ONE_WAY, target, direction=rng.choice(("in", "out")), scope=scope),
+            FaultSpec(FaultKind.ACKS),
+            FaultSpec(FaultKind.BRIDGE, scope="peers"),
+            FaultSpec(FaultKind.PARTIAL),
+            FaultSpec(FaultKind.DEGRADE, target, effect=rng.choice(("slow", "trickle")), scope="peers"),
+            FaultSpec(FaultKind.DEGRADE, target, effect="reset", flap_s=0.4),
+            FaultSpec(
+                FaultKind.CUT_BROKERS, target, nodes=rng.choice(("one", "all-but-one")), brokers=rng.choice(("one", "all"))
+            ),
+            FaultSpec(FaultKind.KILL, target),
+            FaultSpec(FaultKind.PAUSE, target),
+            FaultSpec(FaultKind.RESTART, target),
+            FaultSpec(FaultKind.JOIN_EMPTY, "follower"),
         )
     )
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from replicated_namesrv.spark.client_operations import completed_invocations
 from replicated_namesrv.spark.histories import Distance, KeyJudgement, Read, judge, visibility
 from replicated_namesrv.spark.judgements import LIMITS, by_level, events_of, judged_table, rows_of
-from replicated_namesrv.spark.operations import completed_invocations
 from replicated_namesrv.spark.schemas import JUDGED
 from replicated_namesrv.spark.truth import DEAD
 from replicated_namesrv.verify import Operation, Outcome, check_history
