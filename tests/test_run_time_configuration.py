@@ -146,7 +146,7 @@ def test_a_shared_key_that_is_refused_after_the_local_ones_is_named(cluster: Clu
     raft = member.service.consensus._raft.node
 
     def let_no_more_in() -> None:
-        raft.config = dataclasses.replace(raft.config, pending_proposals_bytes_max=1)
+        raft.proposals.config = dataclasses.replace(raft.config, pending_proposals_bytes_max=1)
 
     cluster.do(let_no_more_in)
     with pytest.raises(PartlyDoneError) as caught:

@@ -5,24 +5,9 @@ part states its own in ``memory``. What is registered in the state machine is no
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.node import RaftNode
 
 Bounded = tuple[int, int]
 """(size, bound): a count or bytes, and the most that it may ever be."""
-
-
-def memory_of(node: "RaftNode") -> dict[str, Bounded]:
-    """Every bounded size of ``node`` by name. Costs a few microseconds, whatever the sizes are."""
-    return {
-        **node.memory_of_guard(),
-        **node.replication.memory(),
-        **node.proposals.memory(),
-        **node.reads.memory(),
-        **node.digests.memory(),
-    }
 
 
 def exceeded(sizes: Mapping[str, Bounded]) -> dict[str, Bounded]:

@@ -14,76 +14,94 @@ writes go on.
 A follower whose transfer was given up is sent the newest snapshot; for one that is silent still, no log is kept until it answers.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from replicated_namesrv.raft.followers import Followers
+from replicated_namesrv.raft.interfaces import RaftState
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.progress import REPLICATE, SNAPSHOT, Progress
+from replicated_namesrv.raft.snapshot_taking import SnapshotTaking
+from replicated_namesrv.raft.snapshots import SnapshotStore
+from replicated_namesrv.raft.stall import Stall
 
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.node import RaftNode
+
+class CompactionCore(RaftState, Protocol):
+    """The consensus core as compaction needs it."""
+
+    def force_compaction(self) -> None: ...
 
 
 class Compaction:
     """Decides for one node."""
 
-    def __init__(self, node: "RaftNode") -> None:
-        self._node = node
+    def __init__(
+        self,
+        context: NodeContext,
+        core: CompactionCore,
+        log: Log,
+        followers: Followers,
+        snapshots: SnapshotStore,
+        taking: SnapshotTaking,
+        stall: Stall,
+    ) -> None:
+        self._context, self._config, self._defences, self._now = context, context.config, context.defences, context.now
+        self._core, self._log, self._followers = core, log, followers
+        self._snapshots, self._taking, self._stall = snapshots, taking, stall
         self._bytes = 0
         """``written_bytes`` of the log at the last snapshot."""
         self._target = 0
         """Index up to which our newest snapshot lets entries go."""
         self._forced = False
-        self._silence = node.config.transfer_silence_ms / 1000
+        self._silence = self._config.transfer_silence_ms / 1000
 
     # Taking a snapshot
 
     def tick(self) -> None:
         """Start a snapshot if enough bytes were written. On a stalled disk it could not end."""
-        node = self._node
         if (
-            node.log.written_bytes - self._bytes > node.config.compact_bytes
-            and not node.taking.running
-            and not node.stall.stalled
+            self._log.written_bytes - self._bytes > self._config.compact_bytes
+            and not self._taking.running
+            and not self._stall.stalled
         ):
-            self._bytes = node.log.written_bytes
+            self._bytes = self._log.written_bytes
             self._forced = True
-            node.core.force_compaction()
+            self._core.force_compaction()
 
     def wanted(self, last_index: int) -> bool:
         """Whether a snapshot up to ``last_index``, the last entry applied, is to be taken: PySyncObj finds the log too long."""
-        node = self._node
-        current, config = node.snapshots.current, node.config
-        if node.stall.stalled:
+        current, config = self._snapshots.current, self._config
+        if self._stall.stalled:
             return False
         if current is not None:
             fresh = last_index - current.last_index
             if fresh <= 0:
                 return False  # nothing was applied since: another would free nothing
-            is_kept = self._target > node.log.first_index
+            is_kept = self._target > self._log.first_index
             if is_kept and not self._forced and fresh < config.compact_entries - config.compact_margin_entries:
                 return False  # the log is long because it is kept for a follower
-        self._bytes, self._forced = node.log.written_bytes, False
+        self._bytes, self._forced = self._log.written_bytes, False
         return True
 
     # Dropping the log
 
     def dropped(self) -> int | None:
         """Index up to which entries go now; None if none do."""
-        node = self._node
-        done = node.taking.take_done()
+        done = self._taking.take_done()
         if done is not None:
             self._target = max(self._target, done)
-        first = node.log.first_index
+        first = self._log.first_index
         if self._target <= first:
             return None
-        index = self._needed_from() if node.core.is_leader else self._target
-        if index < self._target and index - first < node.config.compact_entries // 8:
+        index = self._needed_from() if self._core.is_leader else self._target
+        if index < self._target and index - first < self._config.compact_entries // 8:
             return None  # in large pieces: each costs a pass over the log
         return index if index > first else None
 
     def _needed_from(self) -> int:
         """The target, or the index after which a follower needs the log."""
         index = self._target
-        for progress in self._node.replication.progress.values():
+        for progress in self._followers.progress.values():
             if progress.kept_from is None:
                 continue
             if progress.state == REPLICATE and progress.match >= self._target:
@@ -95,36 +113,34 @@ class Compaction:
         return index
 
     def _is_overdue(self, progress: Progress, kept_from: int) -> bool:
-        node, config = self._node, self._node.config
+        config = self._config
         return (
-            progress.silent_seconds(node.environment.now()) > self._silence
-            or node.log.last_index - kept_from > config.transfer_log_entries_max
-            or node.log.written_bytes - progress.kept_bytes > config.transfer_log_bytes_max
+            progress.silent_seconds(self._now()) > self._silence
+            or self._log.last_index - kept_from > config.transfer_log_entries_max
+            or self._log.written_bytes - progress.kept_bytes > config.transfer_log_bytes_max
         )
 
     def _give_up(self, progress: Progress) -> None:
-        node = self._node
-        node.counters["transfers_given_up"] += 1
-        node.note(f"{progress.peer} lags too far behind the snapshot that it was sent: the log is no longer kept for it")
+        self._context.counters["transfers_given_up"] += 1
+        self._context.note(f"{progress.peer} lags too far behind the snapshot that it was sent: the log is no longer kept for it")
         progress.drop_log()
         if progress.state == SNAPSHOT:
             progress.become_snapshot()
 
     def transfer_began(self, progress: Progress, log_index: int) -> None:
         """A follower is sent a snapshot that ends at ``log_index``."""
-        if self._node.environment.now() - progress.acknowledged_at <= self._silence:
+        if self._now() - progress.acknowledged_at <= self._silence:
             self.keep_log(progress, log_index)
 
     def keep_log(self, progress: Progress, log_index: int) -> bool:
         """Keep the entries after ``log_index`` for a follower that answers. False if some are gone already."""
-        node = self._node
-        if node.defences.transfer_log:
-            if log_index < node.log.base_index:
+        if self._defences.transfer_log:
+            if log_index < self._log.base_index:
                 return False
-            progress.keep_log(log_index, node.environment.now(), node.log.written_bytes)
+            progress.keep_log(log_index, self._now(), self._log.written_bytes)
         return True
 
     def log_sent(self, progress: Progress) -> None:
         """A follower for which the log is kept has acknowledged entries: it may have caught up."""
-        if progress.match >= self._node.log.last_index - self._node.config.compact_margin_entries:
+        if progress.match >= self._log.last_index - self._config.compact_margin_entries:
             progress.drop_log()

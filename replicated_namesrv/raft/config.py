@@ -93,12 +93,12 @@ class RaftConfig:
     digest_version: int = 1
     """Version of the state machine's digests. Nodes compare digests only with nodes of the same version, so that a new form of
     the digest stops nobody in a rolling upgrade."""
-    forgiven_bytes_per_second: int = 2_500_000
+    election_grace_bytes_per_second: int = 2_500_000
     """What is larger than ``append_bytes_max`` is received, written and applied in one piece, which silences a node. So nobody
     campaigns, and no leader gives up, before it could be done at this pace, that of a very busy machine. After such a command
     the loss of the leader is noticed later by as much; lower it where machines are slower than that."""
-    forgiven_ms_max: int = 3_000
-    """The most that is forgiven, however large a message is."""
+    election_grace_ms_max: int = 3_000
+    """The most by which the election time-out is extended, however large a message is."""
     clock_drift_max: float = 0.05
     """Greatest relative difference of clock rates between two nodes. Leases are shortened by twice this share."""
     lease_reads: bool = False

@@ -7,37 +7,54 @@ agrees on any, it is unknown which is right, and no node takes proposals or conf
 Digests are compared only between nodes of one ``RaftConfig.digest_version``.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
+from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.raft.errors import InvariantError
+from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.messages import DigestReport
-
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.bounds import Bounded
-    from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import Outbox
 
 REMEMBERED_INDEXES = 16
 
 
 class Digests:
-    def __init__(self, node: "RaftNode") -> None:
-        self._node = node
-        self._interval_entries = node.config.digest_interval_entries
-        self._interval = node.config.digest_interval_ms / 1000
+    def __init__(
+        self,
+        context: NodeContext,
+        core: RaftState,
+        voters: Voters,
+        outbox: Outbox,
+        digest_version: Callable[[str], int],
+        state_digest: Callable[[], bytes],
+    ) -> None:
+        """``digest_version``: that of a peer. ``state_digest``: over everything replicated, as it is now."""
+        self._context, self._config, self._defences = context, context.config, context.defences
+        self._core, self._voters, self._outbox = core, voters, outbox
+        self._digest_version, self._state_digest = digest_version, state_digest
+        self._interval_entries = self._config.digest_interval_entries
+        self._interval = self._config.digest_interval_ms / 1000
         self._by_index: dict[int, dict[str, bytes]] = {}
         self._reported_index = 0
-        self._due_at = node.environment.now() + self._interval
+        self._due_at = context.now() + self._interval
         self.mismatch_index = 0
         """Newest index at which digests differed without a majority; 0 if there is none."""
         self.compared = 0
         self.mismatches = 0
 
+    @property
+    def dissent(self) -> str | None:
+        """Why it is unknown which state is right, None if it is known."""
+        index = self.mismatch_index
+        return f"the nodes' states differ at entry {index} and no majority agrees" if index else None
+
     def tick(self, now: float) -> None:
         if now < self._due_at:
             return
         self._due_at = now + self._interval
-        applied = self._node.core.applied_index
-        if applied >= self._node.core.commit_index and self._node.membership.is_voter:
+        applied = self._core.applied_index
+        if applied >= self._core.commit_index and self._voters.is_voter:
             self.report(applied)
 
     def next_wakeup(self) -> float:
@@ -45,31 +62,31 @@ class Digests:
 
     def report(self, log_index: int) -> None:
         """Tell all, and compare, the digest of the state after ``log_index``, which was applied just now."""
-        node = self._node
-        if not node.peers or not node.defences.digest_check:
+        if not self._context.peers or not self._defences.digest_check:
             return
         reports = self._by_index.get(log_index, {})
-        digest = reports.get(node.node_id) if self._reported_index == log_index else None
+        digest = reports.get(self._context.node_id) if self._reported_index == log_index else None
         if digest is None or log_index % self._interval_entries:
-            digest = node.state_digest()
+            digest = self._state_digest()
         self._reported_index = log_index
-        for peer in filter(self._compares, node.peers):
-            node.send(peer, DigestReport, log_index, digest)
-        self._note(node.node_id, log_index, digest)
+        for peer in filter(self._compares, self._context.peers):
+            self._outbox.send(peer, DigestReport(*self._outbox.address(peer), log_index, digest))
+        self._note(self._context.node_id, log_index, digest)
 
     def _compares(self, peer: str) -> bool:
         """Whether digests of ``peer`` have the same meaning as ours. It is not sent ours otherwise: versions before protocol 1
         compare whatever they get."""
-        return self._node.membership.digest_version(peer) == self._node.config.digest_version
+        return self._digest_version(peer) == self._config.digest_version
 
     def on_report(self, peer: str, message: DigestReport) -> None:
-        node = self._node
-        if not node.membership.counts(peer, message.source):
+        if not self._voters.counts(peer, message.source):
             return
         if not self._compares(peer):
             return
         self._note(peer, message.log_index, message.digest)
-        if message.log_index == node.core.applied_index and node.node_id not in self._by_index.get(message.log_index, {}):
+        if message.log_index == self._core.applied_index and self._context.node_id not in self._by_index.get(
+            message.log_index, {}
+        ):
             self.report(message.log_index)
 
     def _note(self, name: str, log_index: int, digest: bytes) -> None:
@@ -77,15 +94,14 @@ class Digests:
         reports[name] = digest
         if len(self._by_index) > REMEMBERED_INDEXES:
             del self._by_index[min(self._by_index)]
-        node = self._node
-        ours = reports.get(node.node_id)
+        ours = reports.get(self._context.node_id)
         if ours is None or len(reports) < 2:
             return
         self.compared += 1
         values = list(reports.values())
         largest = max(values, key=values.count)
         self.mismatches += len(set(values)) > 1
-        if values.count(largest) >= node.quorum:
+        if values.count(largest) >= self._context.quorum:
             if ours != largest:
                 raise InvariantError(
                     f"the state after entry {log_index} differs from that of a majority: "
@@ -99,9 +115,9 @@ class Digests:
     def forget(self) -> None:
         """Our state was replaced by a snapshot."""
         for reports in self._by_index.values():
-            reports.pop(self._node.node_id, None)
+            reports.pop(self._context.node_id, None)
         self._reported_index = 0
 
-    def memory(self) -> "dict[str, Bounded]":
-        """Sizes that must stay bounded, see ``bounds.py``."""
+    def memory(self) -> dict[str, Bounded]:
+        """What is held here, and its bounds."""
         return {"digests": (len(self._by_index), REMEMBERED_INDEXES)}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from replicated_namesrv.raft.errors import MalformedError, RaftError
+from replicated_namesrv.raft.identity import IDENTITY, STATES
 from replicated_namesrv.raft.log import (
     CHECKED_FROM,
     CUT,
@@ -29,7 +30,6 @@ from replicated_namesrv.raft.log import (
     TWO_INDEX_TERMS,
     Log,
 )
-from replicated_namesrv.raft.membership import IDENTITY, STATES
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, Group, unpack_groups, unpack_join
 from replicated_namesrv.raft.snapshots import PREFIX, Metadata, Reader
 

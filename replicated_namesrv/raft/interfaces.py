@@ -104,6 +104,36 @@ class StateMachine(Protocol):
         ``RaftConfig.digest_interval_entries`` entries and when idle."""
 
 
+class RaftState(Protocol):
+    """What the parts of a node read of the consensus core."""
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def applied_index(self) -> int: ...
+
+
+class Voters(Protocol):
+    """Whose votes and acknowledgements count, by the newest configuration in this node's log."""
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node's count."""
+
+    def counts(self, peer: str, incarnation: int) -> bool:
+        """Whether those of this incarnation of ``peer`` count."""
+
+    def counts_now(self, peer: str) -> bool:
+        """Whether those of the incarnation of ``peer`` that is speaking count."""
+
+
 class Committed(NamedTuple):
     """The proposal is in the log of a majority and was applied here, exactly once."""
 

@@ -125,6 +125,8 @@ class Log:
         self.read_max = ENTRIES_READ_MAX
         self.read_bytes_max = ENTRIES_READ_MAX
         """Bounds on a slice with an end, so that a long backlog is applied in steps."""
+        self.entries_max = self.buffered_bytes_max = ENTRIES_READ_MAX
+        """Bounds for ``is_full``."""
         self.on_add: Callable[[int, bytes], None] = lambda index, payload: None
         """Told index and payload of each entry that is appended."""
         self.on_cut: Callable[[int], None] = lambda index: None
@@ -364,6 +366,11 @@ class Log:
     def buffered_bytes(self) -> int:
         """Bytes of records that wait for ``begin_sync``."""
         return self.written_bytes - self._handed_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether disk or snapshots are so far behind that no entries are taken."""
+        return self.buffered_bytes >= self.buffered_bytes_max or len(self) >= self.entries_max
 
     @property
     def wants_mark(self) -> bool:

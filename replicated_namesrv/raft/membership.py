@@ -5,197 +5,55 @@ when it is created. The configuration says which incarnation of each node votes,
 acknowledgements of any other incarnation are not counted, so a node that lost its disk, and with it its memory of votes and
 acknowledgements, is a learner until it is promoted.
 
-A promotion takes two entries, a vacancy and a join, one after the other (``Configuration``). Each is in force on a node from
-the moment it is in that node's log, as in single-server membership changes (dissertation, 4.1): quorums of before and after
-either change share a voter that is the same incarnation in both. A join that replaced one incarnation by another at once would
-not have this property.
-
 Peers exchange greetings (who is there) and then introductions (which process speaks, what its disk must hold; standing.py).
 Nothing but greetings and introductions is sent to a peer, or taken from it, before both have accepted each other's process.
-
-Founding: a blank node that hears that every configured peer is blank promises, durably, to found with exactly these
-incarnations, and founds once every one of them has promised the same. A node promises once, so two different sets of founders
-that share a data directory cannot both be complete, and a cluster is never founded beside one that exists: members answer that
-they are members, and the blank node joins those as a learner. If a disk is lost while founding, nothing was committed yet and
-nodes wait for the operator to remove the data directories; the status says so.
 """
 
-import json
-from typing import TYPE_CHECKING
-from zlib import crc32
+from collections.abc import Callable
 
-from replicated_namesrv.raft.errors import CorruptionError, IdentityError
-from replicated_namesrv.raft.interfaces import Storage
-from replicated_namesrv.raft.log import Entry
-from replicated_namesrv.raft.messages import PROTOCOL, SINCE, Greeting, Introduction
-from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join
+from replicated_namesrv.raft.configuration import VACANT, Configuration
+from replicated_namesrv.raft.followers import Followers
+from replicated_namesrv.raft.formation import judge_member, next_step
+from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.messages import PROTOCOL, SINCE, ApplicationData, Greeting, Introduction, Message
+from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
-from replicated_namesrv.raft.standing import Memory, Records, Standing
+from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.node import RaftNode
-
-BLANK, PROMISED, MEMBER = 0, 1, 2
-STATES = ("blank", "promised", "member")
-IDENTITY = "identity"
-VERSION = 1
 INTRODUCTION_HEARTBEATS = 4
 """Heartbeats between two introductions to a peer. What a peer remembers of a disk is at most this old."""
 ANSWERS_MAX = 8
 """Introductions answered at once between two of those. Two processes that accept each other need three at most; where two speak
 under one name each is news after the other, and without a bound every answer would lead to more."""
 _STANDINGS = frozenset(Standing)
-VACANT = 0
-"""Stands for an incarnation where a place in the configuration is vacant."""
-
-
-class Identity:
-    """The file that says whose data directory this is. Written aside, synced and renamed on every change.
-
-    Raises IdentityError if it belongs to something else, CorruptionError if it is damaged or missing beside other files.
-    """
-
-    def __init__(self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int) -> None:
-        """``incarnation``: the number to take if the directory is blank."""
-        self._storage = storage
-        self.node, self.cluster, self.members = node, cluster, members
-        self.incarnation, self.boot, self.state = incarnation, 0, BLANK
-        self.founders: dict[str, int] = {}
-        if IDENTITY in storage.list_names():
-            self._load(storage.read(IDENTITY))
-        elif others := [n for n in storage.list_names() if n.startswith(("log-", "snapshot-"))]:
-            raise CorruptionError(
-                f"there is {others[0]} but no file {IDENTITY}: this is no complete data directory. "
-                "Restore the file, or move the directory away so that the node returns as a learner"
-            )
-        self.boot += 1
-        self.save()
-
-    def _load(self, data: bytes) -> None:
-        try:
-            text, checksum = data.rsplit(b"\n", 2)[:2]
-            if int(checksum) != crc32(text):
-                raise ValueError("the checksum does not match")
-            known = json.loads(text)
-            if known["version"] != VERSION:
-                raise ValueError(f"format version {known['version']}, this program reads {VERSION}")
-            self.incarnation, self.boot, self.state = int(known["incarnation"]), int(known["boot"]), int(known["state"])
-            self.founders = {str(name): int(number) for name, number in known["founders"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptionError(
-                f"file {IDENTITY}: {error}. Move the data directory away: the node returns as a learner"
-            ) from None
-        for name in ("cluster", "node", "members"):
-            if known[name] != getattr(self, name):
-                raise IdentityError(
-                    f"the data directory belongs to {name} {known[name]!r} but the configuration says {getattr(self, name)!r}; "
-                    "correct the configuration, or give the node an empty data directory"
-                )
-
-    def renew(self, incarnation: int) -> None:
-        """From now on, durably, this directory is another incarnation: it votes again once it has been promoted."""
-        self.incarnation = incarnation
-        self.save()
-
-    def save(self) -> None:
-        text = json.dumps(
-            {
-                "version": VERSION,
-                "cluster": self.cluster,
-                "node": self.node,
-                "members": self.members,
-                "incarnation": self.incarnation,
-                "boot": self.boot,
-                "state": self.state,
-                "founders": self.founders,
-            },
-            sort_keys=True,
-        ).encode()
-        aside = IDENTITY + ".writing"
-        self._storage.remove(aside)
-        self._storage.append(aside, text + b"\n%d\n" % crc32(text))
-        self._storage.sync([aside], False)
-        self._storage.rename(aside, IDENTITY)
-        self._storage.sync([], True)
-
-
-class Configuration:
-    """Which incarnation votes for each node: as applied, and as of the last entry of the log.
-
-    ``applied`` belongs to the replicated state. ``latest`` decides what is counted; changes in the log that are not applied
-    are in force by the first row that matches:
-
-    | change  | place before | in force     | why                                                                            |
-    |---------|--------------|--------------|--------------------------------------------------------------------------------|
-    | vacancy | any          | in the log   | a quorum without the place is a quorum with it, too                            |
-    | join    | vacant       | in the log   | a quorum with the place shares a voter with each quorum without it             |
-    | join    | occupied     | when applied | versions before protocol 1 write it: quorums of before and after may be apart  |
-    """
-
-    def __init__(self, voters: dict[str, int], in_log: bool) -> None:
-        """``in_log`` False: all changes are in force when they are applied (``Defences.changes_in_log``)."""
-        self.applied, self._in_log = dict(voters), in_log
-        self._waiting: list[tuple[int, str, int]] = []
-        """(index, node, incarnation) of changes in the log that are not applied, ascending."""
-        self.latest = dict(voters)
-
-    @property
-    def last_change(self) -> int:
-        """Index of the newest change in the log that is not applied, 0 if there is none."""
-        return self._waiting[-1][0] if self._waiting else 0
-
-    def replace(self, voters: dict[str, int]) -> None:
-        """The founders are known, or a snapshot was restored: nothing is in the log behind it."""
-        self.applied = dict(voters)
-        self._waiting.clear()
-        self._update()
-
-    def added(self, index: int, payload: bytes) -> None:
-        """An entry was appended to the log."""
-        if payload[:2] == JOIN:
-            self._waiting.append((index, *unpack_join(payload)))
-            self._update()
-
-    def cut(self, index: int) -> None:
-        """The log was cut: ``index`` is the first entry gone."""
-        if self._waiting:
-            self._waiting = [change for change in self._waiting if change[0] < index]
-            self._update()
-
-    def apply(self, index: int, node: str, incarnation: int) -> None:
-        """The change at ``index`` was applied."""
-        self.applied[node] = incarnation
-        self._waiting = [change for change in self._waiting if change[0] > index]
-        self._update()
-
-    def _update(self) -> None:
-        latest = dict(self.applied)
-        if self._in_log:
-            for _, node, incarnation in self._waiting:
-                if incarnation == VACANT or latest.get(node) == VACANT:
-                    latest[node] = incarnation
-        self.latest = latest
-
-    def next_change(self, node: str, incarnation: int) -> bytes | None:
-        """The entry that brings ``incarnation`` nearer to voting for ``node``, None if it votes already."""
-        place = self.latest.get(node)
-        if place == incarnation:
-            return None
-        return pack_join(node, incarnation if place == VACANT or not self._in_log else VACANT)
 
 
 class Membership:
     """Founders, configuration, and which process of each peer is listened to."""
 
-    def __init__(self, node: "RaftNode", identity: Identity) -> None:
-        self._node = node
-        self.identity = identity
-        founders = dict(identity.founders) if identity.state == MEMBER else {}
-        self.configuration = Configuration(founders, node.defences.changes_in_log)
-        self.process = node.environment.rng.getrandbits(63) | 1
+    def __init__(
+        self,
+        context: NodeContext,
+        identity: Identity,
+        configuration: Configuration,
+        log: Log,
+        followers: Followers,
+        memories: PeerMemories,
+        formed_changed: Callable[[], None],
+        regressed: Callable[[str], None],
+    ) -> None:
+        """``formed_changed``: called when founding has got further. ``regressed``: called with the reason when a peer remembers
+        more of this disk than is on it."""
+        self._context, self._config, self._defences = context, context.config, context.defences
+        self._environment, self._now = context.environment, context.now
+        self.identity, self.configuration = identity, configuration
+        self._log, self._followers, self._memories = log, followers, memories
+        self._formed_changed, self._regressed = formed_changed, regressed
+        self.process = self._context.rng.getrandbits(63) | 1
         """Nonce of this process."""
         self.opened = Memory(0, 0, 0)
-        """What was on the disk when it was opened; its ``acknowledged`` is the last entry. Given by the node."""
+        """What was on the disk when it was opened; its ``acknowledged`` is the last entry."""
         self.known: dict[str, int] = {}
         """Peer -> incarnation whose process we have accepted."""
         self.own_standings: dict[str, Standing] = {}
@@ -210,18 +68,20 @@ class Membership:
         """The last accepted one of each peer."""
         self._heard: dict[str, tuple[int, int]] = {}
         """Peer -> (process, sequence) of its newest introduction: what we echo."""
-        self._records = {peer: Records() for peer in node.peers}
         self._sequence = 0
-        self._newcomers: dict[str, tuple[int, float]] = {}
-        """Peer -> (incarnation other than the known one, when it was first heard)."""
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
         self._greet_at: dict[str, float] = {}
         self._introduce_at: dict[str, float] = {}
         self._answers: dict[str, tuple[float, int]] = {}
         """Peer -> (since when, how many) introductions were answered at once."""
-        self._contest_seconds = node.config.election_max_ms / 1000
-        self._introduction_seconds = INTRODUCTION_HEARTBEATS * node.heartbeat_seconds
+        self._contest_seconds = self._config.election_max_ms / 1000
+        self._introduction_seconds = INTRODUCTION_HEARTBEATS * self._context.heartbeat_seconds
+
+    @property
+    def incarnation(self) -> int:
+        """Of this node."""
+        return self.identity.incarnation
 
     @property
     def formed(self) -> bool:
@@ -236,11 +96,11 @@ class Membership:
     def is_voter(self) -> bool:
         identity = self.identity
         votes = self.configuration.latest.get(identity.node) == identity.incarnation
-        return votes or (not self._node.defences.incarnations and self.formed)
+        return votes or (not self._defences.incarnations and self.formed)
 
     def counts(self, peer: str, incarnation: int) -> bool:
         """Whether a vote or acknowledgement of this incarnation of ``peer`` counts."""
-        if not self._node.defences.incarnations:
+        if not self._defences.incarnations:
             return True
         return incarnation != VACANT and self.configuration.latest.get(peer) == incarnation
 
@@ -251,7 +111,7 @@ class Membership:
     def command_version(self, member: str) -> int:
         """The newest version of commands that ``member`` is known to apply; 0 if it has not greeted since our start."""
         if member == self.identity.node:
-            return self._node.config.command_version
+            return self._config.command_version
         greeting = self._greetings.get(member)
         return greeting.command_version if greeting else 0
 
@@ -281,7 +141,7 @@ class Membership:
             return Standing.ACCEPTED if peer in self.known else Standing.PENDING
         return self._judged[peer][2] if peer in self._judged else Standing.PENDING
 
-    def may_send(self, peer: str, kind: type) -> bool:
+    def may_send(self, peer: str, kind: type[Message]) -> bool:
         """Whether ``peer`` has accepted this process and understands messages of ``kind``."""
         protocol = self.protocol(peer)
         return protocol == 0 or (self._accepted_by(peer) and SINCE.get(kind, 0) <= protocol)
@@ -291,36 +151,36 @@ class Membership:
 
     def start(self) -> None:
         """A group of one founds itself."""
-        if self.identity.state != MEMBER and not self._node.peers:
+        if self.identity.state != MEMBER and not self._context.peers:
             self._become(MEMBER, {self.identity.node: self.identity.incarnation})
 
     @property
     def _promises_needed(self) -> int:
-        return len(self._node.members) if self._node.defences.blank_formation else self._node.quorum
+        return len(self._context.members) if self._defences.blank_formation else self._context.quorum
 
     def _become(self, state: int, founders: dict[str, int]) -> None:
         self.identity.state, self.identity.founders = state, founders
         self.identity.save()
         if state == MEMBER:
             self.configuration.replace(founders)
-        for peer in self._node.peers:
+        for peer in self._context.peers:
             self.greet(peer)
-        self._node.on_membership()
+        self._formed_changed()
 
     # Greetings: who is there
 
     def greet(self, peer: str) -> None:
         identity = self.identity
         founders = tuple(sorted(identity.founders.items()))
-        self._greet_at[peer] = self._node.environment.now() + self._node.heartbeat_seconds
+        self._greet_at[peer] = self._now() + self._context.heartbeat_seconds
         greeting = self._greetings.get(peer)
-        echo, versions = greeting.source if greeting else 0, PROTOCOL << 16 | self._node.config.command_version
-        self._node.environment.send(peer, Greeting(identity.incarnation, identity.state, founders, echo, versions))
+        echo, versions = greeting.source if greeting else 0, PROTOCOL << 16 | self._config.command_version
+        self._environment.send(peer, Greeting(identity.incarnation, identity.state, founders, echo, versions))
         self._introduce(peer)
 
     def correct(self, peer: str) -> None:
         """``peer`` speaks to another incarnation than this one: what we had said to it got lost. At most once a heartbeat."""
-        if self._greet_at.get(peer, 0.0) <= self._node.environment.now():
+        if self._greet_at.get(peer, 0.0) <= self._now():
             self.greet(peer)
 
     def _misses(self, peer: str) -> bool:
@@ -329,15 +189,15 @@ class Membership:
 
     def tick(self, now: float) -> None:
         """Greet peers that are not accepted yet, and everybody while the cluster is being founded; repeat introductions."""
-        for peer in self._node.connected_peers():
+        for peer in self._followers.connected_peers:
             if self._misses(peer) and self._greet_at.get(peer, 0.0) <= now:
                 self.greet(peer)
             elif self.protocol(peer) > 0 and self._introduce_at.get(peer, 0.0) <= now:
                 self._introduce(peer)
 
     def next_wakeup(self) -> float:
-        times = [self._greet_at.get(p, 0.0) for p in self._node.connected_peers() if self._misses(p)]
-        times += [self._introduce_at.get(p, 0.0) for p in self._node.connected_peers() if self.protocol(p) > 0]
+        times = [self._greet_at.get(p, 0.0) for p in self._followers.connected_peers if self._misses(p)]
+        times += [self._introduce_at.get(p, 0.0) for p in self._followers.connected_peers if self.protocol(p) > 0]
         return min(times, default=float("inf"))
 
     def on_greeting(self, peer: str, greeting: Greeting) -> None:
@@ -352,15 +212,15 @@ class Membership:
         elif greeting.protocol > 0 and (before is None or before.source != greeting.source):
             self._introduce(peer)
         if self.identity.state == BLANK:
-            self._consider_promise()
+            self._form()
         if self.identity.state == PROMISED:
-            self._consider_founding()
+            self._form()
         elif self.identity.state == MEMBER and greeting.state == MEMBER:
-            self._check_founders(peer, greeting)
+            self._judge_member(peer, greeting)
 
     def _accept(self, peer: str, incarnation: int) -> None:
         self.known[peer] = incarnation
-        self._node.on_new_incarnation(peer)
+        self._followers.new_incarnation(peer, incarnation)
 
     # Introductions: which process speaks
 
@@ -369,10 +229,9 @@ class Membership:
         greeting = self._greetings.get(peer)
         if greeting is None or greeting.protocol == 0:
             return
-        node = self._node
-        self._introduce_at[peer] = node.environment.now() + self._introduction_seconds
+        self._introduce_at[peer] = self._now() + self._introduction_seconds
         self._sequence += 1
-        node.environment.send(
+        self._environment.send(
             peer,
             Introduction(
                 self.identity.incarnation,
@@ -382,22 +241,21 @@ class Membership:
                 self._sequence,
                 *self._heard.get(peer, (0, 0)),
                 *self.opened,
-                node.log.durable_number,
+                self._log.durable_number,
                 SNAPSHOT_VERSION,
-                node.config.digest_version,
+                self._config.digest_version,
                 self.standing(peer, greeting.source),
-                *self.memory(peer, greeting.source),
+                *self._memories.memory(peer, greeting.source),
             ),
         )
 
     def on_introduction(self, peer: str, said: Introduction) -> None:
         """``peer`` says which process speaks for it, and what it thinks of ours."""
-        node = self._node
         if peer in self._foreign:
             return
-        record = self._records[peer].of(said.source)
-        record.note(node.replication.memory_of(peer, said.source))
-        now, defences = node.environment.now(), node.defences
+        record = self._memories.record(peer, said.source)
+        record.note(self._followers.memory_of(peer, said.source))
+        now, defences = self._now(), self._defences
         standing = record.judge(
             said, self.process, self._sequence + 1, now, self._contest_seconds,
             regressions=defences.regressions, single_process=defences.single_process,
@@ -407,7 +265,9 @@ class Membership:
         self._heard[peer] = said.process, said.sequence
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:
-            standing = self._beside_the_known(peer, said.source, now)
+            standing = self._memories.judge_beside(
+                peer, said.source, other or 0, now, self._contest_seconds, single_process=defences.single_process
+            )
         before = self._judged.get(peer)
         self._judged[peer] = said.source, said.process, standing
         if standing is Standing.ACCEPTED:
@@ -416,7 +276,7 @@ class Membership:
                 self._accept(peer, said.source)
         elif standing is not Standing.PENDING and other == said.source:
             del self.known[peer]
-            node.replication.forget(peer)
+            self._followers.forget(peer)
         changed = self._judged[peer] != before
         if before is None or (before[0], before[2]) != (said.source, standing):
             self._report(peer, said, standing)
@@ -433,36 +293,19 @@ class Membership:
         if count < ANSWERS_MAX:
             self._introduce(peer)
 
-    def _beside_the_known(self, peer: str, incarnation: int, now: float) -> Standing:
-        """The standing of a process that is sound by itself, if we know another incarnation of ``peer``.
-
-        A disk that was replaced, or a node that rejoined, speaks as the new one alone: it waits until the old one has been silent
-        for the contest time. If the old one speaks on, two directories are in use.
-        """
-        known = self.known.get(peer, incarnation)
-        if known == incarnation or not self._node.defences.single_process:
-            self._newcomers.pop(peer, None)
-            return Standing.ACCEPTED
-        if self._newcomers.get(peer, (0, 0.0))[0] != incarnation:
-            self._newcomers[peer] = incarnation, now
-        heard_at = self._records[peer].of(known).heard_at
-        if now - heard_at >= self._contest_seconds:
-            return Standing.ACCEPTED
-        return Standing.CONTESTED if heard_at > self._newcomers[peer][1] else Standing.PENDING
-
     def _report(self, peer: str, said: Introduction, standing: Standing) -> None:
         """Keep a note for the operator of a standing that is not as it should be."""
         if standing in (Standing.PENDING, Standing.ACCEPTED):
             return
-        self._node.counters[f"peers_{standing.name.lower()}"] += 1
+        self._context.counters[f"peers_{standing.name.lower()}"] += 1
         if standing is Standing.CONTESTED:
-            self._node.note(
+            self._context.note(
                 f"two processes speak for {peer} (one of boot {said.boot}): its data directory was copied, or two directories "
                 "are in use; it does not count until one of them is stopped"
             )
         else:
-            memory = self.memory(peer, said.source)
-            self._node.note(
+            memory = self._memories.memory(peer, said.source)
+            self._context.note(
                 f"the disk of {peer} went back: it opened with {said.opened_number} records, term {said.opened_term}, entry "
                 f"{said.opened_index}; it had {memory.number} records, and entry {memory.acknowledged} in term {memory.term}. "
                 "It rejoins without a vote"
@@ -474,88 +317,48 @@ class Membership:
         standing = Standing(said.standing) if about_us and said.standing in _STANDINGS else Standing.PENDING
         before, self.own_standings[peer] = self.own_standings.get(peer), standing
         if standing is Standing.CONTESTED and standing is not before:
-            self._node.counters["contested"] += 1
-            self._node.note(
+            self._context.counters["contested"] += 1
+            self._context.note(
                 f"{peer} hears another process under the name {self.identity.node}: a copy of this data directory, or another "
                 "one, is in use; stop one of the two processes"
             )
         elif standing is Standing.REGRESSED:
-            self._node.rejoin(
+            self._regressed(
                 f"{peer} remembers {said.remembered_number} records, and entry {said.remembered_index} in term "
                 f"{said.remembered_term}, of this data directory; it was opened with {self.opened.number} records, term "
                 f"{self.opened.term}, entry {self.opened.acknowledged}"
             )
 
-    def memory(self, peer: str, incarnation: int) -> Memory:
-        """What we know to be on the disk of this incarnation of ``peer``."""
-        return self._records[peer].of(incarnation).memory
-
-    def remember(self, peer: str, incarnation: int, memory: Memory) -> None:
-        """This is on the disk of ``peer``."""
-        self._records[peer].of(incarnation).note(memory)
-
     def rejoined(self) -> None:
         """This node goes on as another incarnation: every peer has to accept it anew."""
         self.own_standings.clear()
-        for peer in self._node.peers:
+        for peer in self._context.peers:
             self.greet(peer)
 
-    # Founding
+    # Formation
 
-    def _consider_promise(self) -> None:
-        for greeting in self._greetings.values():
-            if greeting.state == MEMBER:
-                self._become(MEMBER, dict(greeting.founders))
-                return
-        if 1 + len(self._greetings) < self._promises_needed:
-            return
-        founders = dict.fromkeys(self._node.members, 0) | {peer: greeting.source for peer, greeting in self._greetings.items()}
-        founders[self.identity.node] = self.identity.incarnation
-        for peer, greeting in self._greetings.items():
-            if greeting.state == PROMISED and dict(greeting.founders) != founders:
-                self.problem = f"{peer} has promised to found the cluster with another data directory: {REMEDY}"
-                return
-        self._become(PROMISED, dict(sorted(founders.items())))
+    def _form(self) -> None:
+        """Take the next step on the way to membership (``formation.py``)."""
+        step = next_step(self.identity, self._context.members, self._greetings, self._promises_needed)
+        self.problem = step.problem
+        if step.state is not None and step.founders is not None:
+            self._become(step.state, step.founders)
 
-    def _consider_founding(self) -> None:
-        ours = self.identity.founders
-        promised = 1
-        for peer, greeting in self._greetings.items():
-            if dict(greeting.founders) == ours and greeting.state != BLANK:
-                if greeting.state == MEMBER:
-                    promised = self._promises_needed
-                    break
-                if greeting.source == ours[peer]:
-                    promised += 1
-            elif greeting.state == MEMBER and greeting.source == ours[peer]:
-                # It founded without our promise, so our founders can never be complete.
-                self._become(MEMBER, dict(greeting.founders))
-                return
-            elif greeting.source != ours[peer]:
-                self.problem = f"{peer} has lost its data directory while the cluster was being founded: {REMEDY}"
-        if promised >= self._promises_needed:
-            self.problem = None
-            self._become(MEMBER, ours)
-
-    def _check_founders(self, peer: str, greeting: Greeting) -> None:
-        if dict(greeting.founders) != self.identity.founders and self._node.defences.blank_formation:
-            self.problem = f"{peer} belongs to another cluster of the same name: remove the data directory of one of them"
+    def _judge_member(self, peer: str, greeting: Greeting) -> None:
+        problem = judge_member(self.identity, peer, greeting).problem
+        if problem is None or not self._defences.blank_formation:
+            self._foreign.discard(peer)
+        else:
+            self.problem = problem
             self.known.pop(peer, None)
             self._foreign.add(peer)
-        else:
-            self._foreign.discard(peer)
 
-    # Configuration
+    # For operators
 
-    def opened_log(self, opened: Memory, entries: list[Entry]) -> None:
-        """The log was opened: ``entries`` are not applied yet."""
-        self.opened = opened
-        for payload, index, _ in entries:
-            self.configuration.added(index, payload)
-
-    def restored(self, voters: dict[str, int]) -> None:
-        """A snapshot says who votes."""
-        self.configuration.replace(voters)
-
-
-REMEDY = "remove the data directories of all nodes; nothing had been stored yet"
+    def status_of(self, peer: str) -> dict[str, object]:
+        """What is known of ``peer``, JSON-able."""
+        return {
+            "protocol": self.protocol(peer),
+            "standing": self.standing_now(peer).name.lower(),
+            "accepts_us": self.may_send(peer, ApplicationData),
+        }

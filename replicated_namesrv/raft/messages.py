@@ -254,10 +254,8 @@ class ApplicationData(NamedTuple):
     data: bytes
 
 
-Message = (
-    Greeting
-    | Introduction
-    | Append
+PeerMessage = (
+    Append
     | AppendReply
     | PreVote
     | PreVoteReply
@@ -276,6 +274,8 @@ Message = (
     | DigestReport
     | ApplicationData
 )
+"""What processes that have accepted each other send."""
+Message = Greeting | Introduction | PeerMessage
 
 
 class _Layout:
@@ -283,7 +283,7 @@ class _Layout:
 
     __slots__ = ("code", "fixed", "has_tail", "kind", "switches")
 
-    def __init__(self, code: int, kind: type) -> None:
+    def __init__(self, code: int, kind: type[PeerMessage | Introduction]) -> None:
         hints = get_type_hints(kind)
         self.code, self.kind = code, kind
         self.has_tail = list(hints.values())[-1] is bytes
@@ -292,7 +292,7 @@ class _Layout:
         self.fixed = struct.Struct("<B" + "".join("B" if hint is bool else "Q" for hint in numbers))
 
 
-_KINDS: tuple[type, ...] = (
+_KINDS: tuple[type[PeerMessage | Introduction], ...] = (
     Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
     ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
     Introduction,
@@ -300,7 +300,7 @@ _KINDS: tuple[type, ...] = (
 """In the order of their codes; new kinds go to the end."""
 PROTOCOL = 1
 """The newest protocol that this version speaks. It speaks all older ones, too."""
-SINCE: dict[type, int] = {Introduction: 1}
+SINCE: dict[type[Message], int] = {Introduction: 1}
 """The protocol that brought a kind; kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
@@ -345,7 +345,7 @@ def decode(data: bytes) -> Message:
         values[position] = values[position] == 1
     if layout.has_tail:
         values.append(data[size:])
-    message: Message = layout.kind(*values)
+    message: Message = layout.kind._make(values)
     if isinstance(message, DigestReport) and len(message.digest) > DIGEST_BYTES_MAX:
         raise MalformedError(f"a digest of {len(message.digest)} bytes")
     return message

@@ -10,38 +10,75 @@ says when the next tick is due.
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import ParamSpec, assert_never
 
-from replicated_namesrv.raft.bounds import Bounded, memory_of
+from replicated_namesrv.raft.appending import Appending
+from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.errors import CorruptionError, MalformedError, RolledBackError
-from replicated_namesrv.raft.handlers import HANDLERS
-from replicated_namesrv.raft.interfaces import Environment, Observer, Outcome, ReadOutcome, Rejected, StateMachine, Storage
+from replicated_namesrv.raft.followers import Followers
+from replicated_namesrv.raft.identity import MEMBER, STATES, Identity
+from replicated_namesrv.raft.interfaces import (
+    Environment,
+    Observer,
+    Outcome,
+    ReadOutcome,
+    Rejected,
+    StateMachine,
+    Storage,
+)
+from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.log import Entry, Log
-from replicated_namesrv.raft.membership import MEMBER, Identity, Membership
-from replicated_namesrv.raft.messages import AppendReply, ApplicationData, Greeting, Introduction, Message
+from replicated_namesrv.raft.membership import Membership
+from replicated_namesrv.raft.messages import (
+    Append,
+    AppendReply,
+    ApplicationData,
+    DigestReport,
+    Forward,
+    ForwardReply,
+    Greeting,
+    HigherTerm,
+    Introduction,
+    Message,
+    PeerMessage,
+    PreVote,
+    PreVoteReply,
+    ReadAck,
+    ReadProbe,
+    ReadReply,
+    ReadRequest,
+    SnapshotAck,
+    SnapshotChunk,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import HELD_MAX, Outbox
 from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
+from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
-from replicated_namesrv.raft.reads import Reads
+from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions
+from replicated_namesrv.raft.snapshot_receiving import RECEIVED_SYNCS_MAX, SnapshotReceiving
+from replicated_namesrv.raft.snapshot_sending import SnapshotSending
+from replicated_namesrv.raft.snapshot_taking import SnapshotTaking
 from replicated_namesrv.raft.snapshots import SnapshotStore
 from replicated_namesrv.raft.stall import Stall
-from replicated_namesrv.raft.standing import Memory
-from replicated_namesrv.raft.status import status_of
-from replicated_namesrv.raft.transfer import RECEIVED_SYNCS_MAX, SnapshotReceiving, SnapshotTaking
+from replicated_namesrv.raft.standing import Memory, PeerMemories
+from replicated_namesrv.raft.syncs import Syncs
+from replicated_namesrv.raft.transfer_leadership import LeadershipTransfer
 
+P = ParamSpec("P")
 FOREVER = float("inf")
-NOTES_MAX = 20
-HELD_MAX = 1_024
-"""Answers that wait for the disk. At this number only the newest of each kind to each peer stay, which cover the others: a few
-hundred are usual at most, more mean that the disk does not answer."""
 
 
 class RaftNode:
@@ -62,49 +99,36 @@ class RaftNode:
         observer: Observer | None = None,
     ) -> None:
         """``members``: all configured nodes, this one included. One member makes a group of its own."""
-        self.node_id, self.members, self.cluster_id = node_id, sorted(members), cluster_id
-        if node_id not in self.members or len(set(self.members)) != len(self.members):
-            raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.members)}")
-        self.peers = [m for m in self.members if m != node_id]
-        self.quorum = len(self.members) // 2 + 1
-        self.environment, self.storage, self.state_machine = environment, storage, state_machine
         self.config = config or RaftConfig()
         self.defences = self.config.defences
+        self.context = NodeContext(node_id, members, cluster_id, environment, self.config)
+        self.node_id, self.members, self.peers = self.context.node_id, self.context.members, self.context.peers
+        self.cluster_id, self.counters, self.notes = cluster_id, self.context.counters, self.context.notes
+        self.environment, self.storage, self.state_machine = environment, storage, state_machine
         self.observer = observer or Observer()
         self._observes_entries = type(self.observer).applied is not Observer.applied
-        self.heartbeat_seconds = self.config.heartbeat_ms / 1000
         self._digest_interval = self.config.digest_interval_entries
-        self._unsynced_bytes_max, self._log_entries_max = self.config.unsynced_bytes_max, self.config.log_entries_max
         self.failed: BaseException | None = None
         self.stopped = False
-        self.counters: Counter[str] = Counter()
-        self.notes: list[str] = []
-        """The last few things worth an operator's attention."""
         self._role = "follower"
-        self._leader: tuple[str | None, int] = (None, 0)
-        self._told_leader: str | None = None
-        self._held: list[tuple[int, str, type, tuple[Any, ...]]] = []
-        self._syncs: dict[int, tuple[float, Callable[[], None]]] = {}
-        """Syncs under way by token, oldest first: since when, and what follows."""
-        self._sync_token = 0
+        self._notified_leader: str | None = None
         self._mark_at = 0.0
         self._heartbeat_at = 0.0
         self._open()
 
     def _open(self) -> None:
-        storage, config = self.storage, self.config
-        identity = Identity(storage, self.node_id, self.cluster_id, self.members, self._new_incarnation())
+        """Recover from the files, then build the parts, each from those before it."""
+        context, config, storage, now = self.context, self.config, self.storage, self.context.now
+        self.identity = identity = Identity(storage, self.node_id, self.cluster_id, self.members, context.new_incarnation())
         self.incarnation, self.boot = identity.incarnation, identity.boot
         if identity.state == MEMBER and not any(n.startswith("log-") for n in storage.list_names()):
             raise CorruptionError(
                 "this data directory belongs to a member but its log is missing. Restore it, or move the directory away: "
                 "the node returns without a vote, copies the state and is then promoted"
             )
-        self.membership = Membership(self, identity)
-        self.log = Log(storage, config.segment_bytes, self.defences.tail_rewrite)
-        self.log.read_max, self.log.read_bytes_max = config.apply_entries_max, config.apply_bytes_max
-        self.log.on_add = self.membership.configuration.added
-        self.log.on_cut = self._log_cut
+        founders = dict(identity.founders) if identity.state == MEMBER else {}
+        self.configuration = Configuration(founders, self.defences.changes_in_log)
+        self.log = self._open_log()
         self.sessions = Sessions()
         self.snapshots = SnapshotStore(storage, self.cluster_id)
         opened = self.snapshots.open_newest()
@@ -116,23 +140,17 @@ class RaftNode:
                 f"{self.log.name} does not begin with the first record and entry, but there is no snapshot of what came before. "
                 "Restore it, or move the directory away: the node returns without a vote, copies the state and is then promoted"
             )
-        self.replication = Replication(self)
-        self.elections = Elections(self)
-        self.reads = Reads(self)
-        self.proposals = Proposals(self, Origin(self.node_id, self.incarnation, self.boot))
-        self.taking, self.receiving = SnapshotTaking(self), SnapshotReceiving(self)
-        self.digests = Digests(self)
-        self.stall, self.compaction = Stall(self), Compaction(self)
         self.core = Core(
             self.node_id,
             self.members,
             self,
             self.log,
-            self.environment.now,
-            self.heartbeat_seconds,
+            now,
+            context.heartbeat_seconds,
             config.election_min_ms / 1000 if self.defences.check_quorum else 1e8,
             config.compact_entries,
         )
+        self._build()
         if opened:
             metadata = opened[0].metadata
             restoration = self.state_machine.restore()
@@ -140,11 +158,62 @@ class RaftNode:
                 restoration.feed(chunk)
             restoration.finish()
             self.sessions.load(metadata.sessions)
-            self.membership.restored(metadata.voters)
+            self.configuration.replace(metadata.voters)
             self.core.load_snapshot(metadata.previous, metadata.last)
         unapplied = self.log.entries(self.core.applied_index + 1, len(self.log)) if len(self.log) else []
-        self.membership.opened_log(Memory(self.log.durable_number, self.core.term, self.log.last_index), unapplied)
+        for payload, index, _ in unapplied:
+            self.configuration.added(index, payload)
+        self.membership.opened = Memory(self.log.durable_number, self.core.term, self.log.last_index)
         self.membership.start()
+
+    def _open_log(self) -> Log:
+        config = self.config
+        log = Log(self.storage, config.segment_bytes, self.defences.tail_rewrite)
+        log.read_max, log.read_bytes_max = config.apply_entries_max, config.apply_bytes_max
+        log.entries_max, log.buffered_bytes_max = config.log_entries_max, config.unsynced_bytes_max
+        log.on_add, log.on_cut = self.configuration.added, self._log_cut
+        return log
+
+    def _build(self) -> None:
+        context, core, log, configuration = self.context, self.core, self.log, self.configuration
+        now, storage, snapshots, sessions = context.now, self.storage, self.snapshots, self.sessions
+        self.memories = memories = PeerMemories(self.peers)
+        self.followers = Followers(self.peers, core, log, memories, self.config.inflight_messages_max)
+        self.membership = membership = Membership(
+            context, self.identity, configuration, log, self.followers, memories, self._formed_changed, self.rejoin
+        )
+        self.outbox = outbox = Outbox(self.environment.send, membership, log, core, self.defences.durable_acks)
+        self.syncs = Syncs(self.environment)
+        self.stall = stall = Stall(context, self.syncs)
+        self.leadership = leadership = Leadership(self.config, now())
+        self.elections = Elections(context, core, log, membership, memories, outbox, leadership, stall, self._leader_known)
+        self.appending = Appending(context, core, log, self.elections, leadership, outbox)
+        self.taking = SnapshotTaking(
+            context, log, storage, self.syncs, self.state_machine, sessions, configuration, snapshots,
+            self.followers.snapshots_in_use,
+        )  # fmt: skip
+        self.receiving = SnapshotReceiving(
+            context, core, log, storage, self.syncs, self.state_machine, sessions, configuration, snapshots, self.elections,
+            outbox, self._restored,
+        )  # fmt: skip
+        self.compaction = Compaction(context, core, log, self.followers, snapshots, self.taking, stall)
+        sending = SnapshotSending(
+            context, core, self.followers, outbox, self.compaction, snapshots, storage, membership.snapshot_version
+        )
+        promotion = Promotion(context, core, log, configuration, stall)
+        self.replication = Replication(
+            context, core, log, self.followers, membership, outbox, leadership, self.compaction, sending, promotion
+        )
+        self.transfer = LeadershipTransfer(context, core, membership, self.replication, outbox, leadership, stall)
+        self.digests = Digests(context, core, membership, outbox, membership.digest_version, self.state_digest)
+        self.reads = ReadIndex(
+            context, core, log, membership, outbox, leadership, self.elections.leader_contact,
+            self.replication.quorum_acknowledged_at, lambda: self.reads_refused, self.boot << 32,
+        )  # fmt: skip
+        self.proposals = Proposals(
+            context, Origin(self.node_id, self.incarnation, self.boot), core, log, membership, configuration, outbox, leadership,
+            sessions, self.state_machine, self._may_append, lambda: self.writes_refused,
+        )  # fmt: skip
 
     # Events
 
@@ -154,19 +223,19 @@ class RaftNode:
             self._guarded(self._connected, peer)
 
     def _connected(self, peer: str) -> None:
-        self.replication.connected(peer)
+        self.followers.connected(peer)
         self.core.connected(peer)
         self.membership.greet(peer)
 
     def on_disconnected(self, peer: str) -> None:
         """That connection is gone."""
         if not self.stopped:
-            self.replication.disconnected(peer)
+            self.followers.disconnected(peer)
             self.core.disconnected(peer)
 
     def on_message(self, peer: str, message: Message) -> None:
         """``message`` arrived over a connection that ``peer`` opened (and authenticated)."""
-        if self.stopped or peer not in self.replication.progress:
+        if self.stopped or peer not in self.followers.progress:
             return
         self._guarded(self._receive, peer, message)
 
@@ -174,24 +243,72 @@ class RaftNode:
         membership = self.membership
         if isinstance(message, Greeting):
             membership.on_greeting(peer, message)
-        elif isinstance(message, Introduction) and message.destination == self.incarnation:
+        elif message.destination != self.incarnation:
+            self._other_incarnation(peer)
+        elif isinstance(message, Introduction):
             membership.on_introduction(peer, message)
-        elif message.destination != self.incarnation or not membership.formed or membership.known.get(peer) != message.source:
-            self.counters["other_incarnation"] += 1
-            membership.correct(peer)
+        elif not membership.formed or membership.known.get(peer) != message.source:
+            self._other_incarnation(peer)
         else:
-            HANDLERS[type(message)](self, peer, message)
+            self._dispatch(peer, message)
+
+    def _other_incarnation(self, peer: str) -> None:
+        """A message from, or for, another life of a node: drop it."""
+        self.counters["other_incarnation"] += 1
+        self.membership.correct(peer)
+
+    def _dispatch(self, peer: str, message: PeerMessage) -> None:
+        """Hand a message between accepted processes to the part that takes it; the frequent kinds come first."""
+        match message:
+            case AppendReply():
+                self.replication.on_append_reply(peer, message)
+            case Append():
+                self.appending.on_append(peer, message)
+            case ReadAck():
+                self.reads.on_ack(peer, message)
+            case ReadProbe():
+                self.reads.on_probe(peer, message)
+            case ReadRequest():
+                self.reads.on_request(peer, message)
+            case ReadReply():
+                self.reads.on_reply(peer, message)
+            case Forward():
+                self.proposals.on_forward(peer, message)
+            case ForwardReply():
+                self.proposals.on_forward_reply(message)
+            case ApplicationData():
+                self.observer.received(peer, message.data)
+            case SnapshotChunk():
+                self.receiving.on_chunk(peer, message)
+            case SnapshotAck():
+                self.replication.on_snapshot_ack(peer, message)
+            case DigestReport():
+                self.digests.on_report(peer, message)
+            case PreVote():
+                self.elections.on_pre_vote(peer, message)
+            case PreVoteReply():
+                self.elections.on_pre_vote_reply(peer, message)
+            case Vote():
+                self.elections.on_vote(peer, message)
+            case VoteReply():
+                self.elections.on_vote_reply(peer, message)
+            case HigherTerm():
+                self.elections.on_higher_term(peer, message)
+            case TimeoutNow():
+                self.elections.on_timeout_now(peer, message)
+            case _:
+                assert_never(message)
 
     def on_arriving(self, peer: str, size: int) -> None:
         """A part of a message of ``size`` bytes has arrived: work is coming. For drivers that see it."""
-        if not self.stopped and peer in self.replication.progress:
-            self.elections.forgive(size)
+        if not self.stopped and peer in self.followers.progress and self.leadership.is_large(size):
+            self.leadership.extend_election_timeout(size, self.context.now())
 
     def on_synced(self, token: int) -> None:
         """The request of this token is durable."""
-        sync = self._syncs.pop(token, None)
-        if sync is not None and not self.stopped:
-            self._guarded(sync[1])
+        then = self.syncs.completed(token)
+        if then is not None and not self.stopped:
+            self._guarded(then)
 
     def on_sync_failed(self, token: int, error: BaseException) -> None:
         """It is not, and never will be: the node stops. (A failed fsync is never repeated: the pages may be gone.)"""
@@ -204,11 +321,12 @@ class RaftNode:
             self._guarded(self._tick)
 
     def _tick(self) -> None:
-        now = self.environment.now()
+        now = self.context.now()
         self.membership.tick(now)
         self.stall.tick(now)
+        self.transfer.tick_stall()
         if self.defences.check_quorum:
-            self.core.set_quorum_seconds(self.elections.patience(now))
+            self.core.set_quorum_seconds(self.leadership.quorum_timeout(now, self.core.commit_index))
         if not self.peers and not self.waits_for_disk:
             self.core.tick()  # before anything is appended: what is on disk must not wait for that
         self.proposals.tick(now)
@@ -217,19 +335,22 @@ class RaftNode:
                 self.core.tick()
             if self.core.is_leader:
                 self.replication.tick()
-            self.elections.tick(now)
+            if self.core.is_leader:
+                self.transfer.tick(now)
+            else:
+                self.elections.tick(now)
             self.digests.tick(now)
             self._snapshot_tick()
         self.reads.tick(now)
         self._sync_log(now)
-        if self._told_leader != self.leader_id:
-            self._told_leader = self.leader_id
+        if self._notified_leader != self.leader_id:
+            self._notified_leader = self.leader_id
             self.observer.leader_changed(self.leader_id, self.core.term)
 
     @property
-    def leader_is_told(self) -> bool:
+    def leader_change_notified(self) -> bool:
         """False: a new leader is known, or lost, and the next ``tick`` acts on it."""
-        return self._told_leader == self.leader_id
+        return self._notified_leader == self.leader_id
 
     def tick_reads(self) -> None:
         """The part of ``tick`` that reads need, after events that concern nothing else."""
@@ -237,27 +358,16 @@ class RaftNode:
             self._guarded(self._tick_reads)
 
     def _tick_reads(self) -> None:
-        self.reads.tick(self.environment.now())
+        self.reads.tick(self.context.now())
 
     @property
     def waits_for_disk(self) -> bool:
         """Whether a group of one has something that is not on disk: PySyncObj, alone, would commit it at once."""
         return not self.peers and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
 
-    @property
-    def may_append(self) -> bool:
+    def _may_append(self) -> bool:
         """Whether a leader may append proposals now; else they wait."""
-        return not (self.elections.transferring or self.waits_for_disk or self.stall.stalled or self.log_is_full)
-
-    @property
-    def log_is_full(self) -> bool:
-        """Whether disk or snapshots are so far behind that no entries are taken."""
-        return self.log.buffered_bytes >= self._unsynced_bytes_max or len(self.log) >= self._log_entries_max
-
-    @property
-    def oldest_sync_at(self) -> float | None:
-        """When the oldest sync under way was requested."""
-        return next(iter(self._syncs.values()))[0] if self._syncs else None
+        return not (self.transfer.running or self.waits_for_disk or self.stall.stalled or self.log.is_full)
 
     def _snapshot_tick(self) -> None:
         self.taking.tick()
@@ -282,7 +392,8 @@ class RaftNode:
         if self.log.wants_mark:
             times.append(self._mark_at)
         if self.membership.formed:
-            times += self.elections.next_wakeup(), self.digests.next_wakeup()
+            times.append((self.transfer if self.core.is_leader else self.elections).next_wakeup())
+            times.append(self.digests.next_wakeup())
             if self.core.is_leader and self.peers:
                 times.append(self._heartbeat_at)
         return min(times)
@@ -293,17 +404,17 @@ class RaftNode:
             return
         self.stopped = True
         reason = f"this node has stopped: {self.failed}" if self.failed else "this node has stopped"
-        self.elections.end_transfer(False)
+        self.transfer.stop()
         self.proposals.stop(reason)
         self.reads.stop(reason)
 
-    def _guarded(self, action: Callable[..., None], *arguments: Any) -> None:
+    def _guarded(self, action: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
         """Run one event. Malformed messages are dropped; anything else unexpected stops the node."""
         try:
-            action(*arguments)
+            action(*arguments, **options)
         except MalformedError as error:
             self.counters["malformed"] += 1
-            self.note(f"message dropped: {error}")
+            self.context.note(f"message dropped: {error}")
         except RolledBackError as error:
             if self.peers:  # alone, nobody could promote another incarnation
                 self._give_up_incarnation()
@@ -371,53 +482,14 @@ class RaftNode:
         if self.stopped:
             done(False)
         else:
-            self._guarded(self.elections.transfer, peer, done)
+            self._guarded(self.transfer.start, peer, done)
 
     def tell(self, peer: str, data: bytes) -> None:
         """Have ``Observer.received`` called at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""
         if not self.stopped:
-            self.send(peer, ApplicationData, data)
+            self.outbox.send(peer, ApplicationData(*self.outbox.address(peer), data))
 
-    # What the parts use
-
-    def send(self, peer: str, kind: type, *fields: Any) -> None:
-        """Send a message to the process of ``peer`` that we have accepted and that has accepted us; without one it is lost."""
-        destination = self.membership.known.get(peer)
-        if destination is not None and self.membership.may_send(peer, kind):
-            self.environment.send(peer, kind(self.incarnation, destination, *fields))
-
-    def send_when_durable(self, number: int, peer: str, kind: type, *fields: Any) -> None:
-        """Send once the log is durable up to record ``number``, if the term (the first field) is still the same."""
-        if number <= self.log.durable_number or not self.defences.durable_acks:
-            self.send(peer, kind, *fields)
-        else:
-            if len(self._held) >= HELD_MAX:
-                # Keep the newest of each kind to each peer.
-                self._held = list({(i[1], i[2], i[3][2] if i[2] is AppendReply else None): i for i in self._held}.values())
-            self._held.append((number, peer, kind, fields))
-
-    def _release_held(self) -> None:
-        if not self._held:
-            return
-        held, self._held = self._held, []
-        newest: dict[str, tuple[Any, ...]] = {}
-        for item in held:
-            number, peer, kind, fields = item
-            if number > self.log.durable_number:
-                self._held.append(item)
-            elif fields[0] != self.core.term:
-                continue
-            elif kind is AppendReply and fields[2]:
-                newest[peer] = fields  # covers the older ones
-            else:
-                self.send(peer, kind, *fields)
-        for peer, fields in newest.items():
-            self.send(peer, AppendReply, *fields)
-
-    def request_sync(self, names: Sequence[str], directory: bool, then: Callable[[], None]) -> None:
-        self._sync_token += 1
-        self._syncs[self._sync_token] = self.environment.now(), then
-        self.environment.request_sync(self._sync_token, names, directory)
+    # What follows from what the parts found out
 
     def _sync_log(self, now: float) -> None:
         log = self.log
@@ -428,27 +500,19 @@ class RaftNode:
         if log.dirty:
             names, directory = log.begin_sync()
             self.stall.log_sync_began(now)
-            self.request_sync(names, directory, self._log_synced)
+            self.syncs.request(names, directory, self._log_synced)
 
     def _log_synced(self) -> None:
         self.log.complete_sync()
         self.stall.log_sync_ended()
-        self._mark_at = self.environment.now() + self.config.sync_mark_ms / 1000
+        self._mark_at = self.context.now() + self.config.sync_mark_ms / 1000
         if self.core.is_leader:
             self.replication.on_log_synced()
-        self._release_held()
+        self.outbox.release()
 
-    def set_leader(self, leader: str) -> None:
-        """A message of the leader of the current term arrived, or this node became it."""
-        if self._leader != (leader, self.core.term):
-            self._leader = leader, self.core.term
-            self.proposals.leader_changed(self.core.term)
-
-    def connected_peers(self) -> list[str]:
-        return [p.peer for p in self.replication.progress.values() if p.connected]
-
-    def on_new_incarnation(self, peer: str) -> None:
-        self.replication.new_incarnation(peer, self.membership.known[peer])
+    def _leader_known(self, term: int) -> None:
+        """The leader of ``term`` became known."""
+        self.proposals.leader_changed(term)
 
     def rejoin(self, reason: str) -> None:
         """Go on as a new incarnation, as after the loss of the disk: without a vote, until the leader promotes it.
@@ -456,34 +520,32 @@ class RaftNode:
         The log stays: what is committed in it is right, and the leader replaces the rest.
         """
         self.counters["rejoined"] += 1
-        self.note(f"this disk went back: {reason}. This node goes on without a vote until it has caught up")
+        self.context.note(f"this disk went back: {reason}. This node goes on without a vote until it has caught up")
         if self.peers and self._role != "follower":
             self.core.observe_term(self.peers[0], self.core.term + 1)
         self._give_up_incarnation()
         if self.stopped:
             return
-        self.incarnation = self.membership.identity.incarnation
-        self._held.clear()
+        self.incarnation = self.identity.incarnation
+        self.outbox.drop_held()
         self.proposals.renumber(Origin(self.node_id, self.incarnation, self.boot))
         self.membership.rejoined()
 
     def _give_up_incarnation(self) -> None:
         try:
-            self.membership.identity.renew(self._new_incarnation())
+            self.identity.renew(self.context.new_incarnation())
         except OSError as error:
             self._fail(error)
 
-    def _new_incarnation(self) -> int:
-        return self.environment.rng.getrandbits(63) | 1
-
     def _log_cut(self, index: int) -> None:
-        self.membership.configuration.cut(index)
+        self.configuration.cut(index)
         self.observer.truncated(index, self.core.commit_index)
 
-    def on_membership(self) -> None:
-        self.elections.restart_timer(self.environment.now())
+    def _formed_changed(self) -> None:
+        """Founding has got further."""
+        self.elections.restart_timer(self.context.now())
 
-    def on_restored(self, log_index: int) -> None:
+    def _restored(self, log_index: int) -> None:
         """The state was replaced by a received snapshot."""
         self.proposals.restored(log_index)
         self.digests.forget()
@@ -491,14 +553,10 @@ class RaftNode:
 
     def state_digest(self) -> bytes:
         """Over everything replicated: state machine, sessions, voters."""
-        parts = (self.state_machine.digest(), self.sessions.digest(), repr(sorted(self.membership.voters.items())).encode())
+        parts = (self.state_machine.digest(), self.sessions.digest(), repr(sorted(self.configuration.applied.items())).encode())
         return hashlib.blake2b(b"|".join(parts), digest_size=32).digest()
 
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-        del self.notes[:-NOTES_MAX]
-
-    # Told by Core
+    # Called by Core
 
     def on_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None:
         self.observer.voted(self.node_id, term)
@@ -509,26 +567,26 @@ class RaftNode:
         self.elections.vote_granted(peer, term)
 
     def on_append_answer(self, peer: str, success: bool, next_index: int) -> None:
-        self.replication.append_answered(peer, success, next_index)
+        self.appending.answered(peer, success, next_index)
 
     def on_timeout_now(self, peer: str, term: int) -> None:
-        self.elections.timeout_now_due(peer, term)
+        self.transfer.send_timeout_now(peer, term)
 
     def on_role(self, role: str) -> None:
         previous, self._role = self._role, role
         if role == "leader":
             self.counters["elections_won"] += 1
             self.replication.lead()
-            self.set_leader(self.node_id)
+            self.elections.recognise_leader(self.node_id)
         elif previous == "leader":
-            self._leader = None, 0
-            self.replication.follow()
-            self.elections.led_no_longer()
-            self.elections.restart_timer(self.environment.now())
+            self.leadership.stepped_down()
+            self.replication.on_stepped_down()
+            self.transfer.on_stepped_down()
+            self.elections.restart_timer(self.context.now())
         self.observer.role_changed(self.role, self.core.term)
 
     def on_heartbeat_due(self) -> None:
-        self._heartbeat_at = self.environment.now() + self.heartbeat_seconds
+        self._heartbeat_at = self.context.now() + self.context.heartbeat_seconds
         self.replication.heartbeat()
 
     def on_apply(self, log_index: int, payload: bytes) -> None:
@@ -537,11 +595,11 @@ class RaftNode:
             if kind == PROPOSALS:
                 self.proposals.apply(log_index, payload)
             elif kind == JOIN:
-                self.membership.configuration.apply(log_index, *unpack_join(payload))
+                self.configuration.apply(log_index, *unpack_join(payload))
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
-        if len(payload) > self.config.append_bytes_max:
-            self.elections.forgive(len(payload))  # the others apply it now, or will soon
+        if self.leadership.is_large(len(payload)):
+            self.leadership.extend_election_timeout(len(payload), self.context.now())  # the others apply it now, or will soon
         if self.proposals.placed:
             self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:
@@ -574,8 +632,7 @@ class RaftNode:
     @property
     def leader_id(self) -> str | None:
         """The leader of the current term, if it is known."""
-        leader, term = self._leader
-        return leader if term == self.core.term else None
+        return self.leadership.leader_of(self.core.term)
 
     @property
     def commit_index(self) -> int:
@@ -607,28 +664,23 @@ class RaftNode:
     @property
     def founders(self) -> Mapping[str, int]:
         """Node -> incarnation of those that founded the cluster; empty before."""
-        return self.membership.identity.founders
+        return self.identity.founders
 
     def remembered_records(self, peer: str, incarnation: int) -> int:
         """How many records this node knows the log of this incarnation of ``peer`` to have."""
-        return self.membership.memory(peer, incarnation).number
+        return self.memories.memory(peer, incarnation).number
 
     @property
     def writes_refused(self) -> str | None:
         """Why this node takes no proposals though it runs: its disk is stalled, or no majority of digests."""
         if self.stall.stalled:
             return f"the disk of this node has not finished a sync for more than {self.config.sync_stall_ms} ms"
-        return self._dissent
-
-    @property
-    def _dissent(self) -> str | None:
-        index = self.digests.mismatch_index
-        return f"the nodes' states differ at entry {index} and no majority agrees" if index else None
+        return self.digests.dissent
 
     @property
     def reads_refused(self) -> str | None:
         """Why this node confirms no reads: no majority of digests."""
-        return self._dissent if self.defences.dissent_fences_reads else None
+        return self.digests.dissent if self.defences.dissent_fences_reads else None
 
     def term_at(self, index: int) -> int | None:
         """Term of the entry at ``index``, None if it is not in memory."""
@@ -643,19 +695,17 @@ class RaftNode:
     @property
     def unsynced_seconds(self) -> float:
         """How long the oldest write to the log has waited for the disk."""
-        return self.stall.age(self.environment.now())
+        return self.stall.age(self.context.now())
 
     @property
     def disk_problem(self) -> str | None:
         """What is wrong with the disk, if a sync has not ended in time."""
-        return self.stall.problem(self.environment.now())
+        return self.stall.problem(self.context.now())
+
+    # Reports
 
     def memory(self) -> dict[str, Bounded]:
-        """What this node holds in memory beside the state machine: name -> (size, bound). See ``bounds.py``."""
-        return memory_of(self)
-
-    def memory_of_guard(self) -> dict[str, Bounded]:
-        """The part of ``memory`` that belongs to this module and the log."""
+        """What this node holds in memory beside the state machine, and the bound of each (``bounds.py``). Takes microseconds."""
         config = self.config
         step = config.uncommitted_bytes_max + config.message_bytes_max
         return {
@@ -664,10 +714,65 @@ class RaftNode:
                 config.log_entries_max + config.apply_entries_max + config.uncommitted_bytes_max // 32,
             ),
             "log_buffer_bytes": (self.log.buffered_bytes, config.unsynced_bytes_max + 2 * step),
-            "held_messages": (len(self._held), HELD_MAX),
-            "pending_syncs": (len(self._syncs), 2 + RECEIVED_SYNCS_MAX),
+            "held_messages": (self.outbox.held, HELD_MAX),
+            "pending_syncs": (len(self.syncs), 2 + RECEIVED_SYNCS_MAX),
+            **self.replication.memory(),
+            **self.proposals.memory(),
+            **self.reads.memory(),
+            **self.digests.memory(),
         }
 
     def status(self) -> dict[str, object]:
         """Everything an operator or a metric wants, JSON-able."""
-        return status_of(self)
+        membership, snapshot = self.membership, self.snapshots.current
+        problem = membership.problem or (str(self.failed) if self.failed else None)
+        return {
+            "node": self.node_id,
+            "cluster": self.cluster_id,
+            "members": self.members,
+            "role": self.role,
+            "term": self.term,
+            "leader": self.leader_id,
+            "state": STATES[self.identity.state],
+            "problem": problem or self.stall.problem(self.context.now()) or self.writes_refused,
+            "incarnation": self.incarnation,
+            "boot": self.boot,
+            "voters": dict(self.voters),
+            "command_version": self.config.command_version,
+            "command_version_of_all": self.command_version,
+            "commit_index": self.commit_index,
+            "applied_index": self.applied_index,
+            "first_index": self.first_index,
+            "last_index": self.last_index,
+            "durable_index": self.durable_index,
+            "unsynced_ms": round(self.unsynced_seconds * 1000, 3),
+            "log_bytes": self.log.file_bytes,
+            "snapshot_index": snapshot.last_index if snapshot else 0,
+            "snapshot_bytes": snapshot.size if snapshot else 0,
+            "snapshots_taken": self.taking.taken,
+            "snapshot_problem": self.taking.problem,
+            "snapshots_installed": self.receiving.installed,
+            "snapshot_running": self.taking.running,
+            "pending_proposals": self.proposals.count,
+            "pending_reads": self.reads.count,
+            "digests_compared": self.digests.compared,
+            "digest_mismatches": self.digests.mismatches,
+            "lease_valid": self.lease_valid(),
+            "peers": {peer: membership.status_of(peer) for peer in self.peers},
+            "followers": self._followers_status() if self.core.is_leader else {},
+            "counters": dict(self.counters),
+            "notes": list(self.notes),
+        }
+
+    def _followers_status(self) -> dict[str, dict[str, object]]:
+        return {
+            p.peer: {
+                "connected": p.connected,
+                "state": p.state,
+                "match_index": p.match,
+                "next_index": p.next,
+                "inflight_bytes": p.inflight_bytes,
+                "votes": self.membership.counts_now(p.peer),
+            }
+            for p in self.followers.progress.values()
+        }

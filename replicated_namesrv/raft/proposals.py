@@ -16,17 +16,28 @@ the sessions see to it that only one copy is applied. A proposal ends
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from replicated_namesrv.raft.bounds import Bounded
+from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.errors import MalformedError, RolledBackError, UnknownCommandError
-from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, Indeterminate, Outcome, Rejected
+from replicated_namesrv.raft.interfaces import (
+    ApplyFailed,
+    Committed,
+    Indeterminate,
+    Outcome,
+    RaftState,
+    Rejected,
+    StateMachine,
+    Voters,
+)
+from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import Forward, ForwardReply
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, unpack_groups
-from replicated_namesrv.raft.sessions import Origin
-
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.bounds import Bounded
-    from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.sessions import Origin, Sessions
 
 Done = Callable[[Outcome], None]
 EXPIRY_STEP_SECONDS = 0.05
@@ -48,14 +59,43 @@ class Pending:
         self.queued = True
 
 
+class ProposalCore(RaftState, Protocol):
+    """The consensus core as proposals need it."""
+
+    def propose(self, payload: bytes) -> int:
+        """Append an entry; its index."""
+
+
 class Proposals:
-    def __init__(self, node: "RaftNode", origin: Origin) -> None:
-        self._node = node
+    """The proposals of one node, and on a leader those that others have forwarded."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        origin: Origin,
+        core: ProposalCore,
+        log: Log,
+        voters: Voters,
+        configuration: Configuration,
+        outbox: Outbox,
+        leadership: Leadership,
+        sessions: Sessions,
+        state_machine: StateMachine,
+        may_append: Callable[[], bool],
+        refused: Callable[[], str | None],
+    ) -> None:
+        """``may_append``: whether a leader may append now; else proposals wait. ``refused``: why none is taken, or None."""
+        self._context, self._defences, self._now = context, context.defences, context.now
+        self.config = context.config
+        self._core, self._log, self._voters, self._configuration = core, log, voters, configuration
+        self._outbox, self._leadership = outbox, leadership
+        self._sessions, self._state_machine = sessions, state_machine
+        self._may_append, self._refused = may_append, refused
         self.origin = origin
         self._pending: dict[int, Pending] = {}
         self._pending_bytes = 0
         self._queue: deque[int] = deque()
-        self._first = node.environment.rng.getrandbits(31) * NUMBERS_APART if node.defences.own_numbers else 0
+        self._first = self._context.rng.getrandbits(31) * NUMBERS_APART if self._defences.own_numbers else 0
         """The first number of this process."""
         self._next = self._floor = self._first
         self.placed: dict[int, list[tuple[int, list[int]]]] = {}
@@ -75,11 +115,15 @@ class Proposals:
         self._not_before = 0.0
         self._leader_term = 0
 
+    @property
+    def _leader(self) -> str | None:
+        return self._leadership.leader_of(self._core.term)
+
     # Callers
 
     def propose(self, command: bytes, done: Done, timeout_ms: int) -> None:
-        node, config = self._node, self._node.config
-        refused = node.writes_refused
+        config = self.config
+        refused = self._refused()
         if len(command) > config.command_bytes_max:
             refused = f"the command has {len(command)} bytes, command_bytes_max is {config.command_bytes_max}"
         elif self._next - self._floor >= config.pending_proposals_max:
@@ -89,14 +133,14 @@ class Proposals:
         elif self._pending_bytes + len(command) > config.pending_proposals_bytes_max:
             refused = f"{self._pending_bytes} bytes of proposals are undecided, the most allowed"
         if refused is not None:
-            done(Rejected(refused, node.leader_id))
+            done(Rejected(refused, self._leader))
             return
         number = self._next
         self._next = number + 1
         self._pending[number] = Pending(command, done)
         self._pending_bytes += len(command)
         self._queue.append(number)
-        bucket = int((node.environment.now() + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
+        bucket = int((self._now() + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
         numbers = self._expiry.get(bucket)
         if numbers is None:
             self._expiry[bucket] = [number]
@@ -111,18 +155,17 @@ class Proposals:
     # Progress
 
     def tick(self, now: float) -> None:
-        node = self._node
-        while self._uncommitted and self._uncommitted[0][0] <= node.core.commit_index:
+        while self._uncommitted and self._uncommitted[0][0] <= self._core.commit_index:
             self._unsettled_bytes -= self._uncommitted.popleft()[1]
         if (self._queue or self._arrived) and self._has_room:
-            if node.core.is_leader:
-                if node.may_append:
+            if self._core.is_leader:
+                if self._may_append():
                     self._append()
-            elif node.leader_id in node.peers and now >= self._not_before and node.membership.is_voter:
-                self._forward(node.leader_id, now)
+            elif self._leader in self._context.peers and now >= self._not_before and self._voters.is_voter:
+                self._forward(self._leader, now)
         if now >= self._next_expiry:
             self._expire(now)
-        if self._forwards and not node.core.is_leader:
+        if self._forwards and not self._core.is_leader:
             self._retry_forwards(now)
 
     def next_wakeup(self) -> float:
@@ -130,20 +173,19 @@ class Proposals:
         if self._forwards:
             times.append(next(iter(self._forwards.values()))[1] + self._retry_seconds)
         if (self._queue or self._arrived) and self._has_room:
-            node = self._node
-            if node.core.is_leader and node.may_append:
+            if self._core.is_leader and self._may_append():
                 return 0.0
-            if not node.core.is_leader and node.leader_id is not None and node.membership.is_voter:
+            if not self._core.is_leader and self._leader is not None and self._voters.is_voter:
                 times.append(self._not_before)
         return min(times)
 
     @property
     def _has_room(self) -> bool:
-        return self._unsettled_bytes < self._node.config.uncommitted_bytes_max
+        return self._unsettled_bytes < self.config.uncommitted_bytes_max
 
     @property
     def _retry_seconds(self) -> float:
-        return 2 * self._node.config.election_min_ms / 1000
+        return 2 * self.config.election_min_ms / 1000
 
     def _advance_floor(self) -> int:
         """Lowest number that has not ended: nothing below it will be proposed again."""
@@ -163,7 +205,7 @@ class Proposals:
                 queue.popleft()
                 continue
             size += len(pending.command) + PROPOSAL.size
-            if batch and size > self._node.config.entry_bytes_max:
+            if batch and size > self.config.entry_bytes_max:
                 break
             pending.copies += 1
             pending.queued = False
@@ -189,7 +231,7 @@ class Proposals:
                 own, answer = [], (peer, sequence)
             else:
                 break
-            if parts and size + len(group) > self._node.config.entry_bytes_max:
+            if parts and size + len(group) > self.config.entry_bytes_max:
                 self._append_entry(parts, numbers, answers)
                 parts, numbers, answers, size = [], [], [], 0
             parts.append(group)
@@ -202,15 +244,15 @@ class Proposals:
             self._append_entry(parts, numbers, answers)
 
     def _append_entry(self, parts: list[bytes], numbers: list[int], answers: list[tuple[str, int]]) -> None:
-        node = self._node
-        index = node.core.propose(PROPOSALS + b"".join(parts))
+        index = self._core.propose(PROPOSALS + b"".join(parts))
         size = sum(len(part) for part in parts)
-        node.elections.forgive(size, index)
+        if self._leadership.is_large(size):
+            self._leadership.extend_election_timeout(size, self._now(), index)
         self._uncommitted.append((index, size))
         if numbers:
-            self.placed.setdefault(index, []).append((node.core.term, numbers))
+            self.placed.setdefault(index, []).append((self._core.term, numbers))
         for peer, sequence in answers:
-            node.send(peer, ForwardReply, sequence, index, node.core.term)
+            self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), sequence, index, self._core.term))
 
     def _forward(self, leader: str, now: float) -> None:
         self._refuse_arrived()
@@ -220,11 +262,11 @@ class Proposals:
             self._sequence += 1
             self._forwards[self._sequence] = numbers, now, len(group)
             self._unsettled_bytes += len(group)
-            self._node.send(leader, Forward, self._node.core.term, self._sequence, group)
+            self._outbox.send(leader, Forward(*self._outbox.address(leader), self._core.term, self._sequence, group))
 
     def _refuse_arrived(self) -> None:
         for peer, sequence, _ in self._arrived:
-            self._node.send(peer, ForwardReply, sequence, 0, 0)
+            self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), sequence, 0, 0))
         self._arrived.clear()
         self._arrived_bytes = 0
 
@@ -268,7 +310,7 @@ class Proposals:
                 if pending is None:
                     continue
                 if pending.copies == 0:
-                    self._end(number, Rejected("no leader took it in time", self._node.leader_id))
+                    self._end(number, Rejected("no leader took it in time", self._leader))
                 else:
                     self._end(number, Indeterminate("not committed in time; it may still be"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
@@ -283,14 +325,13 @@ class Proposals:
     # Messages
 
     def on_forward(self, peer: str, message: Forward) -> None:
-        node = self._node
         groups = unpack_groups(message.proposals)
         if len(groups) != 1 or groups[0][0].node != peer:
             raise MalformedError("a forward holds one group of its sender")
-        if not node.core.is_leader or message.term != node.core.term:
-            node.send(peer, ForwardReply, message.sequence, 0, 0)
+        if not self._core.is_leader or message.term != self._core.term:
+            self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), message.sequence, 0, 0))
             return
-        if node.writes_refused or self._arrived_bytes + len(message.proposals) > node.config.pending_proposals_bytes_max:
+        if self._refused() or self._arrived_bytes + len(message.proposals) > self.config.pending_proposals_bytes_max:
             return
         self._arrived.append((peer, message.sequence, message.proposals))
         self._arrived_bytes += len(message.proposals)
@@ -302,9 +343,9 @@ class Proposals:
         numbers = known[0]
         self._unsettled_bytes -= known[2]
         if message.log_index == 0:
-            self._not_before = self._node.environment.now() + self._node.heartbeat_seconds
+            self._not_before = self._now() + self._context.heartbeat_seconds
             self._requeue(numbers, False)  # not this copy; but the network may have repeated it, and another been taken
-        elif message.log_index <= self._node.core.applied_index:
+        elif message.log_index <= self._core.applied_index:
             self._requeue(numbers, False)  # decided already: what is still pending was not in it as far as we know
         else:
             self.placed.setdefault(message.log_index, []).append((message.term, numbers))
@@ -316,15 +357,14 @@ class Proposals:
 
         Raises RolledBackError for a number of our own that this process has not issued; what MACHINE_ERRORS names stops the node.
         """
-        node = self._node
-        machine_apply, at_most_once = node.state_machine.apply, node.defences.at_most_once
+        machine_apply, at_most_once = self._state_machine.apply, self._defences.at_most_once
         for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
             ours = origin == self.origin
             if ours:
                 self._check_issued(log_index, origin, max((number for number, _ in proposals), default=floor))
             elif origin.incarnation == self.origin.incarnation:
                 self._check_issued(log_index, origin, 0)
-            session = node.sessions.session(origin, floor, node.membership.voters.get(origin.node))
+            session = self._sessions.session(origin, floor, self._configuration.applied.get(origin.node))
             if session is None:
                 continue
             for number, command in proposals:
@@ -335,17 +375,17 @@ class Proposals:
                 except UnknownCommandError:
                     raise
                 except Exception as error:
-                    if isinstance(error, MACHINE_ERRORS) and node.defences.fatal_errors:
+                    if isinstance(error, MACHINE_ERRORS) and self._defences.fatal_errors:
                         raise
-                    node.counters["apply_failures"] += 1
-                    node.note(f"apply raised at index {log_index}: {error!r}")
+                    self._context.counters["apply_failures"] += 1
+                    self._context.note(f"apply raised at index {log_index}: {error!r}")
                     result = ApplyFailed(type(error).__name__)
                 if ours and number in self._pending:
-                    self._end(number, Committed(result, log_index, node.log.term_at(log_index) or 0))
+                    self._end(number, Committed(result, log_index, self._log.term_at(log_index) or 0))
 
     def _check_issued(self, log_index: int, origin: Origin, newest: int) -> None:
         """``origin`` is this directory's: it must be an earlier boot, or this process must have issued number ``newest``."""
-        if not self._node.defences.own_numbers or origin.boot < self.origin.boot:
+        if not self._defences.own_numbers or origin.boot < self.origin.boot:
             return
         if origin.boot > self.origin.boot or not self._first <= newest < self._next:
             raise RolledBackError(
@@ -369,14 +409,14 @@ class Proposals:
 
     def applied(self, log_index: int) -> None:
         """Whatever we had put at ``log_index`` in another term will never be committed."""
-        term = self._node.log.term_at(log_index)
+        term = self._log.term_at(log_index)
         for placed_term, numbers in self.placed.pop(log_index, ()):
             if placed_term != term:
                 self._requeue(numbers, True)
 
     def restored(self, log_index: int) -> None:
         """A snapshot took the place of entries that we did not apply one by one."""
-        session = self._node.sessions.newest(self.origin.node)
+        session = self._sessions.newest(self.origin.node)
         if session is not None and session.origin.incarnation == self.origin.incarnation:
             self._check_issued(log_index, session.origin, max(self._first, session.next - 1))
         if session is not None and session.origin == self.origin:
@@ -392,9 +432,9 @@ class Proposals:
         self._queue.clear()
         self._arrived.clear()
 
-    def memory(self) -> "dict[str, Bounded]":
-        """Sizes that must stay bounded, see ``bounds.py``."""
-        config = self._node.config
+    def memory(self) -> dict[str, Bounded]:
+        """What is held here, and its bounds."""
+        config = self.config
         count, size = config.pending_proposals_max, config.pending_proposals_bytes_max
         return {
             "pending_proposals": (len(self._pending), count),

@@ -217,7 +217,7 @@ class RaftService:
 
     def _on_message(self, peer: str, message: Message) -> None:
         self.node.on_message(peer, message)
-        if not isinstance(message, READ_MESSAGES) or not self.node.leader_is_told:
+        if not isinstance(message, READ_MESSAGES) or not self.node.leader_change_notified:
             self.kick()
         elif not isinstance(message, ReadAck) or not self.node.reads.waits_for_acks:
             self.kick_for_reads()

@@ -18,10 +18,8 @@ a majority without it has committed, as far as it has that; of a new term it ack
 When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``log.py``).
 """
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.syncs import Syncs
 
 FOREVER = float("inf")
 SNAPSHOT_FACTOR = 12
@@ -31,16 +29,15 @@ SNAPSHOT_FACTOR = 12
 class Stall:
     """Watches the syncs of one node."""
 
-    def __init__(self, node: "RaftNode") -> None:
-        self._node = node
-        self._limit = node.config.sync_stall_ms / 1000
+    def __init__(self, context: NodeContext, syncs: Syncs) -> None:
+        self._context, self._syncs = context, syncs
+        self._limit_ms = context.config.sync_stall_ms
+        self._limit = self._limit_ms / 1000
         self._log_since: float | None = None
-        self._ticked_at = self._ran_since = node.environment.now()
+        self._ticked_at = self._ran_since = context.now()
         """The last tick; and since when ticks have come in time. The time of a process that was held up itself does not count."""
         self.stalled = False
         """As of the last tick."""
-        self._asked = self._refused = False
-        """This leader has tried to hand over; and nobody took it."""
 
     def log_sync_began(self, now: float) -> None:
         """What was written to the log is on its way to the disk."""
@@ -56,14 +53,14 @@ class Stall:
 
     def problem(self, now: float) -> str | None:
         """What is wrong with the disk, None if nothing is."""
-        oldest = self._node.oldest_sync_at
+        oldest = self._syncs.oldest_at
         if oldest is None or not self._is_stalled(now):
             return None
-        limit_ms = self._node.config.sync_stall_ms
-        return f"the disk has not finished a sync that was asked for {(now - oldest) * 1000:.0f} ms ago (limit {limit_ms} ms)"
+        waited_ms = (now - oldest) * 1000
+        return f"the disk has not finished a sync that was asked for {waited_ms:.0f} ms ago (limit {self._limit_ms} ms)"
 
     def tick(self, now: float) -> None:
-        """Judge the disk; a leader on a stalled one hands over or steps down."""
+        """Judge the disk."""
         if now - self._ticked_at > self._limit / 2:
             self._ran_since = now
         self._ticked_at = now
@@ -71,18 +68,13 @@ class Stall:
         if stalled != self.stalled:
             self.stalled = stalled
             if stalled:
-                self._node.counters["disk_stalls"] += 1
-                self._node.note(f"the disk has not finished a sync for more than {self._node.config.sync_stall_ms} ms")
-        if stalled and self._node.core.is_leader:
-            self._hand_over()
-        elif self._asked:
-            self._asked = self._refused = False
+                self._context.counters["disk_stalls"] += 1
+                self._context.note(f"the disk has not finished a sync for more than {self._limit_ms} ms")
 
     def _is_stalled(self, now: float) -> bool:
-        node = self._node
-        if not node.defences.disk_stall:
+        if not self._context.defences.disk_stall:
             return False
-        oldest = node.oldest_sync_at
+        oldest = self._syncs.oldest_at
         if oldest is None:
             return False
         if self._log_since is not None and now - max(self._log_since, self._ran_since) > self._limit:
@@ -91,18 +83,4 @@ class Stall:
 
     def next_wakeup(self) -> float:
         """While a sync is under way, so often that a pause of this process is told from one of the disk."""
-        return FOREVER if self._node.oldest_sync_at is None else self._ticked_at + self._limit / 4
-
-    def _hand_over(self) -> None:
-        node = self._node
-        if not node.peers or node.elections.transferring:
-            return  # nobody to hand over to, or a hand-over that will end
-        if not self._asked:
-            self._asked = True
-            node.elections.transfer(None, self._handed_over)
-        if self._refused:
-            node.counters["stepped_down"] += 1
-            node.core.step_down()
-
-    def _handed_over(self, successful: bool) -> None:
-        self._refused = not successful
+        return FOREVER if self._syncs.oldest_at is None else self._ticked_at + self._limit / 4

@@ -6,21 +6,34 @@ directory neither may vote. Every process introduces itself with a nonce and wit
 per incarnation of a peer, the greatest of it. Memory of the peers is volatile: a regression that only a lost node could have
 noticed goes unnoticed (DESIGN.md, "Disks that go back").
 
-``Record.judge`` decides by the first row that matches:
+``IncarnationRecord.judge`` decides by the first row that matches:
 
-| # | process        | its memory             | another one lately | standing  | why                                         |
-|---|----------------|------------------------|--------------------|-----------|---------------------------------------------|
-| 1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
-| 2 | first, current | any                    | no                 | ACCEPTED  | a running process forgets nothing           |
-| 3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
-| 4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
-| 5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory went back: rejoin             |
-| 6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one speaks on: 3   |
+| row | process        | its memory             | another one lately | standing  | why                                         |
+|-----|----------------|------------------------|--------------------|-----------|---------------------------------------------|
+| S1 | any, not fresh | any                    | any                | PENDING   | may be a late copy: it has to echo us first |
+| S2 | first, current | any                    | no                 | ACCEPTED  | a running process forgets nothing           |
+| S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
+| S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
+| S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory went back: rejoin             |
+| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one speaks on: S3  |
 
 "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest
 time.
+
+A node speaks as one incarnation. A process that was accepted by itself is then judged beside the incarnation of its node that is
+known already (``PeerMemories.judge_beside``):
+
+| row | known incarnation | it was heard                             | standing  | why                                          |
+|-----|-------------------|------------------------------------------|-----------|----------------------------------------------|
+| I1  | none, or the same | any                                      | ACCEPTED  |                                              |
+| I2  | another           | not within the contest time              | ACCEPTED  | a disk was replaced, or a node rejoined      |
+| I3  | another           | after the new one was first heard        | CONTESTED | two directories are in use                   |
+| I4  | another           | before that, within the contest time     | PENDING   | it may be gone: wait for the contest time    |
+
+The tests have the names of the rows: ``tests/raft/test_standing.py``.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -31,6 +44,7 @@ PROCESSES_MAX = 8
 INCARNATIONS_MAX = 8
 """Incarnations remembered per peer; beyond it the one heard longest ago is forgotten."""
 NEVER = float("-inf")
+ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "I1", "I2", "I3", "I4")
 
 
 class Standing(IntEnum):
@@ -79,7 +93,7 @@ class _Process:
         self.sequence = 0
 
 
-class Record:
+class IncarnationRecord:
     """What a node remembers of one incarnation of a peer."""
 
     def __init__(self) -> None:
@@ -118,26 +132,26 @@ class Record:
             return None
         process.sequence = said.sequence
         if said.echo_process != own_process or said.echo_sequence < process.challenge:
-            return Standing.PENDING
+            return Standing.PENDING  # S1
         process.fresh_at = now
         contested = single_process and any(
             now - other.fresh_at < contest_s for number, other in self._processes.items() if number != said.process
         )
         if said.process == self.current:
             if contested:
-                return Standing.CONTESTED
+                return Standing.CONTESTED  # S3
         else:
             opened = Memory(said.opened_number, said.opened_term, said.opened_index)
             repeated = single_process and self.current != 0 and said.boot <= self.boot
             if repeated or (regressions and self.memory.missing_in(opened)):
-                return Standing.CONTESTED if contested else Standing.REGRESSED
+                return Standing.CONTESTED if contested else Standing.REGRESSED  # S4, S5
             # The processes before it have to prove anew that they live: messages of theirs may still be on their way.
             for number, other in self._processes.items():
                 if number != said.process:
                     other.challenge, other.fresh_at = next_sequence, NEVER
         self.current, self.boot = said.process, max(self.boot, said.boot)
         self.note(Memory(said.durable_number, said.opened_term, 0))
-        return Standing.ACCEPTED
+        return Standing.ACCEPTED  # S2, S6
 
     @property
     def heard_at(self) -> float:
@@ -146,16 +160,41 @@ class Record:
         return NEVER if process is None else process.fresh_at
 
 
-class Records:
-    """What a node remembers of one peer: a record for each incarnation that it has heard."""
+class PeerMemories:
+    """What a node remembers of its peers: for each, a record of the incarnations that it has heard."""
 
-    def __init__(self) -> None:
-        self._by_incarnation: dict[int, Record] = {}
+    def __init__(self, peers: Iterable[str]) -> None:
+        self._by_peer: dict[str, dict[int, IncarnationRecord]] = {peer: {} for peer in peers}
+        self._newcomers: dict[str, tuple[int, float]] = {}
+        """Peer -> (incarnation other than the known one, when it was first heard)."""
 
-    def of(self, incarnation: int) -> Record:
+    def record(self, peer: str, incarnation: int) -> IncarnationRecord:
         """The record of ``incarnation``, made if there is none."""
-        record = self._by_incarnation.pop(incarnation, None) or Record()
-        self._by_incarnation[incarnation] = record  # the one used last comes last
-        if len(self._by_incarnation) > INCARNATIONS_MAX:
-            del self._by_incarnation[next(iter(self._by_incarnation))]
+        records = self._by_peer[peer]
+        record = records.pop(incarnation, None) or IncarnationRecord()
+        records[incarnation] = record  # the one used last comes last
+        if len(records) > INCARNATIONS_MAX:
+            del records[next(iter(records))]
         return record
+
+    def memory(self, peer: str, incarnation: int) -> Memory:
+        """What we know to be on the disk of this incarnation of ``peer``."""
+        return self.record(peer, incarnation).memory
+
+    def remember(self, peer: str, incarnation: int, memory: Memory) -> None:
+        """This is on the disk of ``peer``."""
+        self.record(peer, incarnation).note(memory)
+
+    def judge_beside(
+        self, peer: str, incarnation: int, known: int, now: float, contest_s: float, *, single_process: bool = True
+    ) -> Standing:
+        """The standing of a process that is accepted by itself, beside the ``known`` incarnation of ``peer`` (0: none)."""
+        if known in (0, incarnation) or not single_process:
+            self._newcomers.pop(peer, None)
+            return Standing.ACCEPTED  # I1
+        if self._newcomers.get(peer, (0, 0.0))[0] != incarnation:
+            self._newcomers[peer] = incarnation, now
+        heard_at = self.record(peer, known).heard_at
+        if now - heard_at >= contest_s:
+            return Standing.ACCEPTED  # I2
+        return Standing.CONTESTED if heard_at > self._newcomers[peer][1] else Standing.PENDING  # I3, I4

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
+from replicated_namesrv.raft.encoded_entries import ENCODED_BYTES_MAX
 from replicated_namesrv.raft.interfaces import Committed, Outcome
 from replicated_namesrv.raft.messages import Append, AppendReply, Message, SnapshotAck, SnapshotChunk, decode, encode
 from replicated_namesrv.raft.node import RaftNode
-from replicated_namesrv.raft.replication import ENCODED_BYTES_MAX
 from tests.support.raft_world import Disk, Host, World
 
 both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
@@ -146,7 +146,7 @@ def test_what_is_kept_for_a_mute_follower_does_not_grow(needs_snapshot: bool) ->
     sent = deaf_leader(world, leader, lagging.node_id)
     world.heal()
     writes = Writes(world, leader, 0.050)
-    term, progress = leader.term, leader.replication.progress[lagging.node_id]
+    term, progress = leader.term, leader.followers.progress[lagging.node_id]
     world.run(15)
     kept, messages, size = len(progress.inflight), sent["messages"], sent["bytes"]
     world.run(15)
@@ -195,7 +195,7 @@ def test_acknowledgements_after_a_long_silence_renew_the_lease() -> None:
     leader = world.elect()
     world.drop = lambda source, target, message: target == leader.node_id and isinstance(message, AppendReply)
     world.run(0.25)
-    assert all(len(progress.inflight) > 3 for progress in leader.replication.progress.values())
+    assert all(len(progress.inflight) > 3 for progress in leader.followers.progress.values())
     world.drop = lambda source, target, message: False
     world.run_until(leader.lease_valid, 0.1)
 
@@ -242,7 +242,7 @@ def test_a_snapshot_in_flight_is_bounded_in_bytes_and_messages() -> None:
     world = world_of(**SMALL, snapshot_window_bytes=1_000, inflight_messages_max=12)
     leader, lagging = behind_a_snapshot(world)
     slow_links(world, lagging.node_id, 0.010)
-    progress = leader.replication.progress[lagging.node_id]
+    progress = leader.followers.progress[lagging.node_id]
     most = [0, 0]
 
     def watch() -> bool:
@@ -281,7 +281,7 @@ def test_a_dead_follower_cannot_keep_the_log() -> None:
     """It answers the first chunks of its snapshot and then nothing more, but its connection stays."""
     world = world_of(**SMALL, transfer_silence_ms=2_000, inflight_messages_max=4)
     leader, lagging = behind_a_snapshot(world)
-    progress = leader.replication.progress[lagging.node_id]
+    progress = leader.followers.progress[lagging.node_id]
     world.heal()
     world.run_until(lambda: progress.transfer is not None and progress.transfer.acknowledged > 0)
     kept_from = progress.kept_from
@@ -324,7 +324,7 @@ def test_a_kept_log_does_not_cause_one_snapshot_after_the_other() -> None:
     Writes(world, leader, 0.004)
     world.heal()
     world.run(1)
-    assert leader.replication.progress[lagging.node_id].kept_from is not None
+    assert leader.followers.progress[lagging.node_id].kept_from is not None
     before, from_index = leader.taking.taken, leader.last_index
     world.run(4)
     entries = leader.last_index - from_index
@@ -339,15 +339,15 @@ def test_encoded_entries_are_bounded_in_bytes_and_released() -> None:
     """Sixteen large commands, one message each."""
     world = world_of()
     leader = world.elect()
-    blobs, most = leader.replication._blobs, 0
+    encoded, most = leader.replication._encoded, 0
     for _ in range(16):
         outcome = world.propose(leader.node_id, b"x" * 3_000_000)
         while not outcome:
             world.step()
-            most = max(most, sum(map(len, blobs.values())))
+            most = max(most, encoded.bytes)
     assert 3_000_000 <= most <= 3_000_000 + ENCODED_BYTES_MAX
     world.run(0.2)
-    assert not blobs
+    assert not encoded
     assert leader.memory()["encoded_bytes"][0] == 0
 
 
@@ -355,10 +355,10 @@ def test_a_deposed_leader_releases_encoded_entries() -> None:
     world = world_of()
     leader = world.elect()
     commit(world, leader, 3)
-    assert leader.replication._blobs
+    assert leader.replication._encoded
     world.isolate(leader.node_id)
     world.run_until(lambda: leader.role != "leader")
-    assert not leader.replication._blobs
+    assert not leader.replication._encoded
 
 
 def test_followers_in_step_share_one_encoding() -> None:
@@ -385,7 +385,7 @@ def test_an_acknowledgement_of_an_older_connection_moves_no_transfer() -> None:
     """A late one may name an offset that the follower no longer has."""
     world = world_of(**SMALL)
     leader, lagging = behind_a_snapshot(world)
-    progress = leader.replication.progress[lagging.node_id]
+    progress = leader.followers.progress[lagging.node_id]
     world.heal()
     world.run_until(lambda: progress.transfer is not None and progress.transfer.acknowledged > 640)
     world.disconnect(leader.node_id, lagging.node_id)

@@ -70,5 +70,5 @@ def test_a_leader_that_dies_over_a_large_command_is_replaced_soon_after() -> Non
     died_at = world.time
     world.hosts[leader.node_id].crash()
     world.run_until(lambda: world.leader is not None)
-    most = len(LARGE) / world.config.forgiven_bytes_per_second + 2 * world.config.election_max_ms / 1000
+    most = len(LARGE) / world.config.election_grace_bytes_per_second + 2 * world.config.election_max_ms / 1000
     assert world.time - died_at < most

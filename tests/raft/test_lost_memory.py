@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.config import Defences, RaftConfig
+from replicated_namesrv.raft.configuration import VACANT, Configuration
 from replicated_namesrv.raft.errors import RolledBackError
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected
-from replicated_namesrv.raft.membership import ANSWERS_MAX, VACANT, Configuration
+from replicated_namesrv.raft.membership import ANSWERS_MAX
 from replicated_namesrv.raft.messages import (
     AppendReply,
     DigestReport,
@@ -478,7 +479,7 @@ def test_two_processes_cause_no_storm_of_introductions() -> None:
     world.drop = count
     start = world.time
     copy.ticking(world, lambda: world.time - start >= 2)
-    introductions = 2 / (4 * leader.heartbeat_seconds)
+    introductions = 2 / (4 * leader.context.heartbeat_seconds)
     pairs = 2 * 2 + 2 + 2  # both processes with each of two peers, and these with each other
     assert sent <= pairs * (ANSWERS_MAX + 2) * (introductions + 1)
     assert leader.notes.count(leader.notes[-1]) <= 2
@@ -619,7 +620,7 @@ def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
     current = leader.snapshots.current
     assert current is not None
     leader.snapshots.current = current._replace(version=2)
-    leader.replication.progress[lagging.name].become_snapshot()
+    leader.followers.progress[lagging.name].become_snapshot()
     world.heal()
     world.run(5)
     assert not chunks
@@ -628,7 +629,7 @@ def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
     assert lagging.node is not None
     assert lagging.node.leader_id == leader.node_id, "heartbeats reach it all the same"
     leader.snapshots.current = current
-    leader.replication.progress[lagging.name].become_snapshot()
+    leader.followers.progress[lagging.name].become_snapshot()
     world.run_until(lambda: lagging.node is not None and lagging.node.applied_index == leader.applied_index)
 
 
@@ -641,7 +642,7 @@ def test_a_snapshot_of_an_unknown_format_is_fetched_once() -> None:
     disk = world.hosts[leader.node_id].disk
     data = disk.files[current.name].data
     data[8:12] = (2).to_bytes(4, "little")
-    leader.replication.progress[lagging.name].become_snapshot()
+    leader.followers.progress[lagging.name].become_snapshot()
     chunks = data_chunks(world)
     world.heal()
     world.run(30)

@@ -99,7 +99,7 @@ def test_a_snapshot_on_its_way_is_not_deleted() -> None:
     commit(30)
     world.drop = lambda source, target, message: isinstance(message, SnapshotAck)
     world.heal()
-    progress = leader.replication.progress[lagging.node_id]
+    progress = leader.followers.progress[lagging.node_id]
     world.run_until(lambda: progress.snapshot is not None)
     sent = progress.snapshot
     assert sent is not None

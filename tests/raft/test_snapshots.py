@@ -9,6 +9,7 @@ import pytest
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.errors import CorruptionError
 from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.snapshot_taking import RETRY_SECONDS
 from replicated_namesrv.raft.snapshots import (
     BLOCK,
     BLOCK_BYTES_MAX,
@@ -20,7 +21,6 @@ from replicated_namesrv.raft.snapshots import (
     SnapshotStore,
     Writer,
 )
-from replicated_namesrv.raft.transfer import RETRY_SECONDS
 from tests.support.raft_world import Disk, Machine, World
 
 METADATA = Metadata("c", (6, 1), (7, 2), {"n1": 5}, [["n1", 5, 1, 0, 3, [4]]])

@@ -8,8 +8,9 @@ from replicated_namesrv.raft.bounds import exceeded
 from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, Rejected
 from replicated_namesrv.raft.messages import PreVote, PreVoteReply, TimeoutNow
-from replicated_namesrv.raft.node import HELD_MAX, RaftNode
-from replicated_namesrv.raft.transfer import RECEIVED_SYNCS_MAX
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.outbox import HELD_MAX
+from replicated_namesrv.raft.snapshot_receiving import RECEIVED_SYNCS_MAX
 from tests.support.raft_world import Host, World
 
 both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
@@ -330,7 +331,7 @@ def test_held_answers_are_bounded() -> None:
     write(world, other.node_id)
     disk.recover()
     world.run_until(lambda: follower.durable_index == other.last_index, 2)
-    world.run_until(lambda: other.replication.progress[follower.node_id].match == other.last_index, 2)
+    world.run_until(lambda: other.followers.progress[follower.node_id].match == other.last_index, 2)
 
 
 def test_syncs_of_received_snapshots_do_not_pile_up() -> None:

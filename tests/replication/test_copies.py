@@ -112,7 +112,7 @@ def test_a_copy_that_cannot_be_proposed_holds_up_no_other() -> None:
     with virtual_cluster() as cluster:
         name, *others = [*cluster.followers(), cluster.leader()]
         raft = cluster.servers.servers[name].raft.node
-        raft.config = dataclasses.replace(raft.config, pending_proposals_bytes_max=1)
+        raft.proposals.config = dataclasses.replace(raft.config, pending_proposals_bytes_max=1)
         first = cluster.say(cluster.wire(name), lambda server, connection: server.node.register(registration(), connection))
         cluster.run(0.02)
         results, seconds = send_to_all(cluster, [cluster.wire(other) for other in others], registration())

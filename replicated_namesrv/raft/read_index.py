@@ -12,14 +12,15 @@ by the declared drift of clocks. A hand-over ends the lease first, since its vot
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.bounds import Bounded
+from replicated_namesrv.raft.interfaces import RaftState, ReadOutcome, ReadReady, Rejected, Voters
+from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
-
-if TYPE_CHECKING:
-    from replicated_namesrv.raft.bounds import Bounded
-    from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import Outbox
 
 Done = Callable[[ReadOutcome], None]
 FOREVER = float("inf")
@@ -50,10 +51,29 @@ class Round:
         self.started_at = self.sent_at = now
 
 
-class Reads:
-    def __init__(self, node: "RaftNode") -> None:
-        self._node = node
-        self._timeout = node.config.read_timeout_ms / 1000
+class ReadIndex:
+    """The reads of one node, and on a leader those of the others."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        core: RaftState,
+        log: Log,
+        voters: Voters,
+        outbox: Outbox,
+        leadership: Leadership,
+        leader_contact: Callable[[str], None],
+        quorum_acknowledged_at: Callable[[], float],
+        refused: Callable[[], str | None],
+        first_sequence: int,
+    ) -> None:
+        """``leader_contact``: called with the sender of a leader's probe. ``quorum_acknowledged_at``: a majority has acknowledged
+        what this leader sent at that time or later. ``refused``: why no read is confirmed now, or None.
+        ``first_sequence``: requests have greater numbers."""
+        self._context, self._config, self._defences, self._now = context, context.config, context.defences, context.now
+        self._core, self._log, self._voters, self._outbox, self._leadership = core, log, voters, outbox, leadership
+        self._leader_contact, self._quorum_acknowledged_at, self._refused = leader_contact, quorum_acknowledged_at, refused
+        self._timeout = self._config.read_timeout_ms / 1000
         self._waiting: list[Done] = []
         """Asked since the last tick."""
         self._batches: list[Batch] = []
@@ -64,69 +84,66 @@ class Reads:
         """(sequence, reads, when sent) of the request that the leader has not answered."""
         self._ready: deque[tuple[int, Batch]] = deque()
         """(index to be applied first, reads)."""
-        self._sequence = node.boot << 32
+        self._sequence = first_sequence
         """Never the same in two lives of a node, so that a late answer is not taken for another's."""
         self.count = 0
-        self._lease = (0, 0.0)
-        """(term led, until when the lease holds at least)."""
+
+    @property
+    def _leader(self) -> str | None:
+        return self._leadership.leader_of(self._core.term)
 
     # Callers
 
     def ask(self, done: Done) -> None:
-        refused = self._node.reads_refused
+        refused = self._refused()
         if refused is not None:
-            done(Rejected(refused, self._node.leader_id))
+            done(Rejected(refused, self._leader))
             return
-        if self.count >= self._node.config.pending_reads_max:
-            done(Rejected(f"{self.count} reads are waiting, the most allowed", self._node.leader_id))
+        if self.count >= self._config.pending_reads_max:
+            done(Rejected(f"{self.count} reads are waiting, the most allowed", self._leader))
             return
         self.count += 1
         self._waiting.append(done)
 
     def ask_lease(self, done: Done) -> None:
-        node = self._node
         if (
-            node.config.lease_reads
-            and not node.reads_refused
+            self._config.lease_reads
+            and not self._refused()
             and self.lease_valid()
-            and node.core.applied_index >= node.core.commit_index
+            and self._core.applied_index >= self._core.commit_index
         ):
-            done(ReadReady(node.core.applied_index, node.core.term))
+            done(ReadReady(self._core.applied_index, self._core.term))
         else:
             self.ask(done)
 
     def lease_valid(self) -> bool:
         """Whether no other leader can exist now, and this one knows all that was committed before it."""
-        node = self._node
-        term = node.core.term
-        if not node.core.is_leader or node.elections.lease_ended_term == term:
+        term, leadership = self._core.term, self._leadership
+        if not self._core.is_leader or leadership.lease_ended(term):
             return False
-        now = node.environment.now()
-        if self._lease[0] == term and now < self._lease[1]:
-            return True  # later acknowledgements have only prolonged it
+        now = self._now()
+        if leadership.lease_holds(term, now):
+            return True
         if not self._term_committed():
             return False
-        if node.quorum == 1:
+        if self._context.quorum == 1:
             return True
-        drift = 2 * node.config.clock_drift_max if node.defences.lease_drift else 0.0
-        lease = node.config.election_min_ms / 1000 * (1 - drift)
-        self._lease = term, node.replication.quorum_acknowledged_at() + lease
-        return now < self._lease[1]
+        leadership.renew_lease(term, self._quorum_acknowledged_at())
+        return leadership.lease_holds(term, now)
 
     def _term_committed(self) -> bool:
-        node = self._node
-        return not node.defences.read_term_commit or node.log.term_at(node.core.commit_index) == node.core.term
+        return not self._defences.read_term_commit or self._log.term_at(self._core.commit_index) == self._core.term
 
     # Progress
 
     def tick(self, now: float) -> None:
-        if self._node.reads_refused is not None:
-            self._refuse_all(self._node.reads_refused)
+        if (refused := self._refused()) is not None:
+            self._refuse_all(refused)
             return
         if self._waiting:
             self._batches.append(Batch(self._waiting, now + self._timeout))
             self._waiting = []
-        if self._node.core.is_leader:
+        if self._core.is_leader:
             self._tick_leader(now)
         else:
             self._tick_follower(now)
@@ -146,14 +163,14 @@ class Reads:
         if self._ready:
             times.append(self._ready[0][1].deadline)
         if self._round:
-            times.append(self._round.sent_at + self._node.heartbeat_seconds)
+            times.append(self._round.sent_at + self._context.heartbeat_seconds)
         if self._request:
-            times.append(self._request[2] + self._node.heartbeat_seconds)
+            times.append(self._request[2] + self._context.heartbeat_seconds)
         return 0.0 if self._waiting else min(times, default=FOREVER)
 
     def _tick_leader(self, now: float) -> None:
         self._ask_again()
-        if self._round and now - self._round.sent_at >= self._node.heartbeat_seconds:
+        if self._round and now - self._round.sent_at >= self._context.heartbeat_seconds:
             self._round.batches = self._expire(self._round.batches, now)
             self._send_round(now)
         if self._round is None and (self._batches or self._askers) and self._term_committed():
@@ -166,12 +183,11 @@ class Reads:
             self._request = None
 
     def _start_round(self, now: float) -> None:
-        node = self._node
         self._sequence += 1
         batches, self._batches = self._batches, []
         askers, self._askers = self._askers, []
-        self._round = Round(self._sequence, node.core.commit_index, batches, askers, node.node_id, now)
-        if node.quorum == 1 or not node.defences.read_index:
+        self._round = Round(self._sequence, self._core.commit_index, batches, askers, self._context.node_id, now)
+        if self._context.quorum == 1 or not self._defences.read_index:
             self._confirm()
         else:
             self._send_round(now)
@@ -179,8 +195,8 @@ class Reads:
     def _send_round(self, now: float) -> None:
         assert self._round is not None
         self._round.sent_at = now
-        for peer in self._node.peers:
-            self._node.send(peer, ReadProbe, self._node.core.term, self._round.sequence)
+        for peer in self._context.peers:
+            self._outbox.send(peer, ReadProbe(*self._outbox.address(peer), self._core.term, self._round.sequence))
 
     def _confirm(self) -> None:
         assert self._round is not None
@@ -188,24 +204,24 @@ class Reads:
         for batch in done.batches:
             self._ready.append((done.log_index, batch))
         for asker in done.askers:
-            self._node.send(asker.peer, ReadReply, asker.sequence, done.log_index)
+            self._outbox.send(asker.peer, ReadReply(*self._outbox.address(asker.peer), asker.sequence, done.log_index))
 
     def _tick_follower(self, now: float) -> None:
         if self._round or self._askers:
             self._step_down()
-        leader = self._node.leader_id
-        if leader is None or leader == self._node.node_id:
+        leader = self._leader
+        if leader is None or leader == self._context.node_id:
             self._ask_again()
             return
         if self._request is None and self._batches:
             self._sequence += 1
             self._request = self._sequence, self._batches, now
             self._batches = []
-        elif self._request and now - self._request[2] >= self._node.heartbeat_seconds:
+        elif self._request and now - self._request[2] >= self._context.heartbeat_seconds:
             batches = self._expire(self._request[1], now)
             self._request = (self._request[0], batches, now) if batches else None
         if self._request and self._request[2] == now:
-            self._node.send(leader, ReadRequest, self._request[0])
+            self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), self._request[0]))
 
     def _step_down(self) -> None:
         """No longer leader: our own reads are asked again elsewhere, peers ask again by themselves."""
@@ -215,7 +231,7 @@ class Reads:
         self._askers = []
 
     def _finish_ready(self, now: float) -> None:
-        applied, term = self._node.core.applied_index, self._node.core.term
+        applied, term = self._core.applied_index, self._core.term
         waiting: deque[tuple[int, Batch]] = deque()
         for log_index, batch in self._ready:
             if log_index <= applied:
@@ -233,12 +249,12 @@ class Reads:
             if batch.deadline > now:
                 kept.append(batch)
             else:
-                self._reject(batch, f"not confirmed by a majority within {self._node.config.read_timeout_ms} ms")
+                self._reject(batch, f"not confirmed by a majority within {self._config.read_timeout_ms} ms")
         return kept
 
     def _reject(self, batch: Batch, reason: str) -> None:
         self.count -= len(batch.dones)
-        rejected = Rejected(reason, self._node.leader_id)
+        rejected = Rejected(reason, self._leader)
         for done in batch.dones:
             done(rejected)
 
@@ -263,31 +279,30 @@ class Reads:
     # Messages
 
     def on_probe(self, peer: str, message: ReadProbe) -> None:
-        node = self._node
-        if message.term < node.core.term:
-            node.send(peer, HigherTerm, node.core.term)
-        elif message.term == node.core.term and not node.core.is_leader:
-            node.elections.heard_leader(peer)
-            node.send(peer, ReadAck, message.term, message.sequence)
+        if message.term < self._core.term:
+            self._outbox.send(peer, HigherTerm(*self._outbox.address(peer), self._core.term))
+        elif message.term == self._core.term and not self._core.is_leader:
+            self._leader_contact(peer)
+            self._outbox.send(peer, ReadAck(*self._outbox.address(peer), message.term, message.sequence))
 
     def on_ack(self, peer: str, message: ReadAck) -> None:
-        node, current = self._node, self._round
+        current = self._round
         if (
             current is None
             or message.sequence != current.sequence
-            or message.term != node.core.term
-            or not node.core.is_leader
-            or not node.membership.counts(peer, message.source)
-            or node.reads_refused
+            or message.term != self._core.term
+            or not self._core.is_leader
+            or not self._voters.counts(peer, message.source)
+            or self._refused()
         ):
             return
         current.confirmed.add(peer)
-        if len(current.confirmed) >= node.quorum:
+        if len(current.confirmed) >= self._context.quorum:
             self._confirm()
 
     def on_request(self, peer: str, message: ReadRequest) -> None:
         asking = Asking(peer, message.sequence)
-        if self._node.core.is_leader and not (self._round and asking in self._round.askers):
+        if self._core.is_leader and not (self._round and asking in self._round.askers):
             self._askers = [a for a in self._askers if a.peer != peer]
             self._askers.append(asking)
 
@@ -297,11 +312,11 @@ class Reads:
             for batch in batches:
                 self._ready.append((message.log_index, batch))
 
-    def memory(self) -> "dict[str, Bounded]":
-        """Sizes that must stay bounded, see ``bounds.py``."""
-        most = self._node.config.pending_reads_max
+    def memory(self) -> dict[str, Bounded]:
+        """What is held here, and its bounds."""
+        most = self._config.pending_reads_max
         return {
             "pending_reads": (self.count, most),
             "read_batches": (len(self._batches) + len(self._ready), most),
-            "read_askers": (len(self._askers), len(self._node.peers)),
+            "read_askers": (len(self._askers), len(self._context.peers)),
         }

@@ -1,0 +1,132 @@
+"""What a follower does with AppendEntries (Raft, 5.3).
+
+What may be cut is decided before PySyncObj sees the message: entries at or below the commit index are known to be equal, entries
+that are already there with the same term are skipped, and only a real term conflict behind both cuts the log. The answer leaves
+once the entries, and the term, are on disk.
+"""
+
+from typing import Protocol
+
+from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.errors import CorruptionError, InvariantError
+from replicated_namesrv.raft.interfaces import RaftState
+from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.log import Entry, Log
+from replicated_namesrv.raft.messages import Append, AppendReply
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.payloads import unpack_entries
+
+
+class AppendCore(RaftState, Protocol):
+    """The consensus core as a follower needs it."""
+
+    def append(
+        self, peer: str, term: int, commit_index: int, previous_index: int, previous_term: int, entries: list[Entry]
+    ) -> None: ...
+
+
+class Appending:
+    """Takes the leader's entries."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        core: AppendCore,
+        log: Log,
+        elections: Elections,
+        leadership: Leadership,
+        outbox: Outbox,
+    ) -> None:
+        self._context, self._defences = context, context.defences
+        self._core, self._log, self._elections = core, log, elections
+        self._leadership, self._outbox = leadership, outbox
+        self._answering: tuple[int, int, int, bool] | None = None
+        """(term, sequence, previous index, with entries) of the append that PySyncObj is looking at."""
+
+    def on_append(self, peer: str, message: Append) -> None:
+        core, log = self._core, self._log
+        if not self._elections.accept_leader(peer, message.term):
+            return
+        if message.entries and log.is_full:
+            self._context.counters["appends_refused"] += 1
+            if message.term == core.term:
+                self._elections.leader_contact(peer)
+            return  # without an answer, so that the leader's window closes
+        entries = unpack_entries(message.entries, message.previous_index + 1)
+        if self._leadership.is_large(len(message.entries)):
+            last = message.previous_index + len(entries)
+            self._leadership.extend_election_timeout(len(message.entries), self._context.now(), last)
+        with_entries = bool(entries)
+        previous_index, previous_term, commit_index = message.previous_index, message.previous_term, message.commit_index
+        if message.acknowledged > log.last_index and self._defences.acknowledged_check:
+            raise CorruptionError(
+                f"this node acknowledged entries up to {message.acknowledged} but its log ends at {log.last_index}: "
+                "the disk has lost synced data. Replace it, move the data directory away and start again: "
+                "the node returns without a vote, copies the state and is then promoted"
+            )
+        if self._defences.idempotent_append:
+            previous_index, previous_term, entries = self._skip_known(peer, previous_index, previous_term, entries)
+            if log.term_at(previous_index) == previous_term:
+                log.keep_tail = not entries
+                commit_index = min(commit_index, previous_index + len(entries))
+        self._answering = message.term, message.sequence, previous_index, with_entries
+        try:
+            core.append(peer, message.term, commit_index, previous_index, previous_term, entries)
+        finally:
+            log.keep_tail = False
+            self._answering = None
+        self._elections.leader_contact(peer)
+
+    def _skip_known(
+        self, peer: str, previous_index: int, previous_term: int, entries: list[Entry]
+    ) -> tuple[int, int, list[Entry]]:
+        """Drop from the front what is here already."""
+        log, commit = self._log, self._core.commit_index
+        if previous_index < commit:
+            for _, index, term in entries[: commit - previous_index]:
+                if log.term_at(index) not in (None, term):
+                    raise InvariantError(
+                        f"{peer} sends entry {index} of term {term}; committed here is term {log.term_at(index)}"
+                    )
+            entries = entries[commit - previous_index :]
+            previous_index, previous_term = commit, log.term_at(commit) or 0
+        if log.term_at(previous_index) == previous_term:
+            known = 0
+            for _, index, term in entries:
+                if log.term_at(index) != term:
+                    break
+                known += 1
+            if known:
+                previous_index, previous_term = entries[known - 1][1:]
+                entries = entries[known:]
+        return previous_index, previous_term, entries
+
+    def answered(self, peer: str, success: bool, next_index: int) -> None:
+        """PySyncObj answers an append: let it leave when it is true."""
+        log = self._log
+        if self._answering is None or self._answering[1] == 0:
+            return
+        term, sequence, previous_index, with_entries = self._answering
+        if not success:
+            self._outbox.send_when_durable(
+                log.vote_number,
+                peer,
+                AppendReply(*self._outbox.address(peer), term, sequence, False, self._conflict_hint(previous_index)),
+            )
+            return
+        match = next_index - 1
+        if not self._defences.durable_acks or (match <= log.durable_index and log.vote_number <= log.durable_number):
+            self._outbox.send(peer, AppendReply(*self._outbox.address(peer), term, sequence, True, match))
+        elif not with_entries and log.vote_number <= log.durable_number:
+            self._outbox.send(peer, AppendReply(*self._outbox.address(peer), term, sequence, True, min(match, log.durable_index)))
+        else:
+            self._outbox.send_when_durable(
+                log.number, peer, AppendReply(*self._outbox.address(peer), term, sequence, True, match)
+            )
+
+    def _conflict_hint(self, previous_index: int) -> int:
+        """Where the leader should try next: behind our log, or before the term that conflicts."""
+        log = self._log
+        hint = log.last_index + 1 if log.term_at(previous_index) is None else log.first_of_term(previous_index)
+        return max(self._core.commit_index + 1, min(hint, previous_index))

@@ -1,0 +1,76 @@
+"""The configuration of a group: which incarnation votes for each node.
+
+A promotion takes two entries, a vacancy and a join, one after the other. Each is in force on a node from the moment it is in
+that node's log, as in single-server membership changes (dissertation, 4.1): quorums of before and after either change share a
+voter that is the same incarnation in both. A join that replaced one incarnation by another at once would not have this property.
+"""
+
+from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join
+
+VACANT = 0
+"""Stands for an incarnation where a place in the configuration is vacant."""
+
+
+class Configuration:
+    """Which incarnation votes for each node: as applied, and as of the last entry of the log.
+
+    ``applied`` belongs to the replicated state. ``latest`` decides what is counted; changes in the log that are not applied
+    are in force by the first row that matches:
+
+    | change  | place before | in force     | why                                                                            |
+    |---------|--------------|--------------|--------------------------------------------------------------------------------|
+    | vacancy | any          | in the log   | a quorum without the place is a quorum with it, too                            |
+    | join    | vacant       | in the log   | a quorum with the place shares a voter with each quorum without it             |
+    | join    | occupied     | when applied | versions before protocol 1 write it: quorums of before and after may be apart  |
+    """
+
+    def __init__(self, voters: dict[str, int], in_log: bool) -> None:
+        """``in_log`` False: all changes are in force when they are applied (``Defences.changes_in_log``)."""
+        self.applied, self._in_log = dict(voters), in_log
+        self._waiting: list[tuple[int, str, int]] = []
+        """(index, node, incarnation) of changes in the log that are not applied, ascending."""
+        self.latest = dict(voters)
+
+    @property
+    def last_change(self) -> int:
+        """Index of the newest change in the log that is not applied, 0 if there is none."""
+        return self._waiting[-1][0] if self._waiting else 0
+
+    def replace(self, voters: dict[str, int]) -> None:
+        """The founders are known, or a snapshot was restored: nothing is in the log behind it."""
+        self.applied = dict(voters)
+        self._waiting.clear()
+        self._update()
+
+    def added(self, index: int, payload: bytes) -> None:
+        """An entry was appended to the log."""
+        if payload[:2] == JOIN:
+            self._waiting.append((index, *unpack_join(payload)))
+            self._update()
+
+    def cut(self, index: int) -> None:
+        """The log was cut: ``index`` is the first entry gone."""
+        if self._waiting:
+            self._waiting = [change for change in self._waiting if change[0] < index]
+            self._update()
+
+    def apply(self, index: int, node: str, incarnation: int) -> None:
+        """The change at ``index`` was applied."""
+        self.applied[node] = incarnation
+        self._waiting = [change for change in self._waiting if change[0] > index]
+        self._update()
+
+    def _update(self) -> None:
+        latest = dict(self.applied)
+        if self._in_log:
+            for _, node, incarnation in self._waiting:
+                if incarnation == VACANT or latest.get(node) == VACANT:
+                    latest[node] = incarnation
+        self.latest = latest
+
+    def next_change(self, node: str, incarnation: int) -> bytes | None:
+        """The entry that brings ``incarnation`` nearer to voting for ``node``, None if it votes already."""
+        place = self.latest.get(node)
+        if place == incarnation:
+            return None
+        return pack_join(node, incarnation if place == VACANT or not self._in_log else VACANT)

@@ -1,0 +1,48 @@
+"""Encoded entries, kept for the followers that are in step."""
+
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.payloads import pack_entries
+
+ENCODED_BYTES_MAX = 1 << 20
+"""Four messages of usual size; a single longer one is kept too."""
+
+
+class EncodedEntries:
+    """Slices of the log as messages carry them."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._slices: dict[tuple[int, int, int], bytes] = {}
+        """By (first index, count, term of the last), oldest first."""
+        self.bytes = 0
+        self._used = False
+        """Since the last heartbeat."""
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def encoded(self, index: int, count: int) -> bytes:
+        """``count`` entries from ``index`` on; followers in step share one."""
+        log, slices = self._log, self._slices
+        key = index, count, log.term_at(index + count - 1) or 0
+        self._used = True
+        found = slices.get(key)
+        if found is None:
+            found = pack_entries(log.entries(index, count))
+            self.bytes += len(found)
+            while slices and self.bytes > ENCODED_BYTES_MAX:
+                self.bytes -= len(slices.pop(next(iter(slices))))
+            slices[key] = found
+        return found
+
+    def heartbeat(self) -> None:
+        """Drop everything if nothing was used since the last heartbeat."""
+        if self._used:
+            self._used = False
+        elif self._slices:
+            self.drop()
+
+    def drop(self) -> None:
+        """Release everything."""
+        self._slices.clear()
+        self.bytes, self._used = 0, False

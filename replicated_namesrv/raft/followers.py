@@ -1,0 +1,82 @@
+"""The progress of all followers of one node: connections, incarnations, terms. What is sent to them: ``replication.py``."""
+
+from typing import Protocol
+
+from replicated_namesrv.raft.interfaces import RaftState
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.progress import Progress
+from replicated_namesrv.raft.standing import NOTHING, Memory, PeerMemories
+
+
+class MatchCore(RaftState, Protocol):
+    """The consensus core as the followers' progress needs it."""
+
+    def forget(self, peer: str) -> None:
+        """What ``peer`` acknowledged counts no longer."""
+
+
+class Followers:
+    """What a node knows of its peers as followers; kept up while it does not lead, too."""
+
+    def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, messages_max: int) -> None:
+        """``messages_max``: messages with data in flight to one follower."""
+        self._core, self._log, self._memories = core, log, memories
+        self.progress = {peer: Progress(peer, messages_max) for peer in peers}
+        self.sequence = 0
+        """Number of the newest message that is to be answered."""
+        self._term_led = 0
+
+    def next_sequence(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    @property
+    def connected_peers(self) -> list[str]:
+        return [p.peer for p in self.progress.values() if p.connected]
+
+    def lead(self) -> None:
+        """A new term of ours begins."""
+        for progress in self.progress.values():
+            self._remember(progress)
+            progress.reset(self._log.last_index + 1, self.sequence)
+        self._term_led = self._core.term
+
+    def connected(self, peer: str) -> None:
+        """Our connection to ``peer`` was established."""
+        self.progress[peer].connected = True
+        self._restart(self.progress[peer])
+
+    def disconnected(self, peer: str) -> None:
+        """Our connection to ``peer`` was lost."""
+        self.progress[peer].connected = False
+        self._restart(self.progress[peer])
+
+    def _restart(self, progress: Progress) -> None:
+        following = progress.match + 1 if progress.match else min(progress.next, self._log.last_index + 1)
+        progress.reconnected(following, self.sequence)
+
+    def new_incarnation(self, peer: str, incarnation: int) -> None:
+        """Another data directory speaks under this name: nothing is known of it."""
+        self.forget(peer)
+        self.progress[peer].incarnation = incarnation
+
+    def forget(self, peer: str) -> None:
+        """Nothing that ``peer`` has acknowledged counts any more: its disk is another, or has lost it."""
+        progress = self.progress[peer]
+        self._remember(progress)
+        progress.reset(self._log.last_index + 1, self.sequence)
+        self._core.forget(peer)
+
+    def memory_of(self, peer: str, incarnation: int) -> Memory:
+        """What this incarnation of ``peer`` has acknowledged to us in the last term that we led."""
+        progress = self.progress[peer]
+        return Memory(0, self._term_led, progress.match) if progress.match and progress.incarnation == incarnation else NOTHING
+
+    def _remember(self, progress: Progress) -> None:
+        self._memories.remember(progress.peer, progress.incarnation, self.memory_of(progress.peer, progress.incarnation))
+
+    def snapshots_in_use(self) -> set[str]:
+        """Names of the snapshot files that are being sent."""
+        if not self._core.is_leader:
+            return set()
+        return {p.transfer.snapshot.name for p in self.progress.values() if p.transfer is not None and p.connected}

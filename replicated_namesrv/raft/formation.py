@@ -1,0 +1,99 @@
+"""How blank nodes form a cluster, and how a blank node finds one that exists.
+
+A blank node that hears that every configured peer is blank promises, durably, to found with exactly these incarnations, and
+founds once every one of them has promised the same. A node promises once, so two different sets of founders that share a data
+directory cannot both be complete, and a cluster is never founded beside one that exists.
+
+``next_step`` decides by the first row that matches what peers have said in greetings since this process started; "ours" are
+the founders that we have promised, or founded with:
+
+| row | we are   | peers                                              | outcome              | reason                            |
+|-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
+| F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
+| F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
+| F3  | blank    | one has promised others than those who greet       | wait; problem        | a disk was lost while founding    |
+| F4  | blank    | all are blank, or have promised those who greet    | promise              |                                   |
+| F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
+| F6  | promised | one, whose incarnation is in ours, is one of others | member, its founders | without its promise ours is dead  |
+| F7  | promised | all have promised ours                             | member, ours         | no other set can be complete      |
+| F8  | promised | one is of another incarnation than in ours         | wait; problem        | a disk was lost while founding    |
+| F9  | promised | otherwise                                          | wait                 | a promise may be on its way       |
+
+A member judges each member that greets (``judge_member``):
+
+| row | we are   | the peer                                           | outcome              | reason                            |
+|-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
+| F10 | member   | is a member of others                              | ignore it; problem   | another cluster of the same name  |
+| F11 | member   | is a member of ours                                | listen to it         |                                   |
+
+The tests have the names of the rows: ``tests/raft/test_formation.py``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
+from replicated_namesrv.raft.messages import Greeting
+
+ROWS = tuple(f"F{number}" for number in range(1, 12))
+REMEDY = "remove the data directories of all nodes; nothing had been stored yet"
+
+
+class Step(NamedTuple):
+    """What a row of the table says."""
+
+    row: str
+    state: int | None = None
+    """The state to take, durably; None: wait."""
+    founders: dict[str, int] | None = None
+    problem: str | None = None
+    """For the operator."""
+
+
+def next_step(identity: Identity, members: Sequence[str], greetings: Mapping[str, Greeting], promises_needed: int) -> Step:
+    """The next step of a node that is no member. ``greetings``: the newest of each peer. ``promises_needed``: all members, or
+    fewer without ``Defences.blank_formation``."""
+    if identity.state == BLANK:
+        return _step_of_blank(identity, members, greetings, promises_needed)
+    return _step_of_promised(identity, greetings, promises_needed)
+
+
+def _step_of_blank(identity: Identity, members: Sequence[str], greetings: Mapping[str, Greeting], promises_needed: int) -> Step:
+    for greeting in greetings.values():
+        if greeting.state == MEMBER:
+            return Step("F1", MEMBER, dict(greeting.founders))
+    if 1 + len(greetings) < promises_needed:
+        return Step("F2")
+    founders = dict.fromkeys(members, 0) | {peer: greeting.source for peer, greeting in greetings.items()}
+    founders[identity.node] = identity.incarnation
+    for peer, greeting in greetings.items():
+        if greeting.state == PROMISED and dict(greeting.founders) != founders:
+            return Step("F3", problem=f"{peer} has promised to found the cluster with another data directory: {REMEDY}")
+    return Step("F4", PROMISED, dict(sorted(founders.items())))
+
+
+def _step_of_promised(identity: Identity, greetings: Mapping[str, Greeting], promises_needed: int) -> Step:
+    ours = identity.founders
+    promised, problem = 1, None
+    for peer, greeting in greetings.items():
+        agrees = greeting.state != BLANK and dict(greeting.founders) == ours
+        if greeting.state == MEMBER and agrees:
+            return Step("F5", MEMBER, ours)
+        if greeting.state == MEMBER and greeting.source == ours[peer]:
+            return Step("F6", MEMBER, dict(greeting.founders))
+        if agrees and greeting.source == ours[peer]:
+            promised += 1
+        elif greeting.source != ours[peer]:
+            problem = f"{peer} has lost its data directory while the cluster was being founded: {REMEDY}"
+    if promised >= promises_needed:
+        return Step("F7", MEMBER, ours)
+    return Step("F9") if problem is None else Step("F8", problem=problem)
+
+
+def judge_member(identity: Identity, peer: str, greeting: Greeting) -> Step:
+    """Whether ``peer``, a member, belongs to another cluster; only for members."""
+    if dict(greeting.founders) != identity.founders:
+        return Step(
+            "F10", problem=f"{peer} belongs to another cluster of the same name: remove the data directory of one of them"
+        )
+    return Step("F11")

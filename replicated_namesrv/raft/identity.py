@@ -1,0 +1,82 @@
+"""The identity of a data directory: to which node and cluster it belongs, its incarnation, and how far its founding has got."""
+
+import json
+from zlib import crc32
+
+from replicated_namesrv.raft.errors import CorruptionError, IdentityError
+from replicated_namesrv.raft.interfaces import Storage
+
+BLANK, PROMISED, MEMBER = 0, 1, 2
+STATES = ("blank", "promised", "member")
+IDENTITY = "identity"
+VERSION = 1
+
+
+class Identity:
+    """The file that says whose data directory this is. Written aside, synced and renamed on every change.
+
+    Raises IdentityError if it belongs to something else, CorruptionError if it is damaged or missing beside other files.
+    """
+
+    def __init__(self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int) -> None:
+        """``incarnation``: the number to take if the directory is blank."""
+        self._storage = storage
+        self.node, self.cluster, self.members = node, cluster, members
+        self.incarnation, self.boot, self.state = incarnation, 0, BLANK
+        self.founders: dict[str, int] = {}
+        if IDENTITY in storage.list_names():
+            self._load(storage.read(IDENTITY))
+        elif others := [n for n in storage.list_names() if n.startswith(("log-", "snapshot-"))]:
+            raise CorruptionError(
+                f"there is {others[0]} but no file {IDENTITY}: this is no complete data directory. "
+                "Restore the file, or move the directory away so that the node returns as a learner"
+            )
+        self.boot += 1
+        self.save()
+
+    def _load(self, data: bytes) -> None:
+        try:
+            text, checksum = data.rsplit(b"\n", 2)[:2]
+            if int(checksum) != crc32(text):
+                raise ValueError("the checksum does not match")
+            known = json.loads(text)
+            if known["version"] != VERSION:
+                raise ValueError(f"format version {known['version']}, this program reads {VERSION}")
+            self.incarnation, self.boot, self.state = int(known["incarnation"]), int(known["boot"]), int(known["state"])
+            self.founders = {str(name): int(number) for name, number in known["founders"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError(
+                f"file {IDENTITY}: {error}. Move the data directory away: the node returns as a learner"
+            ) from None
+        for name in ("cluster", "node", "members"):
+            if known[name] != getattr(self, name):
+                raise IdentityError(
+                    f"the data directory belongs to {name} {known[name]!r} but the configuration says {getattr(self, name)!r}; "
+                    "correct the configuration, or give the node an empty data directory"
+                )
+
+    def renew(self, incarnation: int) -> None:
+        """From now on, durably, this directory is another incarnation: it votes again once it has been promoted."""
+        self.incarnation = incarnation
+        self.save()
+
+    def save(self) -> None:
+        text = json.dumps(
+            {
+                "version": VERSION,
+                "cluster": self.cluster,
+                "node": self.node,
+                "members": self.members,
+                "incarnation": self.incarnation,
+                "boot": self.boot,
+                "state": self.state,
+                "founders": self.founders,
+            },
+            sort_keys=True,
+        ).encode()
+        aside = IDENTITY + ".writing"
+        self._storage.remove(aside)
+        self._storage.append(aside, text + b"\n%d\n" % crc32(text))
+        self._storage.sync([aside], False)
+        self._storage.rename(aside, IDENTITY)
+        self._storage.sync([], True)

@@ -1,0 +1,38 @@
+"""What every part of one node knows: the group, the settings and the clock; and where it counts and notes what happens."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.interfaces import Environment
+
+NOTES_MAX = 20
+
+
+class NodeContext:
+    """Values that stay the same as long as the node runs; ``counters`` and ``notes`` are written by all parts."""
+
+    def __init__(
+        self, node_id: str, members: Sequence[str], cluster_id: str, environment: Environment, config: RaftConfig
+    ) -> None:
+        """``members``: all configured nodes, this one included. ValueError if ``node_id`` is not among them, once."""
+        self.node_id, self.members, self.cluster_id = node_id, sorted(members), cluster_id
+        if node_id not in self.members or len(set(self.members)) != len(self.members):
+            raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.members)}")
+        self.peers = [m for m in self.members if m != node_id]
+        self.quorum = len(self.members) // 2 + 1
+        self.config, self.defences = config, config.defences
+        self.heartbeat_seconds = config.heartbeat_ms / 1000
+        self.environment, self.now, self.rng = environment, environment.now, environment.rng
+        self.counters: Counter[str] = Counter()
+        self.notes: list[str] = []
+        """The last few things worth an operator's attention."""
+
+    def note(self, text: str) -> None:
+        """Add to ``notes``."""
+        self.notes.append(text)
+        del self.notes[:-NOTES_MAX]
+
+    def new_incarnation(self) -> int:
+        """A number for a new data directory."""
+        return self.rng.getrandbits(63) | 1

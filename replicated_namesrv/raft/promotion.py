@@ -1,0 +1,60 @@
+"""Promotion of learners to voters: who keeps up, and which change of the configuration is proposed next.
+
+A learner keeps up by rounds (dissertation, 4.2.1; ``progress.Rounds``). Changes come one at a time, and none before an entry of
+the leader's term is committed (4.1, and the correction of 2015).
+"""
+
+from typing import Protocol
+
+from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.interfaces import RaftState
+from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.progress import Progress
+from replicated_namesrv.raft.stall import Stall
+
+
+class PromotionCore(RaftState, Protocol):
+    """The consensus core as a promotion needs it."""
+
+    def propose(self, payload: bytes) -> int:
+        """Append an entry; its index."""
+
+
+class Promotion:
+    """Decides on a leader."""
+
+    def __init__(self, context: NodeContext, core: PromotionCore, log: Log, configuration: Configuration, stall: Stall) -> None:
+        self._defences, self._now = context.defences, context.now
+        self._core, self._log, self._configuration, self._stall = core, log, configuration, stall
+        self._round_seconds = context.config.election_max_ms / 1000
+        self._changing = 0
+        """Index of the newest change of the configuration proposed here."""
+
+    def lead(self) -> None:
+        """A new term of ours begins."""
+        self._changing = 0
+
+    def consider(self, learner: Progress) -> None:
+        """Propose the next change towards a vote of ``learner`` if it keeps up."""
+        if self._keeps_up(learner):
+            self._promote(learner)
+
+    def _keeps_up(self, progress: Progress) -> bool:
+        if not self._defences.promotion_rounds:
+            return progress.match >= self._core.commit_index
+        now, last = self._now(), self._log.last_index
+        return progress.rounds.kept_up(now, last, progress.match, progress.acknowledged_at, self._round_seconds)
+
+    def _promote(self, progress: Progress) -> None:
+        newest = max(self._changing, self._configuration.last_change)
+        if (
+            newest > self._core.applied_index
+            or self._log.term_at(self._core.commit_index) != self._core.term
+            or not progress.connected
+            or self._stall.stalled
+        ):
+            return
+        change = self._configuration.next_change(progress.peer, progress.incarnation)
+        if change is not None:
+            self._changing = self._core.propose(change)
