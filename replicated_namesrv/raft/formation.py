@@ -14,7 +14,7 @@ the founders that we have promised, or founded with:
 | F3  | blank    | one has promised others than those who greet       | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised those who greet    | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
-| F6  | promised | one, whose incarnation is in ours, is one of others | member, its founders | without its promise ours is dead  |
+| F6  | promised | one, of an incarnation in ours, is one of others   | member, its founders | without its promise ours is dead  |
 | F7  | promised | all have promised ours                             | member, ours         | no other set can be complete      |
 | F8  | promised | one is of another incarnation than in ours         | wait; problem        | a disk was lost while founding    |
 | F9  | promised | otherwise                                          | wait                 | a promise may be on its way       |

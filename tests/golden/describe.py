@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from replicated_namesrv.raft.errors import MalformedError
-from replicated_namesrv.raft.membership import STATES
+from replicated_namesrv.raft.identity import STATES
 from replicated_namesrv.raft.messages import (
     Append,
     AppendReply,

@@ -1,0 +1,119 @@
+"""One test for each row of the tables in raft/formation.py."""
+
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.raft.formation import ROWS, Step, judge_member, next_step
+from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
+from replicated_namesrv.raft.messages import Greeting
+from tests.support.raft_world import Disk
+
+MEMBERS = ["a", "b", "c"]
+OURS = {"a": 1, "b": 2, "c": 3}
+OTHERS = {"a": 1, "b": 2, "c": 33}
+
+
+def identity(state: int) -> Identity:
+    """That of node a, which has incarnation 1."""
+    found = Identity(Disk(), "a", "cluster", MEMBERS, 1)
+    found.state, found.founders = state, {} if state == BLANK else dict(OURS)
+    return found
+
+
+def greeting(source: int, state: int = BLANK, founders: dict[str, int] | None = None) -> Greeting:
+    return Greeting(source, state, tuple(sorted((founders or {}).items())), 1, 1 << 16)
+
+
+def step(state: int, **greetings: Greeting) -> Step:
+    return next_step(identity(state), MEMBERS, greetings, len(MEMBERS))
+
+
+def row_f1() -> Step:
+    found = step(BLANK, b=greeting(2, MEMBER, OTHERS))
+    assert (found.state, found.founders) == (MEMBER, OTHERS)
+    return found
+
+
+def row_f2() -> Step:
+    found = step(BLANK, b=greeting(2))
+    assert (found.state, found.problem) == (None, None)
+    return found
+
+
+def row_f3() -> Step:
+    found = step(BLANK, b=greeting(2, PROMISED, OTHERS), c=greeting(3))
+    assert found.state is None
+    assert found.problem is not None
+    assert "b has promised" in found.problem
+    return found
+
+
+def row_f4() -> Step:
+    found = step(BLANK, b=greeting(2, PROMISED, OURS), c=greeting(3))
+    assert (found.state, found.founders) == (PROMISED, OURS)
+    return found
+
+
+def row_f5() -> Step:
+    """One member is enough: it knows that all have promised."""
+    found = step(PROMISED, b=greeting(2, MEMBER, OURS))
+    assert (found.state, found.founders) == (MEMBER, OURS)
+    return found
+
+
+def row_f6() -> Step:
+    found = step(PROMISED, b=greeting(2, MEMBER, OTHERS))
+    assert (found.state, found.founders) == (MEMBER, OTHERS)
+    return found
+
+
+def row_f7() -> Step:
+    found = step(PROMISED, b=greeting(2, PROMISED, OURS), c=greeting(3, PROMISED, OURS))
+    assert (found.state, found.founders) == (MEMBER, OURS)
+    return found
+
+
+def row_f8() -> Step:
+    found = step(PROMISED, b=greeting(2, PROMISED, OURS), c=greeting(33))
+    assert found.state is None
+    assert found.problem is not None
+    assert "c has lost its data directory" in found.problem
+    return found
+
+
+def row_f9() -> Step:
+    found = step(PROMISED, b=greeting(2, PROMISED, OURS), c=greeting(3))
+    assert (found.state, found.problem) == (None, None)
+    return found
+
+
+def row_f10() -> Step:
+    found = judge_member(identity(MEMBER), "b", greeting(2, MEMBER, OTHERS))
+    assert found.problem is not None
+    assert "b belongs to another cluster" in found.problem
+    return found
+
+
+def row_f11() -> Step:
+    found = judge_member(identity(MEMBER), "b", greeting(2, MEMBER, OURS))
+    assert found.problem is None
+    return found
+
+
+CASES: dict[str, Callable[[], Step]] = {
+    name.removeprefix("row_").upper(): case for name, case in globals().copy().items() if name.startswith("row_f")
+}
+
+
+def test_every_row_has_a_test() -> None:
+    assert tuple(CASES) == ROWS
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_row(row: str) -> None:
+    assert CASES[row]().row == row
+
+
+def test_fewer_promises_are_needed_without_the_defence() -> None:
+    assert next_step(identity(BLANK), MEMBERS, {"b": greeting(2)}, 2).founders == {"a": 1, "b": 2, "c": 0}
