@@ -1,0 +1,177 @@
+"""Parts of a replicated node without the node: each works on a consensus that does what a test says."""
+
+import asyncio
+from asyncio import Future
+from random import Random
+
+import pytest
+
+from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
+from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.replication.broker_calls import BrokerCalls
+from replicated_namesrv.replication.command_kinds import BASE_VERSION
+from replicated_namesrv.replication.command_proposer import HEAVY_TOPICS, CommandProposer
+from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
+from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
+from replicated_namesrv.replication.tasks import Tasks
+from replicated_namesrv.routes.commands import PutKVConfig
+from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.state import RouteSettings
+from replicated_namesrv.service import CloseReason
+from tests.replication.virtual import KEY, registration
+
+COMMAND = encode_plain(PutKVConfig("n", "k", "v"), 0)
+
+
+class FakeConsensus:
+    """n1, alone, leads term 3. A command is applied when the test says so; reads are confirmed at once."""
+
+    command_version = BASE_VERSION
+    led_term: int | None = 3
+    term = 3
+    leader: str | None = "n1"
+
+    def __init__(self) -> None:
+        self.machine = RouteStateMachine()
+        self.proposed: list[tuple[bytes, int, Future[Outcome]]] = []
+
+    def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> Future[Outcome]:
+        future: Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.proposed.append((command, version, future))
+        return future
+
+    def read_index(self) -> Future[ReadOutcome]:
+        future: Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        future.set_result(ReadReady(1, self.term))
+        return future
+
+    def lease_valid(self) -> bool:
+        return False
+
+    def tell(self, peer: str, data: bytes) -> None:
+        raise AssertionError("there is no other node")
+
+    async def commit(self) -> None:
+        """Apply what was proposed first."""
+        await turns()
+        command, _, future = self.proposed.pop(0)
+        future.set_result(Committed(self.machine.apply(command), 1, self.term))
+        await turns()
+
+
+class FakeConnection:
+    peer = "broker"
+
+    def __init__(self) -> None:
+        self.connection_id = 1
+        self.opened_revision = 0
+        self.closed: CloseReason | None = None
+
+    def close(self, reason: CloseReason) -> None:
+        self.closed = reason
+
+
+async def turns() -> None:
+    """Let everything that is due happen."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_proposals_end_with_the_outcome_in_the_log() -> None:
+    consensus = FakeConsensus()
+    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: False)
+    endings: list[tuple[Outcome, type[Exception]]] = [
+        (Rejected("no leader"), UnavailableError),
+        (Indeterminate("leader lost"), OutcomeUnknownError),
+    ]
+    for outcome, error in endings:
+        waiting = asyncio.ensure_future(proposer.propose(COMMAND))
+        await turns()
+        consensus.proposed.pop()[2].set_result(outcome)
+        with pytest.raises(error):
+            await waiting
+    waiting = asyncio.ensure_future(proposer.propose(COMMAND))
+    await consensus.commit()
+    assert await waiting == ProposalResult(Result(changed=True))
+
+
+async def test_a_fenced_node_proposes_nothing_and_gives_up_what_waits() -> None:
+    consensus, fenced = FakeConsensus(), False
+    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: fenced)
+    waiting = asyncio.ensure_future(proposer.propose(COMMAND))
+    await turns()
+    fenced = True
+    proposer.give_up("no majority")
+    with pytest.raises(OutcomeUnknownError, match="no majority"):
+        await waiting
+    with pytest.raises(UnavailableError):
+        await proposer.propose(COMMAND)
+    assert len(consensus.proposed) == 1
+
+
+async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside_them() -> None:
+    consensus = FakeConsensus()
+    proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: False)
+    heavy = [asyncio.ensure_future(proposer.propose(COMMAND, topics=HEAVY_TOPICS + 1)) for _ in range(2)]
+    light = asyncio.ensure_future(proposer.propose(COMMAND))
+    await turns()
+    assert len(consensus.proposed) == 2
+    await consensus.commit()
+    assert [each.done() for each in (*heavy, light)] == [True, False, False]
+    await consensus.commit()
+    await consensus.commit()
+    assert all(each.done() for each in (*heavy, light))
+
+
+async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
+    """One node that leads itself: a registration goes through the log, the same again is a renewal, 104 removes it."""
+    consensus, tasks, now_ms = FakeConsensus(), Tasks(), 0.0
+    machine = consensus.machine
+    proposer = CommandProposer(consensus, tasks, 1_000, lambda: False)
+    liveness = BrokerLiveness(
+        "n1",
+        ["n1"],
+        machine,
+        consensus,
+        proposer.decide,
+        RouteSettings,
+        grace_ms=500,
+        running_ms=lambda: now_ms,
+        monotonic_ms=lambda: now_ms,
+        wall_ms=lambda: 7,
+        rng=Random(1),
+    )
+    machine.on_registered = liveness.registered
+    machine.on_lead = liveness.lead_applied
+    calls = BrokerCalls(machine, liveness, proposer.propose, consensus, tasks, lambda: False, 1.0, lambda: now_ms)
+    liveness.leads(3)
+    await consensus.commit()
+    assert machine.led_term == 3
+    liveness.tick()
+
+    connection = FakeConnection()
+    calls.opened(connection)
+    registered = calls.register(registration(), connection)
+    assert isinstance(registered, Future)
+    await consensus.commit()
+    held = machine.state.registration(*KEY)
+    assert held is not None
+    assert (await registered).epoch == held.epoch
+    assert liveness.brokers_of(1) == [KEY]
+
+    now_ms = 1_000.0
+    renewed = calls.renew_unchanged(*KEY, connection)
+    assert isinstance(renewed, Future)
+    assert (await renewed) is not None
+    assert not consensus.proposed, "a renewal writes nothing"
+    assert liveness.age_ms(KEY) == 0
+
+    calls.lost(connection, CloseReason.PEER)
+    liveness.tick()
+    await turns()
+    now_ms = 2_000.0
+    liveness.tick()
+    await consensus.commit()
+    assert machine.state.registration(*KEY) is None
+    assert (liveness.lost_count, liveness.expired_count) == (1, 0)
+    tasks.stop()
