@@ -1,4 +1,4 @@
-"""IndependentNode: the NameService of AP mode.
+"""IndependentNode: the service of AP mode.
 
 Commands are applied here and nowhere else, at once; a broker is dropped when this node has not heard it within its time-out or
 its connection here is gone. Removals that this node decides itself (a closed connection, an expiry) carry the epoch they
@@ -52,6 +52,7 @@ from replicated_namesrv.settings import Settings
 log = logging.getLogger(__name__)
 
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
+NO_RESTORE = "this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'"
 REMOVALS_PER_TURN = 4
 """Silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
 
@@ -59,7 +60,7 @@ REMOVALS_PER_TURN = 4
 class IndependentNode:
     """A name server of its own, with RocketMQ's semantics."""
 
-    mode = "ap"
+    confirms_reads = False
 
     def __init__(
         self,
@@ -118,9 +119,13 @@ class IndependentNode:
         """Milliseconds since the broker was last heard, None for one that is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
 
-    def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
+    def check_restore(self) -> None:
         """Raises SettingError: brokers register again by themselves, and what else there is is the KV config."""
-        raise SettingError("this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'")
+        raise SettingError(NO_RESTORE)
+
+    def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
+        """Raises SettingError."""
+        raise SettingError(NO_RESTORE)
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Raises SettingError: there is no leader."""

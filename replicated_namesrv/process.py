@@ -18,15 +18,16 @@ from asyncio import Future
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import Protocol
 
 from replicated_namesrv.admin.app import AdminServer
-from replicated_namesrv.admin.context import AdminContext, ObservedService
+from replicated_namesrv.admin.context import AdminContext, AdminService
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.compat import IndependentNode
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import why_unwritable
-from replicated_namesrv.server.server import RemotingServer
+from replicated_namesrv.server.server import RemotingServer, RemotingService
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
 
@@ -49,8 +50,28 @@ class StartError(NamesrvError):
     """The node could not start; the text says why and what to do."""
 
 
-def service_of(settings: Settings) -> ObservedService:
-    """The NameService that ``mode`` asks for. Raises SettingError."""
+class NodeService(RemotingService, AdminService, Protocol):
+    """What keeps the state: all that server and admin need, and its life. Both kinds of nodes satisfy it structurally."""
+
+    @property
+    def disk_problem(self) -> str | None:
+        """What is wrong with the disk of the log: a sync has not ended in time. None where there is no log."""
+
+    def on_serving(self, change: Callable[[bool], None]) -> None:
+        """``change(False)``: stop serving, the state can no longer be confirmed (fence); ``change(True)``: serve again."""
+
+    def on_failure(self, stop: Callable[[str], None]) -> None:
+        """``stop(reason)``: the service cannot go on, and the process should end."""
+
+    async def start(self) -> None:
+        """Load the state; returns when it can be served."""
+
+    async def stop(self) -> None:
+        """Idempotent."""
+
+
+def service_of(settings: Settings) -> NodeService:
+    """The service that ``mode`` asks for. Raises SettingError."""
     if settings.mode == "cp":
         # Imported here: an independent node needs nothing of consensus.
         from replicated_namesrv.replication.peer_settings import transport_settings
@@ -116,7 +137,7 @@ class ServingNode:
     @property
     def description(self) -> str:
         """The node in a few words."""
-        return f"serving on {self.listen_address}, node {self.settings.node_id}, mode={self.service.mode}"
+        return f"serving on {self.listen_address}, node {self.settings.node_id}, mode={self.settings.mode}"
 
     def take(self, fresh: Settings) -> None:
         """Put in force those of ``fresh`` that may change while the node runs. What nodes share is not for one of them to
@@ -236,7 +257,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     tune_allocation()
     report_started(node)
     manager.ready(node.description)
-    log.info("serving", extra={"address": node.listen_address, "mode": node.service.mode, "node": settings.node_id})
+    log.info("serving", extra={"address": node.listen_address, "mode": settings.mode, "node": settings.node_id})
     await told_to_stop.wait()
     manager.stopping()
     await node.stop()
@@ -298,4 +319,4 @@ def run(settings: Settings, report_started: Callable[[ServingNode], None], load:
         runner.run(live(settings, report_started, load))
 
 
-__all__ = ["ServingNode", "StartError", "live", "run", "service_of"]
+__all__ = ["NodeService", "ServingNode", "StartError", "live", "run", "service_of"]

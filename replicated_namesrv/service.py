@@ -1,21 +1,24 @@
-"""NameService: the one interface between those who speak to peers (server, admin) and those who keep the state (AP, CP).
+"""What the server, the admin side and the nodes that keep the state share: read levels, connections, quotas.
 
-Nothing above this line asks which mode runs. Reads go through ``barrier`` and then look at ``state``; writes are proposed
-and come back as a result or an error of ``errors``. Either call may complete at once or later: AP and cheap CP paths return
-the value itself, so that the hot path pays for no coroutine; everything else returns a Future.
+A node is an ``IndependentNode`` (AP) or a ``ReplicatedNode`` (CP). Its users do not know which: each declares, next to itself, a
+protocol with what it calls (``server.queries.QueryService``, ``admin.context.AdminService``). A node derives from none of them.
+``process.NodeService`` is their sum, against which mypy checks both nodes.
+
+Reads pass ``barrier`` and then look at ``state``. Writes are proposed and give a result or an error of ``errors``. A call may
+complete at once or later: AP and cheap CP paths return the value itself, so that the hot path pays for no coroutine. Everything
+else returns a Future.
 """
 
 from asyncio import Future
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes import limits
-from replicated_namesrv.routes.commands import Command, RegisterBroker
+from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.limits import Quotas
-from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager
 
 
@@ -122,61 +125,17 @@ class StateLimits(Protocol):
     max_broker_bytes: int
 
 
-class NameService(Protocol):
-    """The state of the name service and the only ways to change it."""
+class FreshState(Protocol):
+    """The state, and the wait until it is fresh enough to answer from."""
 
-    mode: str
-    """``ap`` or ``cp``."""
-    state: RouteInfoManager
-    """Applied state. Read it in the same loop turn in which ``barrier`` completed, never write to it."""
-    quotas: Quotas
-    """What ``propose`` and ``register`` take: beyond it they raise LimitError, and nothing was proposed or applied."""
+    @property
+    def state(self) -> RouteInfoManager:
+        """Applied state. Read it in the same loop turn in which ``barrier`` completed, never write to it."""
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> "Freshness | Future[Freshness]":
         """Wait until ``state`` is fresh enough. ``level`` None: the configured default. ``max_staleness_ms`` bounds the age of a
-        stale answer; one that is not stale has none.
+        stale answer. An answer of another level has no age.
 
         Raises or fails the Future with UnavailableError when that cannot be confirmed in time, StaleReadError when the state is
-        older than allowed. Many may wait for one Future: whoever can be cancelled shields it.
+        older than allowed. Many may wait for one Future: a caller that can be cancelled shields it.
         """
-
-    def propose(self, command: Command, connection: Connection | None) -> "Result | Future[Result]":
-        """Apply ``command``; the result says what Java would answer. Errors: UnavailableError (surely not applied),
-        OutcomeUnknownError, StorageError. ``connection`` is the one it arrived over; None for our own.
-        """
-
-    def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
-        """Apply a registration, attach it to ``connection`` and count it as a sign of life."""
-
-    def renew_unchanged(
-        self, cluster_name: str, broker_addr: str, connection: Connection
-    ) -> "Result | Future[Result | None] | None":
-        """A registration that is provably the one already held: a sign of life, attached to ``connection``; the same result
-        that registering again would give. None, at once or later: it cannot be treated so (unknown broker …), register it."""
-
-    def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """A sign of life (code 904): oneway by nature, an unknown broker is ignored."""
-
-    def query_data_version(
-        self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
-    ) -> "DataVersionAnswer | Future[DataVersionAnswer]":
-        """Code 322: compares, and is a sign of life whether or not the versions differ. None: no body, always changed."""
-
-    def connection_opened(self, connection: Connection) -> None:
-        """The server accepted this connection; ``connection_lost`` follows once for each."""
-
-    def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
-        """The server lost this connection: brokers whose only attachment it was are removed, if the reason says so."""
-
-    def update_config(self, values: Mapping[str, str]) -> "Result | Future[Result]":
-        """Code 318 after parsing: black list, unknown keys ignored, applied, persisted to configStorePath."""
-
-    def config_text(self) -> str:
-        """Code 319: sorted ``key=value`` lines."""
-
-    def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
-        """Give the callback that performs effects (905 pushes …); called once, before ``start``."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...

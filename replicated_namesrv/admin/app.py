@@ -113,7 +113,7 @@ class AdminServer:
         self._app[ACCESS] = Access(settings.admin_token_file)
         self._app[EXPOSITION] = self._exposition
         self._app[WATCHERS] = watchers
-        context.service.on_leader(watchers.tell_leader)
+        context.service.on_leader(watchers.notify_leader)
         self._app.on_shutdown.append(watchers.stop)
         self._app.on_response_prepare.append(_set_headers)
         self._app.add_routes(ROUTES)

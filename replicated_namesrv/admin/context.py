@@ -1,7 +1,7 @@
 """What the admin side needs of the rest of a node, said as small interfaces that it owns."""
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,27 +9,79 @@ from aiohttp import web
 
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
+from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.history import History
+from replicated_namesrv.routes.limits import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.metrics import ServerMetrics
-from replicated_namesrv.service import NameService
+from replicated_namesrv.service import Connection, FreshState
 from replicated_namesrv.settings import Settings
 
 
-class ObservedService(NameService, Protocol):
-    """A NameService that also tells what it noticed."""
+class ChangedService(FreshState, Protocol):
+    """What changes over HTTP need."""
+
+    @property
+    def quotas(self) -> Quotas:
+        """The limits on the state; ``propose`` raises LimitError beyond them."""
+
+    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+        """Apply ``command``; ``connection`` None: it came over none. Errors: LimitError, UnavailableError (both surely not
+        applied), OutcomeUnknownError, StorageError."""
+
+    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
+        """Apply settings and write them to configStorePath."""
+
+    def config_text(self) -> str:
+        """Settings in force: sorted ``key=value`` lines."""
+
+
+class OperatedService(Protocol):
+    """What operations on a whole node or cluster need."""
+
+    def check_restore(self) -> None:
+        """Raises SettingError if this node takes no backup, whatever is in it."""
+
+    def restore(self, snapshot: AsyncIterator[bytes]) -> "Future[Result]":
+        """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused.
+        Fails as a proposal does, and with what ``snapshot`` raises."""
+
+    def transfer_leadership(self, to: str | None) -> "Future[None]":
+        """Hand over to ``to``, or to the node that is furthest. Raises SettingError (this node does not lead, or there is no
+        such other node); fails with UnavailableError: nothing came of it."""
+
+
+class WatchedService(Protocol):
+    """What watchers need."""
+
+    @property
+    def history(self) -> History:
+        """The latest changes."""
+
+    @property
+    def history_id(self) -> str:
+        """Which history revisions are counted in: one of its own for each life of an independent node, empty where nodes share
+        one."""
+
+    def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
+        """``notify(leader, term)`` at once and at each change of the leader that this node knows. Never where nodes elect
+        none."""
+
+
+class ObservedService(Protocol):
+    """What status and metrics need."""
 
     @property
     def expired_count(self) -> int:
-        """Brokers dropped because they were not heard, since the start."""
+        """Brokers removed because no heartbeat came, since the start."""
 
     @property
     def lost_count(self) -> int:
-        """Brokers dropped because their connection ended, since the start."""
+        """Brokers removed because their connection ended, since the start."""
 
     @property
     def fenced(self) -> bool:
-        """Whether no majority confirms this node (CP)."""
+        """Whether no majority confirms this node. False where none is needed."""
 
     @property
     def answers_stale(self) -> bool:
@@ -37,44 +89,21 @@ class ObservedService(NameService, Protocol):
 
     @property
     def staleness_ms(self) -> int:
-        """The state holds everything acknowledged this long ago; UNKNOWN_AGE where nobody can tell."""
+        """The state holds everything acknowledged this long ago; UNKNOWN_AGE where that is unknown."""
 
     @property
     def unsynced_ms(self) -> float:
-        """Age of the oldest write to the log that is not on the disk; 0 if there is none (CP)."""
-
-    @property
-    def disk_problem(self) -> str | None:
-        """What is wrong with the disk of the log: a sync has not ended in time (CP)."""
+        """Age of the oldest write to the log that is not on the disk; 0 if there is none."""
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the broker's last sign of life on this node; None: not heard here."""
-
-    def on_serving(self, change: Callable[[bool], None]) -> None:
-        """``change(False)``: this node can vouch for nothing and has to serve nobody; ``change(True)``: again."""
-
-    def on_failure(self, stop: Callable[[str], None]) -> None:
-        """``stop(reason)``: the service cannot go on, and the process should end."""
-
-    history: History
-    """What changed of late, for watchers."""
-    history_id: str
-    """Which history revisions are counted in: one of its own for each life of an independent node, empty where nodes share
-    one."""
-
-    def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
-        """``tell(leader, term)`` at each change of the leader this node believes in."""
-
-    def restore(self, snapshot: AsyncIterator[bytes]) -> "Future[Result]":
-        """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused.
-        Raises SettingError on an independent node; fails as a proposal does, and with what ``snapshot`` raises."""
-
-    def transfer_leadership(self, to: str | None) -> "Future[None]":
-        """Hand over to ``to``, or to the node that is furthest. Raises SettingError (this node does not lead, or there is no
-        such other node); fails with UnavailableError: nothing came of it."""
+        """Milliseconds since the broker's last heartbeat on this node; None: none came here."""
 
     def replication_status(self) -> dict[str, object] | None:
-        """How this node stands in its group (CP), JSON-able; None on an independent node."""
+        """How this node stands in its group, JSON-able; None where there is no group."""
+
+
+class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, Protocol):
+    """All of these."""
 
 
 class ObservedServer(Protocol):
@@ -96,7 +125,7 @@ class AdminContext:
     """Everything a handler may look at."""
 
     settings: Settings
-    service: ObservedService
+    service: AdminService
     remoting: ObservedServer
     layers: Sequence[Layer]
     """What readiness consists of, from the ground up."""

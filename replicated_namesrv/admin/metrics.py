@@ -150,7 +150,7 @@ class NodeCollector:
     def _node(self) -> Iterator[Metric]:
         context = self._context
         info = family("info")
-        info.add_metric((__version__, context.service.mode, context.settings.node_id), 1)  # type: ignore[attr-defined]
+        info.add_metric((__version__, context.settings.mode, context.settings.node_id), 1)  # type: ignore[attr-defined]
         yield info
         yield _single("uptime_seconds", monotonic() - context.started_monotonic_s)
         yield _single("ready", int(context.remoting.is_listening))

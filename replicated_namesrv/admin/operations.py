@@ -29,7 +29,7 @@ async def backup(request: web.Request) -> web.StreamResponse:
     settings = context.settings
     origin = {
         "revision": state.revision,
-        "mode": context.service.mode,
+        "mode": context.settings.mode,
         "clusterId": settings.cluster_id,
         "nodeId": settings.node_id,
         "timeMs": int(time.time() * 1000),
@@ -52,8 +52,7 @@ async def restore(request: web.Request) -> web.Response:
     an earlier version, which have no bound, do not reach the log.
     """
     service = request.app[CONTEXT].service
-    if service.mode == "ap":
-        await service.restore(_lines_of(RouteInfoManager()))  # which refuses
+    service.check_restore()
     state = await _state_in(request)
     service.quotas.check_whole(state.sizes)
     result = await service.restore(_lines_of(state))

@@ -75,7 +75,7 @@ async def status(request: web.Request) -> web.Response:
     return json_response(
         {
             "nodeId": settings.node_id,
-            "mode": context.service.mode,
+            "mode": context.settings.mode,
             "version": __version__,
             "pid": os.getpid(),
             "uptimeSeconds": round(monotonic() - context.started_monotonic_s, 3),

@@ -54,8 +54,8 @@ class Watchers:
 
     def __init__(self) -> None:
         self._open: set[Watcher] = set()
-        self.leader: str | None = None
-        self.term = 0
+        self.leadership: dict[str, str | int | None] | None = None
+        """``leader`` and ``term`` as this node knows them; None where nodes elect no leader."""
         self.stopping = False
         self.too_slow_count = 0
         """Streams ended because the watcher was too slow, since the start."""
@@ -65,10 +65,10 @@ class Watchers:
         """Streams open."""
         return len(self._open)
 
-    def tell_leader(self, leader: str | None, term: int) -> None:
-        """Tell every watcher, and those to come, the leader this node believes in."""
-        self.leader, self.term = leader, term
-        text = _event("leader", json.dumps({"leader": leader, "term": term}))
+    def notify_leader(self, leader: str | None, term: int) -> None:
+        """Send every watcher, and each later one with its first event, the leader that this node knows."""
+        self.leadership = {"leader": leader, "term": term}
+        text = _event("leader", json.dumps(self.leadership))
         for watcher in self._open:
             if len(watcher.notices) < NOTICES_MAX:  # beyond that it has long been too slow
                 watcher.notices.append(text)
@@ -107,13 +107,13 @@ class Watchers:
         history = context.service.history
         fields: dict[str, Any] = {
             "nodeId": context.settings.node_id,
-            "mode": context.service.mode,
+            "mode": context.settings.mode,
             "from": watcher.position,
             "revision": history.newest,
             "oldest": history.oldest,
         }
-        if context.service.mode == "cp":
-            fields |= {"leader": self.leader, "term": self.term}
+        if self.leadership is not None:
+            fields |= self.leadership
         return _event("hello", json.dumps(fields), _id(watcher.position, context.service.history_id))
 
     async def _follow(self, response: web.StreamResponse, context: AdminContext, watcher: Watcher) -> None:

@@ -1,4 +1,4 @@
-"""ReplicatedNode: the NameService of CP mode, put together from its parts.
+"""ReplicatedNode: the service of CP mode, put together from its parts.
 
     brokers, clients, operators
       reads          read_barrier.py       may this node answer, how fresh is that, the fence
@@ -55,7 +55,7 @@ BUDGET_MARGIN_MS = 500
 class ReplicatedNode:
     """One node of the group."""
 
-    mode = "cp"
+    confirms_reads = True
 
     def __init__(
         self,
@@ -172,8 +172,9 @@ class ReplicatedNode:
         self.consensus.on_failed = stop
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
-        """``tell(leader, term)`` at each change of the leader this node believes in, None: it knows none."""
+        """``tell(leader, term)`` at once and at each change of the leader that this node knows; None: it knows none."""
         self._on_leader = tell
+        tell(None, 0)
 
     async def start(self) -> None:
         """Open the log and wait until this node has caught up with a majority. Raises StorageError."""
@@ -244,6 +245,9 @@ class ReplicatedNode:
 
     def config_text(self) -> str:
         return self._settings.text()
+
+    def check_restore(self) -> None:
+        """Whether the cluster is fresh is decided in the log."""
 
     def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
         """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused."""

@@ -5,12 +5,14 @@ consequence (mostly "done", sometimes code 1).
 """
 
 from asyncio import Future
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,
+    Command,
     DeleteKVConfig,
     DeleteTopic,
     PutKVConfig,
@@ -19,7 +21,7 @@ from replicated_namesrv.routes.commands import (
 )
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_long, then
-from replicated_namesrv.service import NameService
+from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import decode_queue_datas
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
@@ -28,10 +30,25 @@ from replicated_namesrv.wire.properties import MAX_BODY_BYTES, string_to_propert
 ERROR = ResponseCode.SYSTEM_ERROR.value
 
 
+class ChangeService(Protocol):
+    """What applies changes other than registrations."""
+
+    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+        """Apply ``command``; the result says what Java would answer. Errors: LimitError, UnavailableError (both surely not
+        applied), OutcomeUnknownError, StorageError. ``connection`` is the one it arrived over; None for our own."""
+
+    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
+        """Code 318 after parsing: apply the values and write them to configStorePath. Unknown keys are ignored, and keys on the
+        black list refused."""
+
+    def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
+        """Code 904, which is oneway: count a heartbeat. An unknown broker is ignored."""
+
+
 class Changes:
     """Handlers of codes 100, 102, 104, 205, 216, 217, 318, 327 and 904."""
 
-    def __init__(self, settings: Settings, service: NameService) -> None:
+    def __init__(self, settings: Settings, service: ChangeService) -> None:
         self._settings = settings
         self._service = service
         self._pending_unregistrations = 0

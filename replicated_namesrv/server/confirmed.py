@@ -15,7 +15,7 @@ from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
 from replicated_namesrv.server.metrics import ServerMetrics
-from replicated_namesrv.service import Freshness, NameService, ReadLevel
+from replicated_namesrv.service import Freshness, FreshState, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
 
 
@@ -43,7 +43,7 @@ class _Batch:
 class ConfirmedAnswers:
     """``RouteAnswers`` behind the barrier of a service."""
 
-    def __init__(self, service: NameService, dispatcher: RequestDispatcher, metrics: ServerMetrics) -> None:
+    def __init__(self, service: FreshState, dispatcher: RequestDispatcher, metrics: ServerMetrics) -> None:
         self._barrier = service.barrier
         self._state = service.state
         self._dispatcher = dispatcher

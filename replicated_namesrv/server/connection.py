@@ -284,7 +284,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._continue()
 
     def close(self, reason: CloseReason) -> None:
-        """See ``service.Connection``."""
+        """Close after what is already written has been sent; at once if nothing is pending. Idempotent."""
         if self._closing or self._transport is None:
             return
         self._closing = True
@@ -320,7 +320,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def close_at_limit(self, name: str) -> None:
-        """See ``limits.Holder``."""
+        """Close at once; ``name`` is the limit that was hit."""
         self._host.metrics.hit_limit(name)
         self._host.problems.report(name, "connection closed at a limit", peer=self.peer, limit=name)
         self.abort(CloseReason.OURS)
@@ -391,7 +391,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._drop_partial()
         if data[0] == TLS_HANDSHAKE_BYTE:
             self._start_tls(data)
-        elif self._host.tls.mode == "enforcing":
+        elif self._host.tls.server_mode == "enforcing":
             self._refuse("it speaks no TLS, which tls.server.mode=enforcing asks for")
         else:
             self._is_plain = True

@@ -13,18 +13,17 @@ from asyncio import CancelledError, Future
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, StorageError, UnavailableError
 from replicated_namesrv.server.answers import RouteAnswers
-from replicated_namesrv.server.changes import Changes
+from replicated_namesrv.server.changes import Changes, ChangeService
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
-from replicated_namesrv.server.queries import Queries
-from replicated_namesrv.server.registrations import Registrations
+from replicated_namesrv.server.queries import Queries, QueryService
+from replicated_namesrv.server.registrations import Registrations, RegistrationService
 from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request
-from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
@@ -39,19 +38,27 @@ ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
 Handler = Callable[[Request], Outcome]
 
 
+class DispatchedService(QueryService, RegistrationService, ChangeService, Protocol):
+    """What executes requests."""
+
+    @property
+    def confirms_reads(self) -> bool:
+        """Whether it can confirm with others that its state is fresh. If not, requests never fail for lack of a majority."""
+
+
 class RequestDispatcher:
-    """Implements ``connection.Dispatcher`` over one service."""
+    """The handlers of one service, by request code."""
 
     def __init__(
         self,
         settings: Settings,
-        service: NameService,
+        service: DispatchedService,
         metrics: ServerMetrics,
         problems: Problems,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_going_away = False
-        self._closes_unconfirmed = service.mode == "cp" and settings.no_quorum_policy == "fence"
+        self._closes_unconfirmed = service.confirms_reads and settings.no_quorum_policy == "fence"
         """Whether what cannot be confirmed ends the connection: a code would keep its clients here."""
         self._settings = settings
         self._metrics = metrics
@@ -80,7 +87,8 @@ class RequestDispatcher:
         self.answers.is_off = True
 
     def request(self, connection: RemotingConnection, data: bytes | memoryview, start: int, bounds: FrameBounds) -> bytes | None:
-        """See ``connection.Dispatcher``."""
+        """Answer of the request frame at ``start``; None: there is none, or it comes later through
+        ``RemotingConnection.finish``, which ``defer`` announces. Raises FrameError."""
         header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
         if header.is_response:
             return None  # to no request of ours

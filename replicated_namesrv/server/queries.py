@@ -7,15 +7,16 @@ for byte, the one that an independent node would give.
 """
 
 import asyncio
+from asyncio import Future
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.model import MASTER_ID, BrokerData, TopicRouteData
+from replicated_namesrv.model import MASTER_ID, BrokerData, DataVersion, TopicRouteData
 from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_long, then
-from replicated_namesrv.service import ASKABLE_LEVELS, DataVersionAnswer, Freshness, NameService, ReadLevel
+from replicated_namesrv.service import ASKABLE_LEVELS, Connection, DataVersionAnswer, Freshness, FreshState, ReadLevel
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
@@ -30,6 +31,18 @@ SHOWN_CHARACTERS = 100
 """Of a value that is not understood."""
 
 
+class QueryService(FreshState, Protocol):
+    """What answers queries."""
+
+    def query_data_version(
+        self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
+    ) -> DataVersionAnswer | Future[DataVersionAnswer]:
+        """Code 322: compare the versions and count the query as a heartbeat. ``data_version`` None: no body, always changed."""
+
+    def config_text(self) -> str:
+        """Code 319: sorted ``key=value`` lines."""
+
+
 class BadConsistencyError(NamesrvError):
     """``readConsistency`` or ``maxStalenessMs`` of a request says nothing that exists."""
 
@@ -40,7 +53,7 @@ class Queries:
     def __init__(
         self,
         settings: Settings,
-        service: NameService,
+        service: QueryService,
         answers: RouteAnswers,
         metrics: ServerMetrics,
         now_s: Callable[[], float],

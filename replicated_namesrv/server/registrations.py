@@ -16,7 +16,7 @@ import time
 from asyncio import Future
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 from xxhash import xxh3_128
@@ -24,10 +24,11 @@ from xxhash import xxh3_128
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
+from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.registration_queue import SMALL_BYTES, Evaluation, RegistrationQueue
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_int, java_long, settle, then
-from replicated_namesrv.service import NameService
+from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
@@ -43,6 +44,24 @@ SLICE_BYTES = 1 << 20
 MEMO_ENTRIES_MAX = 100_000
 CRC_MASK = 0x7FFFFFFF
 WRONG_CRC = Answer(ERROR, "crc32 not match", {})
+
+
+class RegistrationService(Protocol):
+    """What takes registrations."""
+
+    @property
+    def state(self) -> RouteInfoManager:
+        """Applied state; never write to it."""
+
+    def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
+        """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. Raises LimitError."""
+
+    def renew_unchanged(
+        self, cluster_name: str, broker_addr: str, connection: Connection
+    ) -> Result | Future[Result | None] | None:
+        """Renew a registration that is provably the stored one: attach the broker to ``connection`` and count a heartbeat. The
+        result is the one that registering again would give. None, at once or later: register it (for example an unknown broker).
+        """
 
 
 class Reading(NamedTuple):
@@ -69,7 +88,7 @@ class Registrations:
     def __init__(
         self,
         settings: Settings,
-        service: NameService,
+        service: RegistrationService,
         metrics: ServerMetrics,
         wall_clock_ms: Callable[[], int] = lambda: int(time.time() * 1000),
     ) -> None:

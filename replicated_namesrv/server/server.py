@@ -4,10 +4,12 @@ import asyncio
 import resource
 import time
 from collections.abc import Callable
+from typing import Protocol
 
+from replicated_namesrv.routes.results import Effect
 from replicated_namesrv.server.confirmed import ConfirmedAnswers
 from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
-from replicated_namesrv.server.dispatch import RequestDispatcher
+from replicated_namesrv.server.dispatch import DispatchedService, RequestDispatcher
 from replicated_namesrv.server.idle import IdleWheel
 from replicated_namesrv.server.limits import HeldBytes, Limits
 from replicated_namesrv.server.listener import Listener
@@ -15,7 +17,7 @@ from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.pushes import Pushes
 from replicated_namesrv.server.tls import TlsContexts
-from replicated_namesrv.service import CloseReason, NameService, ReadLevel
+from replicated_namesrv.service import CloseReason, Connection, ReadLevel
 from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
@@ -28,6 +30,19 @@ OTHER_FILES = 256
 """Descriptors kept for what is not a connection: files, logs, outgoing connections, the admin port."""
 
 
+class RemotingService(DispatchedService, Protocol):
+    """What a server serves."""
+
+    def connection_opened(self, connection: Connection) -> None:
+        """The server accepted this connection; ``connection_lost`` follows once for each."""
+
+    def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
+        """The server lost this connection: brokers whose only attachment it was are removed, if the reason says so."""
+
+    def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
+        """Give the callback that performs effects (905 pushes …); called once, before the service starts."""
+
+
 class RemotingServer:
     """Serves RocketMQ remoting for ``service``. ``metrics`` may be read at any time.
 
@@ -37,7 +52,7 @@ class RemotingServer:
     def __init__(
         self,
         settings: Settings,
-        service: NameService,
+        service: RemotingService,
         metrics: ServerMetrics | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,11 +76,11 @@ class RemotingServer:
         self._gone = asyncio.Event()
         service.on_effects(self._pushes.perform)
 
-    def _prepared(self, service: NameService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
+    def _prepared(self, service: RemotingService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
         """What answers route queries that were asked before: at once where no read waits, else behind the barrier."""
         is_stale = self.settings.read_consistency == ReadLevel.STALE
-        if service.mode == "ap" or is_stale:
-            self.metrics.reads_at_once = ReadLevel.STALE if service.mode == "cp" else ReadLevel.LOCAL
+        if is_stale or not service.confirms_reads:
+            self.metrics.reads_at_once = ReadLevel.STALE if service.confirms_reads else ReadLevel.LOCAL
             return self._dispatcher.answers.answer
         return ConfirmedAnswers(service, self._dispatcher, self.metrics).answer
 
@@ -146,7 +161,7 @@ class RemotingServer:
     # -- Host of the connections ------------------------------------------------------------------------------------------
 
     def opened(self, connection: RemotingConnection) -> bool:
-        """See ``connection.Host``."""
+        """Admit ``connection``; False: there are too many, or the server does not listen."""
         if len(self.connections) >= self.limits.connections or not self._listener.is_open:
             if self._listener.is_open:
                 self.metrics.hit_limit("connections")
@@ -162,7 +177,7 @@ class RemotingServer:
         return True
 
     def closed(self, connection: RemotingConnection, reason: CloseReason) -> None:
-        """See ``connection.Host``."""
+        """``connection`` is gone; called once for each that was admitted."""
         self.connections.discard(connection)
         self.metrics.connections_open -= 1
         self.metrics.connections_closed[reason] = self.metrics.connections_closed.get(reason, 0) + 1

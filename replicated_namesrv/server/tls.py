@@ -177,7 +177,7 @@ class TlsContexts:
     """The context for new connections and where it comes from."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
-        self.mode = settings.tls_server_mode
+        self.server_mode = settings.tls_server_mode
         self.problem: str | None = None
         """Why the newest files are not in use; None: they are. For people."""
         self._settings = settings
@@ -200,7 +200,7 @@ class TlsContexts:
 
         A self-signed certificate is made in a thread, so that the start does not wait for it; a client that is quicker waits.
         """
-        if self.mode == "disabled":
+        if self.server_mode == "disabled":
             self._context_built = True
         elif self._settings.tls_test_mode_enable:
             self._task = asyncio.create_task(self._make_self_signed())
@@ -247,7 +247,7 @@ class TlsContexts:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self.problem = _explain(self._settings, error)
-            if self.mode == "enforcing":
+            if self.server_mode == "enforcing":
                 raise SettingError(f"tls.server.mode=enforcing, but no connection could be served: {self.problem}") from None
             log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
 

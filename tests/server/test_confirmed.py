@@ -20,7 +20,7 @@ FRESH = Freshness(ReadLevel.LINEARIZABLE, 1, "n1", 0)
 class ConfirmingNode(IndependentNode):
     """Reads wait until the test confirms them, while ``at_once`` is not set."""
 
-    mode = "cp"
+    confirms_reads = True
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import uvloop
 
 from replicated_namesrv.compat.independent_node import IndependentNode
+from replicated_namesrv.process import NodeService
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.service import NameService
 from replicated_namesrv.settings import Settings, load_settings
 from replicated_namesrv.wire.frame import frame
 from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode_header
@@ -28,10 +28,10 @@ class ServerThread:
     """The running server; ``do`` runs something in its loop."""
 
     loop: asyncio.AbstractEventLoop
-    service: NameService
+    service: NodeService
     server: RemotingServer
 
-    def __init__(self, settings: Settings, service_of: Callable[[Settings], NameService]) -> None:
+    def __init__(self, settings: Settings, service_of: Callable[[Settings], NodeService]) -> None:
         self.settings = settings
         self._service_of = service_of
         self._ready = threading.Event()
@@ -89,7 +89,7 @@ class ServerThread:
 
 @contextmanager
 def live_server(
-    folder: Path, service_of: Callable[[Settings], NameService] = IndependentNode, /, **flags: str
+    folder: Path, service_of: Callable[[Settings], NodeService] = IndependentNode, /, **flags: str
 ) -> Iterator[ServerThread]:
     """A started server on a port of the kernel's choice; ``flags`` by outside name, dots written as two underscores."""
     given = {name.replace("__", "."): value for name, value in flags.items()}
