@@ -66,7 +66,7 @@ class Membership:
         """The last of each peer since this process started."""
         self._introductions: dict[str, Introduction] = {}
         """The last accepted one of each peer."""
-        self._heard: dict[str, tuple[int, int]] = {}
+        self._newest_received: dict[str, tuple[int, int]] = {}
         """Peer -> (process, sequence) of its newest introduction: what we echo."""
         self._sequence = 0
         self._foreign: set[str] = set()
@@ -183,20 +183,20 @@ class Membership:
         if self._greet_at.get(peer, 0.0) <= self._now():
             self.greet(peer)
 
-    def _misses(self, peer: str) -> bool:
+    def _needs_greeting(self, peer: str) -> bool:
         """Whether we and ``peer`` have yet to accept each other."""
         return not self.formed or peer not in self.known or (self.protocol(peer) > 0 and not self._accepted_by(peer))
 
     def tick(self, now: float) -> None:
         """Greet peers that are not accepted yet, and everybody while the cluster is being founded; repeat introductions."""
         for peer in self._followers.connected_peers:
-            if self._misses(peer) and self._greet_at.get(peer, 0.0) <= now:
+            if self._needs_greeting(peer) and self._greet_at.get(peer, 0.0) <= now:
                 self.greet(peer)
             elif self.protocol(peer) > 0 and self._introduce_at.get(peer, 0.0) <= now:
                 self._introduce(peer)
 
     def next_wakeup(self) -> float:
-        times = [self._greet_at.get(p, 0.0) for p in self._followers.connected_peers if self._misses(p)]
+        times = [self._greet_at.get(p, 0.0) for p in self._followers.connected_peers if self._needs_greeting(p)]
         times += [self._introduce_at.get(p, 0.0) for p in self._followers.connected_peers if self.protocol(p) > 0]
         return min(times, default=float("inf"))
 
@@ -239,7 +239,7 @@ class Membership:
                 self.process,
                 self.identity.boot,
                 self._sequence,
-                *self._heard.get(peer, (0, 0)),
+                *self._newest_received.get(peer, (0, 0)),
                 *self.opened,
                 self._log.durable_number,
                 SNAPSHOT_VERSION,
@@ -262,7 +262,7 @@ class Membership:
         )  # fmt: skip
         if standing is None:
             return
-        self._heard[peer] = said.process, said.sequence
+        self._newest_received[peer] = said.process, said.sequence
         other = self.known.get(peer)
         if standing is Standing.ACCEPTED:
             standing = self._memories.judge_beside(

@@ -255,7 +255,7 @@ class Proposals:
             self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), sequence, index, self._core.term))
 
     def _forward(self, leader: str, now: float) -> None:
-        self._refuse_arrived()
+        self._refuse_forwarded()
         self._advance_floor()
         while self._has_room and (taken := self._take_group()) is not None:
             group, numbers = taken
@@ -264,7 +264,7 @@ class Proposals:
             self._unsettled_bytes += len(group)
             self._outbox.send(leader, Forward(*self._outbox.address(leader), self._core.term, self._sequence, group))
 
-    def _refuse_arrived(self) -> None:
+    def _refuse_forwarded(self) -> None:
         for peer, sequence, _ in self._arrived:
             self._outbox.send(peer, ForwardReply(*self._outbox.address(peer), sequence, 0, 0))
         self._arrived.clear()

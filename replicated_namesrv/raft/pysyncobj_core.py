@@ -357,18 +357,18 @@ class Core:
             },
         )
 
-    def leader_alive(self, peer: str, term: int) -> None:
+    def leader_contact_without_entries(self, peer: str, term: int) -> None:
         """A sign of life of the leader that carries no entries: adopts term and leader."""
         self._receive(peer, {"type": "append_entries", "term": term, "commit_index": self.commit_index, "serialized": None})
 
     def acknowledged(self, peer: str, index: int) -> None:
-        """``peer`` has everything up to ``index`` on disk. This is no evidence that it answers now: see ``follower_alive``."""
+        """``peer`` has everything up to ``index`` on disk. This is no evidence that it answers now: see ``follower_contact``."""
         node = self._nodes[peer]
         answered_at = self._raft.answered_at(node)
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": True, "next_node_idx": index + 1})
         self._raft.set_answered_at(node, answered_at)
 
-    def follower_alive(self, peer: str) -> None:
+    def follower_contact(self, peer: str) -> None:
         """``peer`` answered in this term; counts for the quorum."""
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": False, "next_node_idx": 0})
 

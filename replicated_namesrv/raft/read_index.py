@@ -169,14 +169,14 @@ class ReadIndex:
         return 0.0 if self._waiting else min(times, default=FOREVER)
 
     def _tick_leader(self, now: float) -> None:
-        self._ask_again()
+        self._requeue_request()
         if self._round and now - self._round.sent_at >= self._context.heartbeat_seconds:
             self._round.batches = self._expire(self._round.batches, now)
             self._send_round(now)
         if self._round is None and (self._batches or self._askers) and self._term_committed():
             self._start_round(now)
 
-    def _ask_again(self) -> None:
+    def _requeue_request(self) -> None:
         """Whom we asked leads no longer."""
         if self._request:
             self._batches = self._request[1] + self._batches
@@ -211,7 +211,7 @@ class ReadIndex:
             self._step_down()
         leader = self._leader
         if leader is None or leader == self._context.node_id:
-            self._ask_again()
+            self._requeue_request()
             return
         if self._request is None and self._batches:
             self._sequence += 1
@@ -264,14 +264,14 @@ class ReadIndex:
     def _refuse_all(self, reason: str) -> None:
         if not self.count and not self._round and not self._askers:
             return
-        self.tick_waiting()
+        self._batch_waiting()
         self._step_down()
         batches = self._batches + (self._request[1] if self._request else []) + [batch for _, batch in self._ready]
         self._batches, self._request, self._ready = [], None, deque()
         for batch in batches:
             self._reject(batch, reason)
 
-    def tick_waiting(self) -> None:
+    def _batch_waiting(self) -> None:
         if self._waiting:
             self._batches.append(Batch(self._waiting, 0.0))
             self._waiting = []

@@ -37,7 +37,7 @@ class ReplicationCore(RaftState, Protocol):
 
     def acknowledged(self, peer: str, index: int) -> None: ...
 
-    def follower_alive(self, peer: str) -> None: ...
+    def follower_contact(self, peer: str) -> None: ...
 
 
 class Replication:
@@ -62,7 +62,7 @@ class Replication:
         self._compaction, self._sending, self._promotion = compaction, sending, promotion
         self._encoded = EncodedEntries(log)
         self._round_trip_seconds = ROUND_TRIP_ELECTIONS * context.config.election_max_ms / 1000
-        self._noticed_commit = 0
+        self._commit_at_last_tick = 0
         """Commit index at the last tick."""
 
     def lead(self) -> None:
@@ -86,7 +86,7 @@ class Replication:
         A new commit index alone is told one tick later: by then the proposals that it set free carry it along.
         """
         last, commit = self._log.last_index, self._core.commit_index
-        notify, self._noticed_commit = commit == self._noticed_commit, commit
+        notify, self._commit_at_last_tick = commit == self._commit_at_last_tick, commit
         for progress in self._followers.progress.values():
             if progress.next <= last or (notify and progress.commit_sent < commit):
                 self._pump(progress, False)
@@ -165,7 +165,7 @@ class Replication:
         if not self._core.is_leader or not fresh or message.source != progress.incarnation:
             self._context.counters["stale_replies"] += 1
             return
-        self._alive(progress, message.sequence)
+        self._count_contact(progress, message.sequence)
         if message.success:
             self._on_success(progress, message)
         else:
@@ -221,7 +221,7 @@ class Replication:
                 other.delivered = index
                 self._core.acknowledged(other.peer, index)
 
-    def _alive(self, progress: Progress, sequence: int) -> None:
+    def _count_contact(self, progress: Progress, sequence: int) -> None:
         """A follower answered message ``sequence``. It counts for CheckQuorum only if the answer is to a message that was not
         answered before, and that was sent lately: a late answer shows what was. Lately is longer than the time that CheckQuorum
         allows: where a full window fills a slow link, answers arrive steadily, and each takes as long as the window."""
@@ -229,7 +229,7 @@ class Replication:
         now = self._now()
         limit = self._leadership.quorum_timeout(now, self._core.commit_index) + self._round_trip_seconds
         if (now - sent_at < limit or not self._defences.fresh_acks) and self._counts(progress):
-            self._core.follower_alive(progress.peer)
+            self._core.follower_contact(progress.peer)
 
     def on_log_synced(self) -> None:
         """The leader's own disk has caught up: commit what waited for it."""
@@ -256,7 +256,7 @@ class Replication:
         progress = self._followers.progress[peer]
         if not self._core.is_leader or message.term != self._core.term or message.source != progress.incarnation:
             return
-        self._alive(progress, message.sequence)
+        self._count_contact(progress, message.sequence)
         if self._sending.answered(progress, message):
             self._pump(progress, False)
 

@@ -156,7 +156,8 @@ class RaftService:
     # Callers
 
     def propose(self, command: bytes, timeout_ms: int | None = None, version: int = 0) -> "asyncio.Future[Outcome]":
-        """The outcome of having ``command`` applied once on every node; the Future never fails. ``version``: see RaftNode."""
+        """The outcome of having ``command`` applied once on every node; the Future never fails. ``version``:
+        rejected unless every member is known to apply commands of it; 0 if it needs no check."""
         future: asyncio.Future[Outcome] = self.loop.create_future()
         self.node.propose(command, _setter(future), timeout_ms, version)
         self.kick()
@@ -182,14 +183,14 @@ class RaftService:
         return self.node.lease_valid()
 
     def transfer_leadership(self, peer: str | None = None) -> "asyncio.Future[bool]":
-        """Hand over; see RaftNode."""
+        """Hand leadership over to ``peer``, or to the follower that is furthest; whether another node leads now."""
         future: asyncio.Future[bool] = self.loop.create_future()
         self.node.transfer_leadership(peer, _setter(future))
         self.kick()
         return future
 
     def tell(self, peer: str, data: bytes) -> None:
-        """See RaftNode."""
+        """Send ``data`` to the user of ``peer`` (``Observer.received``); lost without a connection."""
         self.node.tell(peer, data)
         self.kick_for_reads()
 

@@ -27,7 +27,7 @@ does not answer they would pile up."""
 class InstallingCore(RaftState, Protocol):
     """The consensus core as the installation of a snapshot needs it."""
 
-    def leader_alive(self, peer: str, term: int) -> None: ...
+    def leader_contact_without_entries(self, peer: str, term: int) -> None: ...
 
     def install_snapshot(self, peer: str, term: int, previous: tuple[int, int], last: tuple[int, int]) -> None: ...
 
@@ -77,7 +77,7 @@ class SnapshotReceiving:
     def on_chunk(self, peer: str, message: SnapshotChunk) -> None:
         if not self._elections.accept_leader(peer, message.term):
             return
-        self._core.leader_alive(peer, message.term)
+        self._core.leader_contact_without_entries(peer, message.term)
         self._elections.leader_contact(peer)
         index, term = message.snapshot_index, message.snapshot_term
         if index <= self._core.commit_index or self._log.term_at(index) == term:

@@ -154,7 +154,7 @@ class IncarnationRecord:
         return Standing.ACCEPTED  # S2, S6
 
     @property
-    def heard_at(self) -> float:
+    def last_contact_at(self) -> float:
         """When the current process has introduced itself last."""
         process = self._processes.get(self.current)
         return NEVER if process is None else process.fresh_at
@@ -194,7 +194,7 @@ class PeerMemories:
             return Standing.ACCEPTED  # I1
         if self._newcomers.get(peer, (0, 0.0))[0] != incarnation:
             self._newcomers[peer] = incarnation, now
-        heard_at = self.record(peer, known).heard_at
-        if now - heard_at >= contest_s:
+        last_contact_at = self.record(peer, known).last_contact_at
+        if now - last_contact_at >= contest_s:
             return Standing.ACCEPTED  # I2
-        return Standing.CONTESTED if heard_at > self._newcomers[peer][1] else Standing.PENDING  # I3, I4
+        return Standing.CONTESTED if last_contact_at > self._newcomers[peer][1] else Standing.PENDING  # I3, I4

@@ -13,6 +13,32 @@
 - With neither secret nor TLS nothing authenticates a peer: only a loopback address may be bound.
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
   yet authenticated.
+
+The acceptor of a connection decides by the first row that matches; "closes" counts as refused:
+
+| row | the connection                                        | outcome            | reason                                    |
+|-----|-------------------------------------------------------|--------------------|-------------------------------------------|
+| H1  | is one too many without a valid hello                 | close              | strangers cost bounded memory             |
+| H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
+| H3  | is no hello: too long, cut short, not UTF-8           | close              | another program, or a scanner             |
+| H4  | names another cluster                                 | close              | configured wrongly                        |
+| H5  | names another receiver, or a sender that is no member | close              | configured wrongly                        |
+| H6  | has a wrong proof                                     | close              | another secret, or a recorded hello       |
+| H7  | has a certificate that does not name the sender       | close              | one node cannot speak for another         |
+| H8  | is of another process than one in contact             | refuse, say why    | two processes under one name              |
+| H9  | is anything else                                      | accept             | it replaces the sender's former one       |
+
+The dialler decides by the first row that matches:
+
+| row | the acceptor                                          | outcome            | reason                                    |
+|-----|-------------------------------------------------------|--------------------|-------------------------------------------|
+| D1  | sends no challenge of this protocol first             | close, dial later  | another program or version                |
+| D2  | refuses (H8)                                          | close, dial later  | its reason is shown in the status         |
+| D3  | has a wrong proof                                     | close, dial later  | it does not know the secret               |
+| D4  | has a right proof                                     | ready              |                                           |
+| D5  | sends anything after that                             | close, dial later  | an acceptor only receives                 |
+
+The tests of each row: ``HANDSHAKE_ROWS`` in ``tests/raft/test_transport.py``.
 """
 
 import asyncio
@@ -162,7 +188,7 @@ class _Frames(asyncio.Protocol):
         self.owner = owner
         self.transport: asyncio.Transport | None = None
         self.authenticated = False
-        self.heard_at = 0.0
+        self.last_received_at = 0.0
         """When the last bytes arrived, by the loop's clock."""
         self._buffer = bytearray()
 
@@ -178,7 +204,7 @@ class _Frames(asyncio.Protocol):
             self.transport.write(LENGTH.pack(len(payload)) + payload)
 
     def data_received(self, data: bytes) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
+        self.last_received_at = asyncio.get_running_loop().time()
         buffer = self._buffer
         buffer += data
         position, end = 0, len(buffer)
@@ -223,11 +249,11 @@ class _Accepted(_Frames):
         super().connection_made(transport)
         owner = self.owner
         if len(owner.unauthenticated) >= UNAUTHENTICATED_MAX:
-            owner.refused("connection closed: too many are not authenticated yet")
+            owner.refused("connection closed: too many are not authenticated yet")  # H1
             self.abort()
             return
         owner.unauthenticated.add(self)
-        self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self.abort)
+        self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self.abort)  # H2
         self.send_frame(MAGIC + self._nonce)
 
     def on_frame(self, frame: bytes) -> None:
@@ -245,25 +271,25 @@ class _Accepted(_Frames):
     def _on_hello(self, frame: bytes) -> None:
         settings = self.owner.settings
         nonce, mac = frame[:NONCE_BYTES], frame[NONCE_BYTES : NONCE_BYTES + MAC_BYTES]
-        source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)
-        if cluster != settings.cluster_id:
+        source, target, cluster = unpack_names(frame[NONCE_BYTES + MAC_BYTES :], 3)  # H3
+        if cluster != settings.cluster_id:  # H4
             raise MalformedError(f"{source!r} belongs to cluster {cluster!r}, this is {settings.cluster_id!r}")
-        if target != settings.node_id or source not in settings.addresses:
+        if target != settings.node_id or source not in settings.addresses:  # H5
             raise MalformedError(f"hello from {source!r} to {target!r}: this is {settings.node_id!r}")
         secret = settings.secret or b""
         names = source, target, cluster
-        if not hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):
+        if not hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):  # H6
             raise MalformedError(f"{source} does not know the shared secret")
-        self._check_certificate(source)
+        self._check_certificate(source)  # H7
         if nonce.startswith(PROCESS_MARK):
             self.process = nonce[len(PROCESS_MARK) :][:PROCESS_BYTES]
-        if (reason := self._other_process(source)) is not None:
+        if (reason := self._other_process(source)) is not None:  # H8
             self.owner.refused(f"connection closed: {reason}")
             self.send_frame(REFUSED + reason.encode())
             if self.transport is not None:
                 self.transport.close()  # after the frame has left, unlike abort
             return
-        self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))
+        self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))  # H9
         if self._timer:
             self._timer.cancel()
         self.owner.unauthenticated.discard(self)
@@ -278,7 +304,7 @@ class _Accepted(_Frames):
         older = self.owner.accepted.get(source)
         if older is None or not self.process or not older.process or older.process == self.process:
             return None
-        silent = asyncio.get_running_loop().time() - older.heard_at
+        silent = asyncio.get_running_loop().time() - older.last_received_at
         if silent >= LIVE_SECONDS:
             return None
         return f"another process speaks as {source} already, heard {silent:.1f} s ago; stop one of the two"
@@ -317,20 +343,22 @@ class _Dialled(_Frames):
         settings = self.owner.settings
         if self._expected is None:
             if len(frame) != len(MAGIC) + NONCE_BYTES or not frame.startswith(MAGIC):
-                raise MalformedError(f"{self.peer} speaks another protocol or version")
+                raise MalformedError(f"{self.peer} speaks another protocol or version")  # D1
             names = settings.node_id, self.peer, settings.cluster_id
             secret, nonce = settings.secret or b"", frame[len(MAGIC) :]
             self._expected = proof(secret, b"accept", nonce, self._nonce, *names)
             self.send_frame(self._nonce + proof(secret, b"dial", nonce, self._nonce, *names) + pack_names(*names))
-        elif frame.startswith(REFUSED) and not self.authenticated:
+        elif frame.startswith(REFUSED) and not self.authenticated:  # D2
             reason = f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"
             if not self.ready.done():
                 self.ready.set_exception(TransportError(reason))
                 self.ready.exception()
             raise MalformedError(reason)
-        elif self.authenticated or not hmac.compare_digest(frame, self._expected):
+        elif self.authenticated:  # D5
+            raise MalformedError(f"{self.peer} sends over a connection that it accepted")
+        elif not hmac.compare_digest(frame, self._expected):  # D3
             raise MalformedError(f"{self.peer} does not know the shared secret")
-        else:
+        else:  # D4
             self.authenticated = True
             if not self.ready.done():
                 self.ready.set_result(None)

@@ -129,11 +129,11 @@ class RegisterStateMachine:
         self.registers: dict[str, str] = {}
         self.position = 0
         self._digest = 0
-        self.finds_no_memory: Callable[[], bool] = lambda: False
+        self.take_memory_error: Callable[[], bool] = lambda: False
         """Whether the next command finds no memory on this machine."""
 
     def apply(self, command: bytes) -> object:
-        if self.finds_no_memory():
+        if self.take_memory_error():
             raise MemoryError
         identity, key, value = RegisterCommand.decode(command)
         self.position += 1
@@ -227,7 +227,7 @@ class RegisterApplication:
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
         state = RegisterStateMachine(machine.name, self.history, self._ballast, self._slice_bytes)
-        state.finds_no_memory = machine.finds_no_memory
+        state.take_memory_error = machine.take_memory_error
         submitter, process, raft = self._boot(machine, state)
         self.states[machine.name], self.submitters[machine.name] = state, submitter
         return process, raft

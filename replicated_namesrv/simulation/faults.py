@@ -149,7 +149,7 @@ class Nemesis:
         for machine in self._machines:
             machine.disk.full = machine.disk.failing = machine.out_of_memory = False
             machine.disk.slow_ms = 0
-            machine.unhang()
+            machine.resume_disk()
             if machine in self.down:
                 machine.crash(power_loss=False)
             else:
@@ -158,16 +158,16 @@ class Nemesis:
                 machine.pauses = 1
                 machine.resume()
 
-    def lose_minority(self) -> None:
+    def stop_minority(self) -> None:
         """Some machines, but no majority, will stay down when everything else is healed."""
         rng = self._world.random("minority")
         if len(self._machines) > 1 and rng.random() < 0.5:
             self.down = rng.sample(self._machines, rng.randint(1, (len(self._machines) - 1) // 2))
 
-    def raise_minority(self) -> None:
+    def start_minority(self) -> None:
         """Start those that were down."""
         for machine in self.down:
-            machine.doomed = False
+            machine.kept_down = False
             machine.start()
         self.down = []
 
@@ -380,7 +380,7 @@ class Nemesis:
         def undo() -> None:
             if fails:
                 machine.crash(power_loss=True)
-            machine.unhang()
+            machine.resume_disk()
             machine.start()
 
         return undo
@@ -471,7 +471,7 @@ class Nemesis:
             if joined == machine.name and known is not machine and not self.down_for_good and not self._over:
                 self.down_for_good = True
                 self.down = [known]
-                known.doomed = True
+                known.kept_down = True
                 self._world.after(1, known.crash, False)
 
         self.watch_joins(committed)

@@ -66,7 +66,7 @@ class Invariants:
         self._leaders: dict[int, str] = {}
         self._newest = (0, 0)
         """Highest term that has a leader, and since when."""
-        self.alone = False
+        self.single_node = False
         """A group of one."""
         self.quorum = 0
         """Votes that a leader needs; 0: not checked."""
@@ -177,7 +177,7 @@ class Invariants:
             self.violated("commit index", f"{name} has commit index {raft.commit_index} beyond its last {raft.last_index}")
             return
         committed = raft.commit_index
-        if self.alone:
+        if self.single_node:
             # Alone, PySyncObj commits its no-op when it appends it. Nothing is acknowledged before that is on disk.
             committed = max(watched.commit_index, min(committed, raft.durable_index))
         for index in range(max(watched.commit_index, raft.first_index) + 1, committed + 1):

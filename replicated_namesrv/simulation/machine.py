@@ -94,7 +94,7 @@ class Machine(Endpoint):
         """The next command that is applied finds no memory."""
         self.memory_faulted = False
         """It did in this life: that the process stops by itself is right."""
-        self.doomed = False
+        self.kept_down = False
         """It stays down until this is taken back."""
         self.restored = False
         """The disk went back to an older image: a process that finds it out may stop."""
@@ -124,7 +124,7 @@ class Machine(Endpoint):
 
     def start(self) -> None:
         """Boot the process; a disk it cannot use leaves the machine down until it is started again."""
-        if self.process is not None or self.doomed:
+        if self.process is not None or self.kept_down:
             return
         self.boots += 1
         self.life = Life(self, self.world.random(f"{self.name}/{self.boots}"))
@@ -177,13 +177,13 @@ class Machine(Endpoint):
             self.network.drop_all(self.name)
         self.invariants.ended(self)
 
-    def finds_no_memory(self) -> bool:
+    def take_memory_error(self) -> bool:
         """Whether memory runs out now; once for each time that ``out_of_memory`` was set."""
         found, self.out_of_memory = self.out_of_memory, False
         self.memory_faulted |= found
         return found
 
-    def unhang(self) -> None:
+    def resume_disk(self) -> None:
         """The disk completes what it held back."""
         self.disk.hung = False
         if self.life is not None:

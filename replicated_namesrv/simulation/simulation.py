@@ -100,7 +100,7 @@ class Simulation:
         self.scenario = scenario
         self.world = World(scenario.seed, readable)
         self.invariants = Invariants(self.world)
-        self.invariants.alone = scenario.nodes == 1
+        self.invariants.single_node = scenario.nodes == 1
         self.ledger = Ledger(self.invariants)
         self.names = [f"n{number}" for number in range(1, scenario.nodes + 1)]
         self.machines = [
@@ -138,12 +138,12 @@ class Simulation:
             machine.start()
         self._application.start_clients()
         self.nemesis.schedule(self.faults)
-        self.nemesis.lose_minority()
+        self.nemesis.stop_minority()
         self._run(int(self.scenario.duration_s * SECOND))
         if not self._stopped():
             self.nemesis.heal()
-            self._go_on_without_minority()
-            self.nemesis.raise_minority()
+            self._commit_without_minority()
+            self.nemesis.start_minority()
             self._catch_up()
         self._application.stop_clients()
         self._run(self._application.drain_ns)
@@ -180,7 +180,7 @@ class Simulation:
         self._application.provoke(rng.choice(self.machines), SECOND)
         return True
 
-    def _go_on_without_minority(self) -> None:
+    def _commit_without_minority(self) -> None:
         """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more.
 
         The bound starts when the last late message has arrived: an append of the machine that is down counts as contact with

@@ -33,7 +33,7 @@ class Commands(CommandList):
         self._stage, self._machine = stage, machine
 
     def apply(self, command: bytes) -> object:
-        if self._machine.finds_no_memory():
+        if self._machine.take_memory_error():
             raise MemoryError
         self._stage.tell(self._machine, f"applies {payload_word(command)}")
         return super().apply(command)

@@ -137,7 +137,7 @@ class Stage:
         for machine in self.machines.values():
             machine.network = self.wires
         self.invariants.quorum = count // 2 + 1 if count > 1 else 0
-        self.invariants.alone = count == 1
+        self.invariants.single_node = count == 1
 
     # Account
 
@@ -359,7 +359,7 @@ class Stage:
     @command
     def release_disk(self, node: Machine) -> None:
         """Undo ``hang-disk``; what was held back completes."""
-        node.unhang()
+        node.resume_disk()
 
     @command
     def fail_disk(self, node: Machine) -> None:

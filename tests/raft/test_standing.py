@@ -82,11 +82,11 @@ def row_s6() -> Standing:
     return judge.hears(6, 0.2, boot=2, opened=Memory(100, 9, 50))
 
 
-def memories(heard_at: float) -> PeerMemories:
+def memories(last_contact_at: float) -> PeerMemories:
     """Incarnation 11 of peer b was heard then."""
     found, judge = PeerMemories(["b"]), Judge()
     judge.record = found.record("b", 11)
-    judge.accepts(5, heard_at)
+    judge.accepts(5, last_contact_at)
     return found
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from replicated_namesrv.raft import transport
 from replicated_namesrv.raft.messages import Append, HigherTerm, Message, encode
 from replicated_namesrv.raft.transport import (
     LENGTH,
@@ -496,3 +498,94 @@ def test_a_process_that_dials_anew_is_let_in_at_once() -> None:
             assert not a.warnings
 
     asyncio.run(scenario())
+
+
+def test_connections_without_a_hello_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.raft.transport.UNAUTHENTICATED_MAX", 1)
+
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        async with started(settings) as (a,):
+            _, first, _ = await raw_hello(settings)
+            reader, second = await asyncio.open_connection(*settings.listen)
+            await ended(reader)
+            assert "too many are not authenticated" in a.transport.last_refusal
+            first.close()
+            second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_without_a_hello_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replicated_namesrv.raft.transport.HELLO_SECONDS", 0.1)
+
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        async with started(settings) as (a,):
+            reader, writer, _ = await raw_hello(settings)
+            await ended(reader)
+            writer.close()
+            await until(lambda: not a.transport.unauthenticated, "the end of the connection")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("challenge", "secret", "more", "reason", "connects"),
+    [
+        (b"HTTP/1.1 400 ", SECRET, False, "speaks another protocol or version", False),
+        (MAGIC + b"a" * NONCE_BYTES, b"another", False, "does not know the shared secret", False),
+        (MAGIC + b"a" * NONCE_BYTES, SECRET, False, "", True),
+        (MAGIC + b"a" * NONCE_BYTES, SECRET, True, "sends over a connection that it accepted", True),
+    ],
+    ids=["D1", "D3", "D4", "D5"],
+)
+def test_the_dialler_judges_the_acceptor(challenge: bytes, secret: bytes, more: bool, reason: str, connects: bool) -> None:
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(LENGTH.pack(len(challenge)) + challenge)
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                length = LENGTH.unpack(await reader.readexactly(4))[0]
+                nonce = (await reader.readexactly(length))[:NONCE_BYTES]
+                answer = proof(secret, b"accept", b"a" * NONCE_BYTES, nonce, "a", "b", "c")
+                writer.write(LENGTH.pack(len(answer)) + answer)
+                await until(lambda: not connects or a.events, "the connection")
+                if more:
+                    writer.write(LENGTH.pack(1) + b"x")
+                await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(accept, *theirs.listen)
+        async with started(ours) as (a,):
+            await until(lambda: a.events if connects else a.warnings, "the judgement")
+            assert ("+b" in a.events) is connects
+            await until(lambda: not reason or any(reason in warning for warning in a.warnings), "the reason")
+        server.close()
+
+    asyncio.run(scenario())
+
+
+HANDSHAKE_ROWS = {
+    "H1": test_connections_without_a_hello_are_bounded,
+    "H2": test_a_connection_without_a_hello_is_closed,
+    "H3": test_garbage_instead_of_a_hello,
+    "H4": test_a_stranger_is_turned_away_and_told_why,
+    "H5": test_a_name_outside_the_cluster_is_turned_away,
+    "H6": test_a_recorded_hello_does_not_fit_another_connection,
+    "H7": test_tls_turns_away,
+    "H8": test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so,
+    "H9": test_a_newer_connection_replaces_the_older,
+    "D1": test_the_dialler_judges_the_acceptor,
+    "D2": test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so,
+    "D3": test_the_dialler_judges_the_acceptor,
+    "D4": test_the_dialler_judges_the_acceptor,
+    "D5": test_the_dialler_judges_the_acceptor,
+}
+"""The test of each row of the tables in transport.py."""
+
+
+def test_every_row_of_the_handshake_has_a_test() -> None:
+    rows = re.findall(r"^\| ([HD]\d) +\|", transport.__doc__ or "", flags=re.MULTILINE)
+    assert rows == list(HANDSHAKE_ROWS)
