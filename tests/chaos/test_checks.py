@@ -1,14 +1,16 @@
 """Each checker says valid of a good history and finds what is wrong with a bad one."""
 
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.chaos.checks import CHECKS, PREFIX_SAFE_CHECKS, judge
 from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.crashes import check_crashes
-from replicated_namesrv.chaos.checks.figures import figures
+from replicated_namesrv.chaos.checks.figures import divergence, figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
     check_final_registrations,
@@ -20,13 +22,16 @@ from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
-from replicated_namesrv.chaos.records import FaultRecord, Invoke, RecordedTrace
+from replicated_namesrv.chaos.records import FaultRecord, Invoke, RecordedTrace, read_trace
 from replicated_namesrv.chaos.run_report import described
+from replicated_namesrv.chaos.scenario import ChaosScenario
+from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.verify import Verdict
-from tests.chaos.traces import MS, NODES, Script, random_kv
+from tests.chaos.traces import MS, NODES, Script, manifest, random_kv
 
 Check = Callable[[Story], CheckResult]
 BOTH = [("g1/0", 1), ("g2/0", 2)]
+ANY_SCENARIO = ChaosScenario("by hand", "by hand").as_json()
 
 
 def registered() -> Script:
@@ -536,6 +541,17 @@ def test_differences_shorter_than_a_look_are_not_counted() -> None:
     assert figures(long.story).divergence_max == 0.5
     silent = everywhere(Script(), 2000, BOTH).saw(2500, "n1", BOTH[:1]).saw(3000, "n1", None).saw(9000, "n1", BOTH)
     assert figures(silent.story).diverged_s == 0, "a node that does not answer differs from nobody"
+
+
+def test_divergence_of_generated_traces_is_what_they_were_made_with(tmp_path: Path) -> None:
+    """tests/spark/test_analysis.py holds the analysis against the same truth."""
+    for folder in generate(10_000, 3, 5, tmp_path, print):
+        made, known = (json.loads((folder / name).read_text()) for name in ("manifest.json", "truth.json"))
+        story = Story(read_trace(folder / "trace.jsonl"), manifest(made["mode"]) | made | {"scenario": ANY_SCENARIO})
+        found = divergence(story)
+        assert found.seconds == pytest.approx(known["divergent_ns"] / 1e9)
+        assert found.greatest == (1.0 if made["mode"] == "ap" else 0.0)
+        assert found.seconds > 0 or made["mode"] == "cp"
 
 
 def probed(views: dict[str, list[tuple[str, int]] | None]) -> Script:
