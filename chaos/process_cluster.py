@@ -26,7 +26,7 @@ STOP_TIMEOUT_S = 10.0
 _LOOPBACK = "127.0.0.1"
 
 
-class NodeProcess:
+class ClusterNode:
     """One name server."""
 
     def __init__(self, name: str, ports: Sequence[int], data_dir: Path, log_file: Path) -> None:
@@ -70,7 +70,7 @@ class ProcessCluster:
         self._addresses = {link: f"{_LOOPBACK}:{ports.pop()}" for link in links}
         self.client = ToxiproxyClient(_LOOPBACK, self._toxiproxy_port)
         self.nodes = {
-            name: NodeProcess(name, ports[3 * i : 3 * i + 3], folder / "data" / name, folder / "logs" / f"{name}.log")
+            name: ClusterNode(name, ports[3 * i : 3 * i + 3], folder / "data" / name, folder / "logs" / f"{name}.log")
             for i, name in enumerate(names)
         }
         self.links = Links(self.client, self.nodes)
@@ -135,7 +135,7 @@ class ProcessCluster:
             routes[link] = (listen, target.peer if link.source in self.nodes else target.listen)
         await self.links.create(routes, self._unused)
 
-    def _command(self, node: NodeProcess) -> list[str]:
+    def _command(self, node: ClusterNode) -> list[str]:
         settings = ["logFormat=human"]
         if self._mode == "cp":
             others = [other for other in self.nodes.values() if other is not node]
@@ -161,7 +161,7 @@ class ProcessCluster:
             await asyncio.sleep(0.05)
         raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
 
-    def ended(self) -> list[tuple[NodeProcess, UnexpectedExit]]:
+    def ended(self) -> list[tuple[ClusterNode, UnexpectedExit]]:
         """Nodes that ended and nobody here had told them to."""
         return [(node, ended) for node in self.nodes.values() if (ended := node.process.ended) is not None]
 
