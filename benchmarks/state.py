@@ -15,22 +15,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.process import tune_garbage_collection
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
-from replicated_namesrv.replication.route_machine import (
-    Opened,
-    RouteStateMachine,
-    content_of,
-    encode_expire,
-    encode_lead,
-    encode_plain,
-    encode_register,
-    encode_unregister,
-)
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_expire, encode_lead
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,
@@ -44,6 +36,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.state import RouteSettings
+from tests.support.log_entries import encoded
 
 EMPTIED, UNREGISTERED = 9_000, 10_000
 KV_BYTES = 1 << 10
@@ -112,12 +105,7 @@ class State:
 
     def encoded(self, command: Command) -> bytes:
         """As it stands in the log."""
-        if isinstance(command, RegisterBroker):
-            revision = self.routes.state.revision
-            return encode_register(command, 1, revision, Opened(revision, revision), content_of(command))
-        if isinstance(command, UnregisterBrokers):
-            return encode_unregister(command, 1, 1)
-        return encode_plain(command, 1)
+        return encoded(self.routes, command, 1)
 
     def apply(self, command: Command) -> None:
         """One command."""
@@ -180,7 +168,7 @@ def measured(state: State, rounds: int, cost: Callable[[Callable[[], object]], f
     apply("expiry, 200,000 topics", state.expire())
     restoration = state.machine.restore()
     for chunk in chunks:
-        note("restoration, step", cost(lambda chunk=chunk: restoration.feed(chunk)))  # type: ignore[misc]
+        note("restoration, step", cost(partial(restoration.feed, chunk)))
     note("restoration, end, digest", cost(restoration.finish), cost(state.machine.digest))
     return most
 

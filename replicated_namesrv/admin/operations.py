@@ -55,6 +55,7 @@ async def restore(request: web.Request) -> web.Response:
     service.check_restore()
     state = await _state_in(request)
     service.quotas.check_whole(state.sizes)
+    state.check_numbers()
     result = await service.restore(_lines_of(state))
     if result.code:
         remedy = "form a new cluster with empty data directories, or bring back its KV config alone: namesrv kv import FILE"

@@ -50,9 +50,6 @@ STALL_MS = 300.0
 """A process that did not run for this long may find connections that were opened meanwhile, without its knowing when."""
 BACKLOG_MS = 1_000.0
 """Connections accepted so long after a stall may have been opened during it."""
-NAME_CHARACTERS_MAX = 10_000
-"""Of cluster, broker and address: they travel with every sign of life."""
-SYSTEM_ERROR = 1
 
 
 class Liveness(Protocol):
@@ -200,10 +197,6 @@ class BrokerCalls:
 
     def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
         """A registration: a renewal if it changes nothing, else through the log."""
-        names = (registration.cluster_name, registration.broker_name, registration.broker_addr)
-        if max(map(len, names)) > NAME_CHARACTERS_MAX:
-            remark = f"clusterName, brokerName and brokerAddr may have {NAME_CHARACTERS_MAX} characters; send shorter ones"
-            return Result(code=SYSTEM_ERROR, remark=remark)
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         opened = self._opened.get(connection.connection_id, Opened(connection.opened_revision, None))

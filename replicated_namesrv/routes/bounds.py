@@ -4,8 +4,10 @@ Not part of ``apply``: what is in the log is applied alike by every version. Com
 time may exceed a bound by as many.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+from replicated_namesrv.errors import LimitError
 from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.tables import Tables
@@ -28,6 +30,7 @@ MAPPINGS_MAX = 10_000
 """Static topic mappings in one registration. Each costs all nodes some 10 us when the command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
 """Queues in them, at about 1 us each."""
+SHOWN_CHARACTERS = 60
 SYSTEM_ERROR = 1
 
 
@@ -81,6 +84,29 @@ def _refused_registration(tables: Tables, command: RegisterBroker) -> Result | N
                 f"readQueueNums, writeQueueNums and topicSysFlag, {QUEUE_SETTINGS_MAX} are allowed; use the same for more topics"
             )
     return None
+
+
+def check_whole(tables: Tables) -> None:
+    """Raises LimitError if a state, to be put in the place of an empty one, has more of anything than commands could add."""
+    for what, count, most in _counts(tables):
+        if count > most:
+            raise LimitError(what, f"{count} {what}, {most} are allowed; take out those that are not needed")
+
+
+def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
+    """What there is, how many there are, and how many may be. Registrations of mappings are not known, so only a single mapping
+    can be held against their bound."""
+    yield "KV namespaces", len(tables.kv), KV_NAMESPACES_MAX
+    yield "clusters", len(tables.cluster_names), CLUSTERS_MAX
+    yield "broker names", len(tables.groups), BROKER_NAMES_MAX
+    yield "brokers", len(tables.live), BROKERS_MAX
+    for group in tables.groups.values():
+        yield f"brokers of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.members), MEMBERS_MAX
+        kinds = f"combinations of queue settings of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}"
+        yield kinds, len(group.kinds), QUEUE_SETTINGS_MAX
+    for name, infos in tables.mappings.items():
+        queues = max((len(info.curr_id_map) for info in infos.values()), default=0)
+        yield f"queues in a static topic mapping of brokerName {name:.{SHOWN_CHARACTERS}}", queues, MAPPED_QUEUES_MAX
 
 
 def _refused(remark: str) -> Result:

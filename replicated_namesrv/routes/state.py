@@ -18,7 +18,7 @@ from typing import Any
 
 from replicated_namesrv.model import ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes import limits, queries
-from replicated_namesrv.routes.bounds import refusal
+from replicated_namesrv.routes.bounds import check_whole, refusal
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
@@ -74,6 +74,10 @@ class RouteInfoManager:
     def refusal(self, command: Command) -> Result | None:
         """Why ``command`` must not be proposed (bounds.py); None: it may. ``apply`` does not ask."""
         return refusal(self._tables, command)
+
+    def check_numbers(self) -> None:
+        """Raises LimitError if there is more of anything than commands may add (bounds.py): such a state must not be restored."""
+        check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
         """About how many topics applying ``command`` may go over beside those in it: its cost, whatever its own size."""

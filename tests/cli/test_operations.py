@@ -13,6 +13,7 @@ from replicated_namesrv.cli.admin import neighbours
 from replicated_namesrv.cli.status import assess
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.routes import bounds
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -326,7 +327,7 @@ async def test_a_backup_is_restored_into_a_fresh_cluster_only(tmp_path: Path) ->
         assert answer.status in (400, 409)
 
 
-async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path: Path) -> None:
+async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RouteInfoManager()
     state.apply(PutKVConfig("N", "unmistakable", "v"), 1)
     state.apply(PutKVConfig("N", "k", "v"), 2)
@@ -340,6 +341,13 @@ async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path:
         refused = await run("restore", str(file), "-a", cluster.admin)
         assert refused.code == 1, refused
         assert "line 4: value is ['v']: a text belongs there" in refused.err
+        large = tmp_path / "large"
+        large.write_bytes(b"".join(encode(origin, state.snapshot())))
+        with monkeypatch.context() as patch:
+            patch.setattr(bounds, "KV_NAMESPACES_MAX", 0)
+            refused = await run("restore", str(large), "-a", cluster.admin)
+        assert refused.code == 1, refused
+        assert "1 KV namespaces, 0 are allowed" in refused.err
         for node in cluster.nodes:
             assert isinstance(node.service, ReplicatedNode)
             raft = node.service.consensus._raft.node

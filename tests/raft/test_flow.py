@@ -21,9 +21,9 @@ SMALL: dict[str, Any] = {"compact_entries": 30, "compact_margin_entries": 5, "en
 """Snapshots after a few entries, of many chunks."""
 
 
-def world_of(size: int = 3, without: str | None = None, **config: object) -> World:
+def world_of(size: int = 3, without: str | None = None, **config: Any) -> World:
     defences = Defences() if without is None else Defences.without(without)
-    world = World(size, RaftConfig(defences=defences, **config))  # type: ignore[arg-type]
+    world = World(size, RaftConfig(defences=defences, **config))
     world.start_all()
     return world
 
@@ -56,16 +56,16 @@ def slow_links(world: World, name: str, seconds: float) -> Callable[[float], Non
     delays = [seconds]
     transmit = world.transmit
 
-    def slow(source: object, target: str, message: Message) -> None:
+    def slow(source: Host, target: str, message: Message) -> None:
         usual = world.delay
-        if name in (source.name, target):  # type: ignore[attr-defined]
+        if name in (source.name, target):
             world.delay = delays[0]
         try:
-            transmit(source, target, message)  # type: ignore[arg-type]
+            transmit(source, target, message)
         finally:
             world.delay = usual
 
-    world.transmit = slow  # type: ignore[method-assign]
+    world.transmit = slow  # type: ignore[method-assign]  # of this world alone
     return lambda changed: delays.__setitem__(0, changed)
 
 
@@ -169,10 +169,16 @@ def test_what_is_lost_again_and_again_is_sent_less_and_less_often(kind: type) ->
     first = Counter[int]()
 
     def drop(source: str, target: str, message: Message) -> bool:
-        data = message.data if isinstance(message, SnapshotChunk) else message.entries if isinstance(message, Append) else b""
+        match message:
+            case SnapshotChunk():
+                place, data = message.offset, message.data
+            case Append():
+                place, data = message.previous_index, message.entries
+            case _:
+                return False
         if target != lagging.node_id or not data:
             return False
-        first[message.offset if isinstance(message, SnapshotChunk) else message.previous_index] += 1  # type: ignore[union-attr]
+        first[place] += 1
         return True
 
     world.drop = drop
@@ -411,7 +417,7 @@ def share_uplinks(world: World, bytes_per_second: float) -> None:
         deliver = world._deliver
         world.later(free[source.name] - world.time + world.delay, lambda: deliver(source.name, target, decode(frame)))
 
-    world.transmit = queued  # type: ignore[method-assign]
+    world.transmit = queued  # type: ignore[method-assign]  # of this world alone
 
 
 def test_full_windows_on_a_slow_line_depose_no_leader() -> None:

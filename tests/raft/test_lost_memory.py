@@ -41,6 +41,13 @@ def image_of(disk: Disk) -> Disk:
     return copy
 
 
+def elected() -> tuple[World, RaftNode]:
+    """Three nodes, and their leader."""
+    world = World()
+    world.start_all()
+    return world, world.elect()
+
+
 def others(world: World, *nodes: RaftNode) -> list[Host]:
     """Hosts of all other nodes, in order."""
     return [host for host in world.hosts.values() if host.node not in nodes]
@@ -100,9 +107,7 @@ def test_changes_in_log(defended: bool) -> None:
 
 def test_a_learner_votes_for_a_candidate_that_has_its_join() -> None:
     """The third node alone has the join in its log: the promoted node has to vote without knowing that it may."""
-    world = World()
-    world.start_all()
-    leader = world.elect()
+    world, leader = elected()
     commit(world, leader, b"acknowledged")
     lost, third = others(world, leader)
     lost.crash()
@@ -127,9 +132,7 @@ def test_a_learner_votes_for_a_candidate_that_has_its_join() -> None:
 def test_a_join_that_is_not_committed_elects_nobody_beside_a_leader() -> None:
     """A leader that is cut off from the voters but not from a learner cannot make that learner its voter: first the vacancy of
     its place would have to be committed by those it is cut off from."""
-    world = World()
-    world.start_all()
-    leader = world.elect()
+    world, leader = elected()
     commit(world, leader, b"acknowledged")
     lost, third = others(world, leader)
     lost.crash()
@@ -245,9 +248,7 @@ def test_a_leader_whose_disk_went_back_steps_down() -> None:
 def test_an_old_directory_that_is_put_back_is_not_counted() -> None:
     """The third node has the join of the second disk in its log, unapplied, and lacks what was acknowledged since. The first
     disk, put back, is no voter to it."""
-    world = World()
-    world.start_all()
-    leader = world.elect()
+    world, leader = elected()
     commit(world, leader, b"old")
     settle(world)
     moved, third = others(world, leader)
@@ -323,10 +324,10 @@ def test_fatal_errors(defended: bool, error: type[Exception]) -> None:
     apply = host.machine.apply
 
     def fails(command: bytes) -> object:
-        host.machine.apply = apply  # type: ignore[method-assign]
+        host.machine.apply = apply  # type: ignore[method-assign]  # of this machine alone
         raise error
 
-    host.machine.apply = fails  # type: ignore[method-assign]
+    host.machine.apply = fails  # type: ignore[method-assign]  # the same
     commit(world, leader, b"b")
     world.run(0.5)
     assert host.node is not None
@@ -345,11 +346,9 @@ def test_fatal_errors(defended: bool, error: type[Exception]) -> None:
 
 
 def test_an_error_of_the_command_is_its_result_everywhere() -> None:
-    world = World()
-    world.start_all()
-    leader = world.elect()
+    world, leader = elected()
     for host in world.hosts.values():
-        host.machine.apply = lambda command: 1 // 0  # type: ignore[method-assign]
+        host.machine.apply = lambda command: 1 // 0  # type: ignore[method-assign]  # of this machine alone
     outcome = world.propose(leader.node_id, b"a")
     world.run_until(lambda: outcome)
     assert isinstance(outcome[0], Committed)
@@ -404,7 +403,7 @@ class Copied:
                 self.node.on_message(source, message)
                 self.node.tick()
 
-        world._deliver = to_both  # type: ignore[method-assign]
+        world._deliver = to_both  # type: ignore[method-assign]  # of this world alone
         for peer in world.names:
             if peer != name:
                 self.node.on_connected(peer)
@@ -463,9 +462,7 @@ def test_single_process(defended: bool) -> None:
 
 def test_two_processes_cause_no_storm_of_introductions() -> None:
     """Each of two processes is news after the other. The answers to that are bounded, and so are the notes."""
-    world = World()
-    world.start_all()
-    leader = world.elect()
+    world, leader = elected()
     settle(world)
     host = others(world, leader)[0]
     copy = Copied(world, host.name, image_of(host.disk))
@@ -497,21 +494,20 @@ def old_version(world: World, name: str) -> None:
             message = message._replace(versions=message.command_version)
         transmit(source, target, message)
 
-    world.transmit = as_protocol_0  # type: ignore[method-assign]
+    world.transmit = as_protocol_0  # type: ignore[method-assign]  # of this world alone
 
 
 def test_nodes_of_protocol_0_take_part() -> None:
     """A rolling upgrade: a node without introductions is heard and counted; kinds that it cannot read are not sent to it."""
     world = World()
     old_version(world, "n3")
-    world.hosts["n1"].start()
-    world.hosts["n2"].start()
+    started = {peer: world.hosts[peer].start() for peer in ("n1", "n2")}
     third = world.hosts["n3"].start()
     # The real old version accepts peers by their greetings; ours asks for introductions from those who could send them.
-    for peer in ("n1", "n2"):
-        third.membership.protocol = lambda peer: 0  # type: ignore[method-assign]
-        third.membership.known[peer] = world.hosts[peer].node.incarnation  # type: ignore[union-attr]
-        third.on_message(peer, Greeting(world.hosts[peer].node.incarnation, 0, (), 0, 1))  # type: ignore[union-attr]
+    for peer, node in started.items():
+        third.membership.protocol = lambda peer: 0  # type: ignore[method-assign]  # of this node alone
+        third.membership.known[peer] = node.incarnation
+        third.on_message(peer, Greeting(node.incarnation, 0, (), 0, 1))
     leader = world.elect()
     commit(world, leader, b"a")
     settle(world)
@@ -557,9 +553,7 @@ class OtherDigest(Machine):
 @pytest.mark.parametrize("kind", ["success", "conflict", "snapshot"])
 def test_late_answers_do_not_keep_a_leader_that_is_cut_off(kind: str) -> None:
     """CheckQuorum counts answers to what was sent lately. Copies of older answers arrive for ever; the leader steps down."""
-    world = World()
-    world.start_all()
-    leader = world.elect()
+    world, leader = elected()
     commit(world, leader, b"a")
     follower = others(world, leader)[0].node
     assert follower is not None

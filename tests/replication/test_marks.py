@@ -10,18 +10,12 @@ from hypothesis import strategies as st
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.replication import marks as marks_module
 from replicated_namesrv.replication.marks import Mark, OwnLineReader, marks_table, own_line, unregistered_table
-from replicated_namesrv.replication.route_machine import (
-    Opened,
-    RouteStateMachine,
-    content_of,
-    encode_lead,
-    encode_register,
-    encode_unregister,
-)
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_lead
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.routes.sums import SummedTable
+from tests.support.log_entries import encoded
 from tests.support.work import Work, work_of
 
 TEXT = st.text(st.sampled_from('a0",[]\\\n é\ud800'), max_size=6) | st.text(max_size=6)
@@ -89,12 +83,11 @@ def machine_of(brokers: int) -> RouteStateMachine:
     machine.apply(encode_lead(RouteSettings(), 0, 1))
     topics = {"T": QueueData(6, 8, 0, 8), "U": QueueData(6, 8, 0, 8)}
     for number in range(2 * brokers):
-        name, address, revision = f"b{number}", f"b{number}:1", machine.state.revision
+        name, address = f"b{number}", f"b{number}:1"
         command = RegisterBroker("c", name, address, 0, "", None, None, False, DataVersion(1, 0, 1), topics, {}, None)
-        machine.apply(encode_register(command, 0, revision, Opened(revision, revision), content_of(command)))
+        machine.apply(encoded(machine, command, 0))
         if number % 2:
-            removal = BrokerRemoval("c", address, name, 0, None)
-            machine.apply(encode_unregister(UnregisterBrokers((removal,)), 0, 1))
+            machine.apply(encoded(machine, UnregisterBrokers((BrokerRemoval("c", address, name, 0, None),)), 0))
     assert len(machine.marks) == len(machine._unregistered) == brokers
     return machine
 

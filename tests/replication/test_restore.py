@@ -307,5 +307,5 @@ def test_parts_of_a_long_line_are_joined_once() -> None:
     line = json.dumps(["kv", "n", [[f"k{number}", "v" * 10_000] for number in range(100)]]).encode()
     reader = SnapshotReader()
     parts = [line[start : start + 10_000] for start in range(0, len(line), 10_000)]
-    works = [work_of(lambda part=part: reader.feed(part)) for part in parts]  # type: ignore[misc]
+    works = [work_of(partial(reader.feed, part)) for part in parts]
     assert max(work.bytes for work in works) < 50_000

@@ -2,6 +2,7 @@
 
 import pytest
 
+from replicated_namesrv.errors import LimitError
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes import bounds
 from replicated_namesrv.routes.bounds import with_own_mappings
@@ -98,3 +99,33 @@ def test_no_more_mappings_in_one_registration_than_allowed(monkeypatch: pytest.M
     refused = state.refusal(two)
     assert refused is not None
     assert "has 2 static topic mappings with 4 queues, 1 with 100000 are allowed" in (refused.remark or "")
+
+
+@pytest.mark.parametrize(
+    ("bound", "held", "told"),
+    [
+        ("KV_NAMESPACES_MAX", 2, "2 KV namespaces, 1 are allowed"),
+        ("CLUSTERS_MAX", 2, "2 clusters, 1 are allowed"),
+        ("BROKER_NAMES_MAX", 2, "2 broker names, 1 are allowed"),
+        ("BROKERS_MAX", 4, "4 brokers, 3 are allowed"),
+        ("MEMBERS_MAX", 3, "3 brokers of brokerName b, 2 are allowed"),
+        ("QUEUE_SETTINGS_MAX", 2, "2 combinations of queue settings of brokerName b, 1 are allowed"),
+        ("MAPPED_QUEUES_MAX", 2, "2 queues in a static topic mapping of brokerName b, 1 are allowed"),
+    ],
+)
+def test_a_whole_state_has_no_more_of_anything_than_commands_may_add(
+    monkeypatch: pytest.MonkeyPatch, bound: str, held: int, told: str
+) -> None:
+    state = RouteInfoManager()
+    for broker_id in range(3):
+        topics = {f"t{number}": QueueData(6, 8, 0, number) for number in range(2)}
+        state.apply(register("b", broker_id, f"b{broker_id}:1", topics=topics, mappings={"t0": mapping("t0", "b")}), 1)
+    state.apply(register("d", 0, "d:1", cluster="D"), 1)
+    for namespace in "ab":
+        state.apply(PutKVConfig(namespace, "k", "v"), 1)
+    state.check_numbers()
+    monkeypatch.setattr(bounds, bound, held)
+    state.check_numbers()
+    monkeypatch.setattr(bounds, bound, held - 1)
+    with pytest.raises(LimitError, match=told):
+        state.check_numbers()

@@ -10,16 +10,7 @@ from itertools import count
 import pytest
 
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
-from replicated_namesrv.replication.route_machine import (
-    Opened,
-    RouteStateMachine,
-    content_of,
-    encode_expire,
-    encode_lead,
-    encode_plain,
-    encode_register,
-    encode_unregister,
-)
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_expire, encode_lead
 from replicated_namesrv.routes import snapshot as snapshot_module
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
@@ -27,13 +18,12 @@ from replicated_namesrv.routes.commands import (
     DeleteKVConfig,
     DeleteTopic,
     PutKVConfig,
-    RegisterBroker,
     RegisterTopic,
-    UnregisterBrokers,
     UpdateSettings,
 )
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.support.log_entries import encoded
 from tests.support.routes import queues, register, unregister
 from tests.support.work import Name, Work, work_of
 
@@ -159,16 +149,6 @@ def test_a_log_entry_and_the_digest_of_a_node_cost_nothing_of_what_is_stored_bes
     assert_alike(name, *works)
 
 
-def encoded(machine: RouteStateMachine, command: Command, time_ms: int) -> bytes:
-    """As it stands in the log."""
-    if isinstance(command, RegisterBroker):
-        revision = machine.state.revision
-        return encode_register(command, time_ms, revision, Opened(revision, revision), content_of(command))
-    if isinstance(command, UnregisterBrokers):
-        return encode_unregister(command, time_ms, machine.led_term)
-    return encode_plain(command, time_ms)
-
-
 WHOLE_GROUP: dict[str, Callable[[], Command]] = {
     "wiped": lambda: ChangeWritePerm("big", writable=False),
     "last but one leaves": lambda: unregister("big", 1, "big:2"),
@@ -209,13 +189,17 @@ def test_steps_of_a_snapshot_and_of_reading_it_do_not_grow(monkeypatch: pytest.M
         taken: list[bytes] = []
         steps = []
         while len(taken) < 1 or not taken[-1].startswith(b'["end"'):
-            steps.append(work_of(lambda lines=lines, taken=taken: taken.append(next(lines))))  # type: ignore[misc]
+            steps.append(work_of(partial(take, lines, taken)))
         reader = SnapshotReader()
         reads = [work_of(partial(reader.feed, line)) for line in taken]
         most.append((maximum(steps), maximum(reads), work_of(reader.finish)))
     for one, twice in zip(*most, strict=True):
         assert twice.lines <= one.lines + LINES_SLACK, most
         assert twice.hashes <= one.hashes + HASHES_SLACK, most
+
+
+def take(lines: Iterator[bytes], taken: list[bytes]) -> None:
+    taken.append(next(lines))
 
 
 def maximum(works: list[Work]) -> Work:
@@ -230,7 +214,7 @@ def test_a_route_costs_its_own_mappings_and_brokers() -> None:
             Name(f"foreign-{number}"): own_mapping(f"foreign-{number}", f"nobody-{number}") for number in range(size)
         }  # of a log that an earlier version wrote
         state.apply(register("small", 0, "small:1", version=2, topics=["s1"], mappings=foreign), 9)
-        works.append(work_of(lambda state=state: state.route("s1")))  # type: ignore[misc]
+        works.append(work_of(partial(state.route, "s1")))
     assert_alike("route", *works)
 
 
