@@ -49,7 +49,8 @@ class Told:
 
     def __init__(self, stage: "RaftStage", machine: Machine, node: RaftNode) -> None:
         self._stage, self._machine, self.node = stage, machine, node
-        self._status: dict[str, object] = {}
+        self.status: dict[str, object] = {}
+        """As of the end of the last turn."""
         self._notes: set[str] = set()
         """Each is told once."""
         self._counters: dict[str, int] = {}
@@ -90,14 +91,14 @@ class Told:
         stage.incarnations.note(node.node_id, node.incarnation)
         status = node.status()
         status["voters"] = voters_text(cast("dict[str, int]", status["voters"]), stage.incarnations) or None
-        self._status.setdefault("role", "follower")
-        self._status["role"] = stage.roles.pop(machine.name, self._status["role"])
+        self.status.setdefault("role", "follower")
+        self.status["role"] = stage.roles.pop(machine.name, self.status["role"])
         status["problem"] = _AGE.sub("some ms", str(status["problem"] or "")) or None
-        changes = [f"{key.removesuffix('_index')}={status[key]}" for key in _TOLD if status[key] != self._status.get(key)]
+        changes = [f"{key.removesuffix('_index')}={status[key]}" for key in _TOLD if status[key] != self.status.get(key)]
         if changes:
             stage.changed()
             stage.tell(machine, "is now " + " ".join(changes))
-        self._status = status
+        self.status = status
         self._tell_table("peers", "standing", self._peers, "peer {} is {}")
         self._tell_table("followers", "state", self._followers, "follower {} in state {}")
         for name, count in node.counters.items():
@@ -107,7 +108,7 @@ class Told:
         self._tell_notes()
 
     def _tell_table(self, table: str, field: str, before: dict[str, object], text: str) -> None:
-        rows = cast("dict[str, dict[str, object]]", self._status[table])
+        rows = cast("dict[str, dict[str, object]]", self.status[table])
         for peer, row in rows.items():
             if row[field] != before.get(peer, "pending"):
                 self._stage.changed()
@@ -137,7 +138,7 @@ class RaftStage(Stage):
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
         assert machine.life is not None
         state = self._states[machine.name] = Commands(self, machine)
-        account = Account(self, machine)
+        account = Account(self, machine, machine.observer)
         config = self._of_node.get(machine.speaks_as, self._config)
         node = RaftNode(machine.speaks_as, self.names, "golden", machine.life, machine.disk, state, config, account)
         self.incarnations.note(node.node_id, node.incarnation)
@@ -261,12 +262,9 @@ class RaftStage(Stage):
     @command
     def until(self, node: Machine, key: str, value: str) -> None:
         """Let time pass until a key of the node's status has this value, or its voters are these incarnations."""
-        self.reach(lambda: isinstance(node.process, Told) and self._value(node.process.node, key) == value)
-
-    def _value(self, node: RaftNode, key: str) -> str:
-        if key not in node.status():
-            raise ScriptError(f"the status has no {key!r}; there are: {', '.join(node.status())}")
-        return voters_text(dict(node.voters), self.incarnations) if key == "voters" else str(node.status()[key])
+        if isinstance(node.process, Told) and key not in node.process.node.status():
+            raise ScriptError(f"the status has no {key!r}; there are: {', '.join(node.process.node.status())}")
+        self.reach(lambda: isinstance(node.process, Told) and str(node.process.status.get(key)) == value)
 
 
 def config_of(settings: dict[str, str]) -> RaftConfig:

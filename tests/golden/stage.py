@@ -41,14 +41,14 @@ class Wires(Network):
         self.dropped: set[tuple[Link, str]] = set()
         self.holding: set[tuple[Link, str]] = set()
         self.held: dict[int, tuple[Link, Message]] = {}
-        self.sent_last: dict[tuple[Link, str], list[Message]] = {}
+        self.sent_last: dict[tuple[Link, str], Message] = {}
         self.cut_now: set[Link] = set()
         self._held_count = 0
 
     def send(self, source: str, target: str, message: object) -> None:
         sent = cast("Message", message)
         link, kind = (source, target), type(sent).__name__
-        self.sent_last.setdefault((link, kind), []).append(sent)
+        self.sent_last[link, kind] = sent
         fate = ""
         if self._matches(self.holding, link, kind):
             self._held_count += 1
@@ -106,7 +106,7 @@ class Stage:
         """Roles that were told since the last turn of a node."""
         self._images: dict[str, dict[str, bytes]] = {}
         self._lines: list[str] = []
-        self._level = MESSAGES
+        self.level = MESSAGES
         self._header: tuple[str, str] = ("", "")
         self._routine: dict[tuple[str, Link, str], str] = {}
         self._hidden = 0
@@ -141,28 +141,28 @@ class Stage:
 
     # Account
 
-    def tell(self, machine: Machine | None, text: str, level: int = CHANGES) -> None:
-        """A line of output, below a header with time and node."""
-        if level > self._level:
+    def tell(self, who: Machine | str, text: str, level: int = CHANGES) -> None:
+        """A line of output, below a header with time and name."""
+        if level > self.level:
             return
         self._told_ns = self.world.now_ns
-        name = "" if machine is None else machine.name
+        name = who if isinstance(who, str) else who.name
         header = f"{self.world.now_ns / MS:.1f}", name
         if header != self._header:
-            self._lines.append(f"> {header[0]} {name}".rstrip())
+            self._lines.append(f"> {header[0]} {name}")
             self._header = header
         self._lines.append("  " + self.incarnations.replaced(text).replace("\n", " ").rstrip())
 
     def tell_message(self, name: str, arrow: str, link: Link, message: Message, fate: str = "") -> None:
         """A message was sent or received; one that repeats the last of its kind on its link is only counted."""
         kind, text = type(message).__name__, describe(message, self.incarnations, link)
-        if self._level < ALL and is_routine(message) and not fate.startswith("held"):
+        if self.level < ALL and is_routine(message) and not fate.startswith("held"):
             if self._routine.get((arrow, link, kind)) == text:
-                self._hidden += self._level >= MESSAGES
+                self._hidden += self.level >= MESSAGES
                 return
             self._routine[arrow, link, kind] = text
         peer = link[1] if arrow == "->" else link[0]
-        self.tell(self.machines.get(name), f"{arrow} {peer} {text}" + (f" ({fate})" if fate else ""), MESSAGES)
+        self.tell(name, f"{arrow} {peer} {text}" + (f" ({fate})" if fate else ""), MESSAGES)
 
     def forget_routine(self, link: Link) -> None:
         """There is a new connection: what is said over it is no repetition."""
@@ -226,7 +226,7 @@ class Stage:
     @command
     def log(self, level: Level) -> None:
         """What is told: ``none``, ``changes`` of state, also ``messages`` (but repetitions), or ``all``."""
-        self._level = level
+        self.level = level
 
     @command
     def run(self, ms: float) -> None:
@@ -236,13 +236,13 @@ class Stage:
     @command
     def settle(self) -> None:
         """Let time pass until nothing new has happened for longer than a heartbeat."""
-        level, began_ns = self._level, self.world.now_ns
+        level, began_ns = self.level, self.world.now_ns
         self._changed_ns = began_ns
         while self.world.now_ns - self._changed_ns < QUIET_MS * MS:
             self.world.run_until(self.world.now_ns + STEP_NS)
             if self.world.now_ns - began_ns > QUIET_LIMIT_MS * MS:
                 raise ScriptError(f"not settled within {QUIET_LIMIT_MS} ms")
-        self._level = level
+        self.level = level
 
     def changed(self) -> None:
         """Something new has happened, told or not."""
@@ -433,9 +433,9 @@ class Stage:
         """The last message of this kind arrives once more."""
         for link in links:
             sent = self.wires.sent_last.get((link, kind))
-            if not sent:
+            if sent is None:
                 raise ScriptError(f"no {kind} was sent from {link[0]} to {link[1]}")
-            self._arrive(link, sent[-1])
+            self._arrive(link, sent)
 
     def _arrive(self, link: Link, message: Message) -> None:
         target = self.machines[link[1]]
@@ -448,8 +448,8 @@ class Stage:
 class Account(Observer):
     """Tells what the core reports, and passes it on."""
 
-    def __init__(self, stage: Stage, machine: Machine) -> None:
-        self._stage, self._machine, self._next = stage, machine, machine.observer
+    def __init__(self, stage: Stage, machine: Machine, beyond: Observer) -> None:
+        self._stage, self._machine, self._next = stage, machine, beyond
         self._voted = ("", 0)
 
     def _tell(self, text: str) -> None:
