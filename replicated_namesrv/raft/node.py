@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ParamSpec, assert_never
 
 from replicated_namesrv.raft.appending import Appending
-from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.configuration import Configuration
@@ -35,6 +34,7 @@ from replicated_namesrv.raft.interfaces import (
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.log import Entry, Log
 from replicated_namesrv.raft.membership import Membership
+from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import (
     Append,
     AppendReply,
@@ -705,7 +705,7 @@ class RaftNode:
     # Reports
 
     def memory(self) -> dict[str, Bounded]:
-        """What this node holds in memory beside the state machine, and the bound of each (``bounds.py``). Takes microseconds."""
+        """What this node holds in memory beside the state machine, and the bound of each (``memory_bounds.py``). Takes microseconds."""
         config = self.config
         step = config.uncommitted_bytes_max + config.message_bytes_max
         return {

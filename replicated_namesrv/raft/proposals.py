@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.errors import MalformedError, RolledBackError, UnknownCommandError
 from replicated_namesrv.raft.interfaces import (
@@ -33,6 +32,7 @@ from replicated_namesrv.raft.interfaces import (
 )
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import Forward, ForwardReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox

@@ -8,7 +8,7 @@
 - No node cuts an entry from its log that was committed.
 - A leader that was deposed knows it within two election times, unless it is paused.
 - No node goes back: the commit index and the term of a running process never fall.
-- Nothing that a node holds for its peers, its disk or its callers grows beyond its stated bound (``raft/bounds.py``).
+- Nothing that a node holds for its peers, its disk or its callers grows beyond its stated bound (``raft/memory_bounds.py``).
 - Everything asked for ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
 
 The first violation ends the run.
@@ -18,8 +18,8 @@ import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replicated_namesrv.raft.bounds import exceeded
 from replicated_namesrv.raft.interfaces import Observer
+from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.simulation.views import MachineView, RaftView
 from replicated_namesrv.simulation.world import World

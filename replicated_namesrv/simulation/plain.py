@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from replicated_namesrv.raft.bounds import Bounded
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine

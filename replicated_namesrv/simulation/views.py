@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from replicated_namesrv.raft.bounds import Bounded
+from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import Message
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from replicated_namesrv.raft.bounds import Bounded
+from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.simulation.application import Ledger
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
