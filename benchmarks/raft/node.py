@@ -78,7 +78,7 @@ class Ours:
     """A RaftService."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        from replicated_namesrv.raft.config import RaftConfig
+        from replicated_namesrv.raft.raft_config import RaftConfig
         from replicated_namesrv.raft.service import RaftService
         from replicated_namesrv.raft.transport import TransportSettings
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.raft.config import Defences
+from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.simulation.campaign import Shrinker, cores, explain, run_all
 from replicated_namesrv.simulation.simulation import Result, Scenario
 

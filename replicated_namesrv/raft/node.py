@@ -15,7 +15,6 @@ from typing import ParamSpec, assert_never
 
 from replicated_namesrv.raft.appending import Appending
 from replicated_namesrv.raft.compaction import Compaction
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
@@ -65,6 +64,7 @@ from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
 from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Environment
+from replicated_namesrv.raft.raft_config import RaftConfig
 
 NOTES_MAX = 20
 

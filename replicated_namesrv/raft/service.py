@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TypeVar
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
 from replicated_namesrv.raft.messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.node import FOREVER, RaftNode
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.transport import PeerTransport, TransportError, TransportSettings
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.support.nodes import http, running_node
 from tests.support.ports import free_ports
 

@@ -1,7 +1,7 @@
 """What a node says of its memory: every size has a bound, and each one can be seen to grow."""
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.memory_bounds import exceeded
+from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.support.raft_world import World
 
 NAMES = {

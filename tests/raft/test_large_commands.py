@@ -2,9 +2,9 @@
 
 import pytest
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.support.raft_world import World
 
 LARGE = b"x" * 2_000_000

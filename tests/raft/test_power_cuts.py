@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.support.raft_world import Disk, Inode, World
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.files import FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.ports import free_ports

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Committed
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.snapshots import WRITING, Metadata, Reader, Writer
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.liveness import leader_messages as messages

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.raft.config import RaftConfig
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.simulation.invariants import Invariants

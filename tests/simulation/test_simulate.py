@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.cli.main import main
-from replicated_namesrv.raft.config import Defences
+from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.simulation.campaign import cores, run_all
 from replicated_namesrv.simulation.simulation import Result, Scenario
 from replicated_namesrv.simulation.subjects import run

@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import Any, cast
 
 from replicated_namesrv.cli.main import run_command
-from replicated_namesrv.raft.config import Defences, RaftConfig
 from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 
 
 def switch_off(names: Sequence[str]) -> None:

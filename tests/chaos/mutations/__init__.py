@@ -19,7 +19,7 @@ class Mutation(NamedTuple):
     """What is switched off, and where that shows."""
 
     defences: str
-    """Names in ``raft.config.Defences``, with commas."""
+    """Names in ``raft.raft_config.Defences``, with commas."""
     scenario: str
     """A file of this folder."""
     conditions: tuple[str, ...] = ()
