@@ -13,8 +13,8 @@ from typing import Any
 
 from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.inspection import Inspection, Record, content_of, entries_of, inspect
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication import cluster_restore
 from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, RESTORE_MARK
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, load

@@ -8,7 +8,6 @@ once the entries, and the term, are on disk.
 from typing import Protocol
 
 from replicated_namesrv.raft.elections import Elections
-from replicated_namesrv.raft.errors import CorruptionError, InvariantError
 from replicated_namesrv.raft.interfaces import RaftState
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.log import Entry, Log
@@ -16,6 +15,7 @@ from replicated_namesrv.raft.messages import Append, AppendReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import unpack_entries
+from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 
 
 class AppendCore(RaftState, Protocol):

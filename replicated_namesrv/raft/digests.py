@@ -9,12 +9,12 @@ Digests are compared only between nodes of one ``RaftConfig.digest_version``.
 
 from collections.abc import Callable
 
-from replicated_namesrv.raft.errors import InvariantError
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import DigestReport
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.raft_errors import InvariantError
 
 REMEMBERED_INDEXES = 16
 

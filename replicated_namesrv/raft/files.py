@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from replicated_namesrv.raft.errors import IdentityError
+from replicated_namesrv.raft.raft_errors import IdentityError
 
 LOCK = "lock"
 

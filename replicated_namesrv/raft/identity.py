@@ -3,8 +3,8 @@
 import json
 from zlib import crc32
 
-from replicated_namesrv.raft.errors import CorruptionError, IdentityError
 from replicated_namesrv.raft.interfaces import Storage
+from replicated_namesrv.raft.raft_errors import CorruptionError, IdentityError
 
 BLANK, PROMISED, MEMBER = 0, 1, 2
 STATES = ("blank", "promised", "member")

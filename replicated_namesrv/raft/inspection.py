@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from replicated_namesrv.raft.errors import MalformedError, RaftError
 from replicated_namesrv.raft.identity import IDENTITY, STATES
 from replicated_namesrv.raft.log import (
     CHECKED_FROM,
@@ -31,6 +30,7 @@ from replicated_namesrv.raft.log import (
     Log,
 )
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, Group, unpack_groups, unpack_join
+from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
 from replicated_namesrv.raft.snapshots import PREFIX, Metadata, Reader
 
 

@@ -29,8 +29,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 from zlib import crc32
 
-from replicated_namesrv.raft.errors import CorruptionError, InvariantError
 from replicated_namesrv.raft.interfaces import Storage
+from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 
 RECORD = struct.Struct("<2sIIBQ")
 """Marker, payload length, checksum of all that follows, type, number in the stream."""

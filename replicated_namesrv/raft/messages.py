@@ -10,7 +10,7 @@ protocol of its sender. Kinds in ``SINCE`` are sent only to peers of that protoc
 import struct
 from typing import NamedTuple, get_type_hints
 
-from replicated_namesrv.raft.errors import MalformedError
+from replicated_namesrv.raft.raft_errors import MalformedError
 
 
 class Greeting(NamedTuple):

@@ -18,7 +18,6 @@ from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
-from replicated_namesrv.raft.errors import CorruptionError, MalformedError, RolledBackError
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.identity import MEMBER, STATES, Identity
 from replicated_namesrv.raft.interfaces import (
@@ -65,6 +64,7 @@ from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.proposals import Proposals
 from replicated_namesrv.raft.pysyncobj_core import Core
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import CorruptionError, MalformedError, RolledBackError
 from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions

@@ -8,8 +8,8 @@ Decoding checks every length and raises MalformedError on anything else.
 import struct
 from collections.abc import Iterable, Sequence
 
-from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.raft.log import Entry
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.sessions import Origin
 
 NO_OP = b"\x01"

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from replicated_namesrv.raft.configuration import Configuration
-from replicated_namesrv.raft.errors import MalformedError, RolledBackError, UnknownCommandError
 from replicated_namesrv.raft.interfaces import (
     ApplyFailed,
     Committed,
@@ -37,6 +36,7 @@ from replicated_namesrv.raft.messages import Forward, ForwardReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, unpack_groups
+from replicated_namesrv.raft.raft_errors import MalformedError, RolledBackError, UnknownCommandError
 from replicated_namesrv.raft.sessions import Origin, Sessions
 
 Done = Callable[[Outcome], None]

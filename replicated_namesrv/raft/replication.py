@@ -11,7 +11,6 @@ from typing import Protocol
 
 from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.encoded_entries import ENCODED_BYTES_MAX, EncodedEntries
-from replicated_namesrv.raft.errors import InvariantError
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
@@ -23,6 +22,7 @@ from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import WIRE_ENTRY
 from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.promotion import Promotion
+from replicated_namesrv.raft.raft_errors import InvariantError
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 
 ROUND_TRIP_ELECTIONS = 2

@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 from zlib import crc32
 
-from replicated_namesrv.raft.errors import CorruptionError
 from replicated_namesrv.raft.interfaces import Storage
+from replicated_namesrv.raft.raft_errors import CorruptionError
 
 HEADER = struct.Struct("<8sI")
 BLOCK = struct.Struct("<II")

@@ -21,8 +21,8 @@ from typing import Any
 from uuid import uuid4
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.interfaces import Restoration
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication.command_kinds import ABANDON, BEGIN, FINISH, PIECE, RESTORE_MARK
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load

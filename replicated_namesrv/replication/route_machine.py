@@ -24,7 +24,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.raft.errors import UnknownCommandError
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication.command_kinds import (
     BASE_VERSION,
     COMMAND_KINDS,

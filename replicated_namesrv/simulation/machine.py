@@ -7,9 +7,9 @@ then it ticks; it is woken when it asked to be. A crash drops the process and ke
 from collections.abc import Callable, Sequence
 from random import Random
 
-from replicated_namesrv.raft.errors import RolledBackError
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.raft_errors import RolledBackError
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.network import Endpoint, Network

@@ -6,7 +6,6 @@ An entry is named ``index@term``. An incarnation is named after its node with a 
 import re
 from collections.abc import Sequence
 
-from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.raft.identity import STATES
 from replicated_namesrv.raft.messages import (
     Append,
@@ -21,6 +20,7 @@ from replicated_namesrv.raft.messages import (
     SnapshotChunk,
 )
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, unpack_entries, unpack_groups, unpack_join
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.standing import Standing
 
 _HIDDEN = ("source", "destination", "sequence")

@@ -1,8 +1,8 @@
 """Upgrades one node at a time: newer commands wait until all members apply them; one that comes anyway stops nobody silently."""
 
-from replicated_namesrv.raft.errors import UnknownCommandError
 from replicated_namesrv.raft.interfaces import Committed, Outcome, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from tests.support.raft_world import Machine, World
 
 

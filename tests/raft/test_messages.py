@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replicated_namesrv.raft import messages
-from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.raft.messages import Greeting, Message, decode, encode
 from replicated_namesrv.raft.payloads import NO_OP, pack_entries, pack_group, unpack_entries, unpack_groups
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.sessions import Origin
 
 numbers = st.integers(0, 2**64 - 1)

@@ -6,7 +6,6 @@ import pytest
 
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
-from replicated_namesrv.raft.errors import InvariantError
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.log import Log
@@ -25,6 +24,7 @@ from replicated_namesrv.raft.messages import (
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import InvariantError
 from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import PeerMemories

@@ -6,9 +6,9 @@ from zlib import crc32
 
 import pytest
 
-from replicated_namesrv.raft.errors import CorruptionError
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import CorruptionError
 from replicated_namesrv.raft.snapshot_taking import RETRY_SECONDS
 from replicated_namesrv.raft.snapshots import (
     BLOCK,

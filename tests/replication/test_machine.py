@@ -3,7 +3,7 @@
 import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.raft.errors import UnknownCommandError
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication.route_machine import (
     Ignored,
     Opened,

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from replicated_namesrv.raft.errors import MalformedError
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     GRANTED,

@@ -11,7 +11,7 @@ import pytest
 
 from replicated_namesrv.admin.operations import _lines_of
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.raft.errors import UnknownCommandError
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication import cluster_restore as restore_module
 from replicated_namesrv.replication.cluster_restore import (
     IDLE_MS_MAX,

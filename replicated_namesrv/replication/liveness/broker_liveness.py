@@ -15,7 +15,7 @@ from asyncio import Future
 from collections.abc import Callable, Sequence
 from random import Random
 
-from replicated_namesrv.raft.errors import MalformedError
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.consensus import Consensus
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (

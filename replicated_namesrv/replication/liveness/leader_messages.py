@@ -9,7 +9,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
-from replicated_namesrv.raft.errors import MalformedError
+from replicated_namesrv.raft.raft_errors import MalformedError
 
 Key = tuple[str, str]
 """(clusterName, brokerAddr); ("", node id) stands for a node."""

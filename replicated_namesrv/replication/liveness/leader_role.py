@@ -15,8 +15,8 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Iterable, Sequence
 
-from replicated_namesrv.raft.errors import MalformedError
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.consensus import Consensus
 from replicated_namesrv.replication.liveness.admission import Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.leader_messages import (
