@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import TypeVar
 
-from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
 from replicated_namesrv.raft.messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.node import FOREVER, RaftNode

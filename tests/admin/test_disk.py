@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.raft_config import RaftConfig
 from tests.support.nodes import http, running_node
 from tests.support.ports import free_ports

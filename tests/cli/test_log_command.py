@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.cli.log import described
-from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.replication.cluster_restore import encode

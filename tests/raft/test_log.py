@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 from replicated_namesrv.simulation.disk import SimulatedDisk

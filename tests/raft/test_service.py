@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.service import RaftService

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any, cast
 
 from replicated_namesrv.cli.main import run_command
-from replicated_namesrv.raft.files import FileStorage
+from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 
 
