@@ -8,9 +8,9 @@ once the entries, and the term, are on disk.
 from typing import Protocol
 
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.interfaces import RaftState
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Entry, Log
 from replicated_namesrv.raft.messages import Append, AppendReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox

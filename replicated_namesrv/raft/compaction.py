@@ -16,9 +16,9 @@ A follower whose transfer was given up is sent the newest snapshot; for one that
 
 from typing import Protocol
 
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import RaftState
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.progress import REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.snapshot_taking import SnapshotTaking

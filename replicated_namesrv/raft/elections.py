@@ -13,9 +13,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import HigherTerm, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox

@@ -1,6 +1,6 @@
 """Encoded entries, kept for the followers that are in step."""
 
-from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.payloads import pack_entries
 
 ENCODED_BYTES_MAX = 1 << 20

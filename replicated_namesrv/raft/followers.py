@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.progress import Progress
 from replicated_namesrv.raft.standing import NOTHING, Memory, PeerMemories
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from replicated_namesrv.raft.identity import IDENTITY, STATES
-from replicated_namesrv.raft.log import (
+from replicated_namesrv.raft.entry_log import (
     CHECKED_FROM,
     CUT,
     ENTRY,
@@ -29,6 +28,7 @@ from replicated_namesrv.raft.log import (
     TWO_INDEX_TERMS,
     Log,
 )
+from replicated_namesrv.raft.identity import IDENTITY, STATES
 from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, Group, unpack_groups, unpack_join
 from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
 from replicated_namesrv.raft.snapshots import PREFIX, Metadata, Reader

@@ -12,10 +12,10 @@ Nothing but greetings and introductions is sent to a peer, or taken from it, bef
 from collections.abc import Callable
 
 from replicated_namesrv.raft.configuration import VACANT, Configuration
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.formation import judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import PROTOCOL, SINCE, ApplicationData, Greeting, Introduction, Message
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION

@@ -18,6 +18,7 @@ from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.identity import MEMBER, STATES, Identity
 from replicated_namesrv.raft.interfaces import (
@@ -30,7 +31,6 @@ from replicated_namesrv.raft.interfaces import (
     Storage,
 )
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Entry, Log
 from replicated_namesrv.raft.membership import Membership
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import (

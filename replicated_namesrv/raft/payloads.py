@@ -8,7 +8,7 @@ Decoding checks every length and raises MalformedError on anything else.
 import struct
 from collections.abc import Iterable, Sequence
 
-from replicated_namesrv.raft.log import Entry
+from replicated_namesrv.raft.entry_log import Entry
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.sessions import Origin
 

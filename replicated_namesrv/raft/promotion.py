@@ -7,8 +7,8 @@ the leader's term is committed (4.1, and the correction of 2015).
 from typing import Protocol
 
 from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.progress import Progress
 from replicated_namesrv.raft.stall import Stall

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import (
     ApplyFailed,
     Committed,
@@ -30,7 +31,6 @@ from replicated_namesrv.raft.interfaces import (
     Voters,
 )
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import Forward, ForwardReply
 from replicated_namesrv.raft.node_context import NodeContext

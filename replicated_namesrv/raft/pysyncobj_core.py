@@ -18,7 +18,7 @@ from pysyncobj.config import FAIL_REASON, SERIALIZER_STATE
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from replicated_namesrv.raft.log import PLACEHOLDER, Entry, Log
+from replicated_namesrv.raft.entry_log import PLACEHOLDER, Entry, Log
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 
 PINNED_VERSION = "0.3.17"

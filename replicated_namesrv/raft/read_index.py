@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, ReadOutcome, ReadReady, Rejected, Voters
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.node_context import NodeContext

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.encoded_entries import ENCODED_BYTES_MAX, EncodedEntries
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.messages import Append, AppendReply, SnapshotAck
 from replicated_namesrv.raft.node_context import NodeContext

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Restoration, StateMachine, Storage
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import AppendReply, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox

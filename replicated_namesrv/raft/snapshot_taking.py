@@ -9,8 +9,8 @@ while: the node goes on with a longer log.
 from collections.abc import Callable, Iterator
 
 from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.interfaces import StateMachine, Storage
-from replicated_namesrv.raft.log import Entry, Log
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.sessions import Sessions
 from replicated_namesrv.raft.snapshots import BLOCK, WRITING, Metadata, Reader, Snapshot, SnapshotStore, Writer

@@ -15,7 +15,7 @@ Proposals that were waiting when the disk stalled go to the next leader, or end 
 follower stays harmless: it acknowledges nothing, so the leader sends it one window and then heartbeats. It goes on applying what
 a majority without it has committed, as far as it has that; of a new term it acknowledges nothing, so it gets nothing either.
 
-When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``log.py``).
+When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``entry_log.py``).
 """
 
 from replicated_namesrv.raft.node_context import NodeContext

@@ -64,7 +64,7 @@ class Memory(NamedTuple):
     """What must be on the disk of an incarnation, however often its process restarts."""
 
     number: int
-    """Records in its log. The log is one stream (log.py), so this number never falls."""
+    """Records in its log. The log is one stream (entry_log.py), so this number never falls."""
     term: int
     """The term never falls, nor does, within a term, the last entry acknowledged."""
     acknowledged: int

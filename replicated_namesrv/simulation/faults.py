@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from random import Random
 
-from replicated_namesrv.raft.log import Log
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.simulation.disk import SimulatedDisk
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link, Network

@@ -11,8 +11,8 @@ from zlib import crc32
 
 import pytest
 
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.file_storage import FileStorage
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 from replicated_namesrv.simulation.disk import SimulatedDisk
 from tests.support.raft_world import Disk, Inode

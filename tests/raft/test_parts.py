@@ -6,9 +6,9 @@ import pytest
 
 from replicated_namesrv.raft.digests import Digests
 from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import (
     AppendReply,
     DigestReport,

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import Committed
-from replicated_namesrv.raft.log import Log
 from replicated_namesrv.raft.messages import AppendReply, SnapshotAck
 from replicated_namesrv.raft.payloads import PROPOSALS
 from replicated_namesrv.raft.raft_config import RaftConfig
