@@ -79,7 +79,7 @@ class Ours:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         from replicated_namesrv.raft.raft_config import RaftConfig
-        from replicated_namesrv.raft.service import RaftService
+        from replicated_namesrv.raft.raft_service import RaftService
         from replicated_namesrv.raft.transport import TransportSettings
 
         addresses = {name: (host, port) for name, (host, port) in settings["addresses"].items()}

@@ -24,7 +24,7 @@ from replicated_namesrv.config_writer import refused_update, route_settings
 from replicated_namesrv.errors import LimitError, UnavailableError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.service import boot_clock
+from replicated_namesrv.raft.raft_service import boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.applied_commands import AppliedCommands
 from replicated_namesrv.replication.broker_calls import BrokerCalls

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.service import RaftService
+from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportError, TransportSettings
 from tests.support.raft_world import Machine
 

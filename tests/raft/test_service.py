@@ -12,7 +12,7 @@ import pytest
 from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.service import RaftService
+from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.ports import free_ports
 from tests.support.raft_process import MapMachine
@@ -168,7 +168,7 @@ def test_a_busy_loop_causes_no_election(tmp_path: Path) -> None:
 
 async def test_a_node_on_a_hung_disk_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread waits in the kernel and cannot be ended."""
-    monkeypatch.setattr("replicated_namesrv.raft.service.SYNCER_STOP_SECONDS", 0.05)
+    monkeypatch.setattr("replicated_namesrv.raft.raft_service.SYNCER_STOP_SECONDS", 0.05)
     hangs, release, sync = threading.Event(), threading.Event(), FileStorage.sync
 
     def hang(storage: FileStorage, names: Sequence[str], directory: bool) -> None:

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady
 from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.service import RaftService
+from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from tests.support.ports import free_ports
 
