@@ -11,11 +11,11 @@ from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.interfaces import RaftState
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.messages import Append, AppendReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import unpack_entries
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
+from replicated_namesrv.raft.raft_messages import Append, AppendReply
 
 
 class AppendCore(RaftState, Protocol):

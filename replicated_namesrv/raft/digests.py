@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import DigestReport
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_errors import InvariantError
+from replicated_namesrv.raft.raft_messages import DigestReport
 
 REMEMBERED_INDEXES = 16
 

@@ -16,10 +16,10 @@ from typing import Protocol
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.messages import HigherTerm, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_errors import InvariantError
+from replicated_namesrv.raft.raft_messages import HigherTerm, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory, PeerMemories
 

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
-from replicated_namesrv.raft.messages import Greeting
+from replicated_namesrv.raft.raft_messages import Greeting
 
 ROWS = tuple(f"F{number}" for number in range(1, 12))
 REMEDY = "remove the data directories of all nodes; nothing had been stored yet"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
-from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.raft_messages import Message
 
 
 class Environment(Protocol):

@@ -16,8 +16,8 @@ from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.formation import judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
-from replicated_namesrv.raft.messages import PROTOCOL, SINCE, ApplicationData, Greeting, Introduction, Message
 from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.raft_messages import PROTOCOL, SINCE, ApplicationData, Greeting, Introduction, Message
 from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
 from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 

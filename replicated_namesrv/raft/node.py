@@ -33,7 +33,15 @@ from replicated_namesrv.raft.interfaces import (
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.membership import Membership
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import (
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import HELD_MAX, Outbox
+from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
+from replicated_namesrv.raft.promotion import Promotion
+from replicated_namesrv.raft.proposals import Proposals
+from replicated_namesrv.raft.pysyncobj_core import Core
+from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import CorruptionError, MalformedError, RolledBackError
+from replicated_namesrv.raft.raft_messages import (
     Append,
     AppendReply,
     ApplicationData,
@@ -57,14 +65,6 @@ from replicated_namesrv.raft.messages import (
     Vote,
     VoteReply,
 )
-from replicated_namesrv.raft.node_context import NodeContext
-from replicated_namesrv.raft.outbox import HELD_MAX, Outbox
-from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
-from replicated_namesrv.raft.promotion import Promotion
-from replicated_namesrv.raft.proposals import Proposals
-from replicated_namesrv.raft.pysyncobj_core import Core
-from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.raft_errors import CorruptionError, MalformedError, RolledBackError
 from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.replication import Replication
 from replicated_namesrv.raft.sessions import Origin, Sessions

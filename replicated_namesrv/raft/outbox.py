@@ -8,7 +8,7 @@ not come this way (``membership.py``).
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from replicated_namesrv.raft.messages import AppendReply, Message, PeerMessage, Vote, VoteReply
+from replicated_namesrv.raft.raft_messages import AppendReply, Message, PeerMessage, Vote, VoteReply
 
 HELD_MAX = 1_024
 """Messages that wait for the disk. At this number only the newest of each kind to each peer stay, which cover the others: a few

@@ -32,11 +32,11 @@ from replicated_namesrv.raft.interfaces import (
 )
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import Forward, ForwardReply
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import PROPOSAL, PROPOSALS, pack_group, unpack_groups
 from replicated_namesrv.raft.raft_errors import MalformedError, RolledBackError, UnknownCommandError
+from replicated_namesrv.raft.raft_messages import Forward, ForwardReply
 from replicated_namesrv.raft.sessions import Origin, Sessions
 
 Done = Callable[[Outcome], None]

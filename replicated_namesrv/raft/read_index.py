@@ -18,9 +18,9 @@ from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, ReadOutcome, ReadReady, Rejected, Voters
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.raft_messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
 
 Done = Callable[[ReadOutcome], None]
 FOREVER = float("inf")

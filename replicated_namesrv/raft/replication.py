@@ -16,13 +16,13 @@ from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import Append, AppendReply, SnapshotAck
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import WIRE_ENTRY
 from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.raft_errors import InvariantError
+from replicated_namesrv.raft.raft_messages import Append, AppendReply, SnapshotAck
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 
 ROUND_TRIP_ELECTIONS = 2

@@ -12,9 +12,9 @@ from replicated_namesrv.raft.configuration import Configuration
 from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Restoration, StateMachine, Storage
-from replicated_namesrv.raft.messages import AppendReply, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.raft_messages import AppendReply, SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.sessions import Sessions
 from replicated_namesrv.raft.snapshots import RECEIVING, Reader, Snapshot, SnapshotStore, UnknownFormatError
 from replicated_namesrv.raft.syncs import Syncs

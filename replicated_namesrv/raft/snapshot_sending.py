@@ -5,11 +5,11 @@ from collections.abc import Callable
 from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import RaftState, Storage
-from replicated_namesrv.raft.messages import SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.progress import SNAPSHOT, Progress, Transfer
 from replicated_namesrv.raft.raft_errors import InvariantError
+from replicated_namesrv.raft.raft_messages import SnapshotAck, SnapshotChunk
 from replicated_namesrv.raft.snapshots import Snapshot, SnapshotStore
 
 

@@ -37,7 +37,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from replicated_namesrv.raft.messages import Introduction
+from replicated_namesrv.raft.raft_messages import Introduction
 
 PROCESSES_MAX = 8
 """Processes remembered per incarnation; beyond it the one heard longest ago is forgotten and has to echo again."""

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.messages import TimeoutNow
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.raft_messages import TimeoutNow
 from replicated_namesrv.raft.stall import Stall
 
 FOREVER = float("inf")

@@ -56,8 +56,8 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
-from replicated_namesrv.raft.messages import Message, decode, encode
 from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
+from replicated_namesrv.raft.raft_messages import Message, decode, encode
 
 LENGTH = struct.Struct("<I")
 MAGIC = b"RAFT\x01"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from replicated_namesrv.raft.interfaces import Observer
-from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.raft.raft_errors import RolledBackError
+from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.network import Endpoint, Network

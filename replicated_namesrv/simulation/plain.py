@@ -17,8 +17,8 @@ from typing import Any
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import Message
 from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
+from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
 from replicated_namesrv.simulation.machine import Life, Machine
 from replicated_namesrv.simulation.simulation import Simulation

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from replicated_namesrv.raft.memory_bounds import Bounded
-from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.raft_messages import Message
 
 
 class RaftView(Protocol):

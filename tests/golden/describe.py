@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 
 from replicated_namesrv.raft.identity import STATES
-from replicated_namesrv.raft.messages import (
+from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, unpack_entries, unpack_groups, unpack_join
+from replicated_namesrv.raft.raft_errors import MalformedError
+from replicated_namesrv.raft.raft_messages import (
     Append,
     AppendReply,
     ApplicationData,
@@ -19,8 +21,6 @@ from replicated_namesrv.raft.messages import (
     SnapshotAck,
     SnapshotChunk,
 )
-from replicated_namesrv.raft.payloads import JOIN, NO_OP, PROPOSALS, unpack_entries, unpack_groups, unpack_join
-from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.standing import Standing
 
 _HIDDEN = ("source", "destination", "sequence")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import NewType, cast
 
 from replicated_namesrv.raft.interfaces import Observer
-from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Endpoint, Link, Network

@@ -3,9 +3,9 @@
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, ReadReady, Rejected
-from replicated_namesrv.raft.messages import Message, SnapshotChunk
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import IdentityError
+from replicated_namesrv.raft.raft_messages import Message, SnapshotChunk
 from replicated_namesrv.raft.snapshots import RECEIVING
 from tests.support.raft_world import Disk, World
 

@@ -6,7 +6,7 @@ import pytest
 
 from replicated_namesrv.raft.formation import ROWS, Step, judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
-from replicated_namesrv.raft.messages import Greeting
+from replicated_namesrv.raft.raft_messages import Greeting
 from tests.support.raft_world import Disk
 
 MEMBERS = ["a", "b", "c"]

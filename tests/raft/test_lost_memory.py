@@ -12,7 +12,11 @@ import pytest
 from replicated_namesrv.raft.configuration import VACANT, Configuration
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected
 from replicated_namesrv.raft.membership import ANSWERS_MAX
-from replicated_namesrv.raft.messages import (
+from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.payloads import pack_join, unpack_join
+from replicated_namesrv.raft.raft_config import Defences, RaftConfig
+from replicated_namesrv.raft.raft_errors import RolledBackError
+from replicated_namesrv.raft.raft_messages import (
     AppendReply,
     DigestReport,
     Greeting,
@@ -23,10 +27,6 @@ from replicated_namesrv.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from replicated_namesrv.raft.node import RaftNode
-from replicated_namesrv.raft.payloads import pack_join, unpack_join
-from replicated_namesrv.raft.raft_config import Defences, RaftConfig
-from replicated_namesrv.raft.raft_errors import RolledBackError
 from tests.raft.test_defences import both, commit, hand_over, world_with
 from tests.support.raft_world import Disk, Host, Inode, Machine, World
 

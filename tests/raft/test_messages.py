@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicated_namesrv.raft import messages
-from replicated_namesrv.raft.messages import Greeting, Message, decode, encode
+from replicated_namesrv.raft import raft_messages
 from replicated_namesrv.raft.payloads import NO_OP, pack_entries, pack_group, unpack_entries, unpack_groups
 from replicated_namesrv.raft.raft_errors import MalformedError
+from replicated_namesrv.raft.raft_messages import Greeting, Message, decode, encode
 from replicated_namesrv.raft.sessions import Origin
 
 numbers = st.integers(0, 2**64 - 1)
@@ -60,7 +60,7 @@ def test_cut_messages_are_malformed_or_exact(message: Message, data: st.DataObje
 
 def test_every_kind_has_a_code_of_its_own() -> None:
     codes = [encode(kind(*(hint() for hint in typing.get_type_hints(kind).values())))[0] for kind in kinds()]
-    assert len(set(codes)) == len(codes) == len(messages._KINDS)
+    assert len(set(codes)) == len(codes) == len(raft_messages._KINDS)
 
 
 @given(st.lists(st.tuples(numbers, st.binary(max_size=50)), max_size=10), numbers, st.text(max_size=30))

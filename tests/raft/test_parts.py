@@ -9,7 +9,11 @@ from replicated_namesrv.raft.elections import Elections
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.messages import (
+from replicated_namesrv.raft.node_context import NodeContext
+from replicated_namesrv.raft.outbox import Outbox
+from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_errors import InvariantError
+from replicated_namesrv.raft.raft_messages import (
     AppendReply,
     DigestReport,
     HigherTerm,
@@ -21,10 +25,6 @@ from replicated_namesrv.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
-from replicated_namesrv.raft.node_context import NodeContext
-from replicated_namesrv.raft.outbox import Outbox
-from replicated_namesrv.raft.raft_config import RaftConfig
-from replicated_namesrv.raft.raft_errors import InvariantError
 from replicated_namesrv.raft.read_index import ReadIndex
 from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import PeerMemories

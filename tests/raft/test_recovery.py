@@ -6,10 +6,10 @@ import pytest
 
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import Committed
-from replicated_namesrv.raft.messages import AppendReply, SnapshotAck
 from replicated_namesrv.raft.payloads import PROPOSALS
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import CorruptionError
+from replicated_namesrv.raft.raft_messages import AppendReply, SnapshotAck
 from replicated_namesrv.raft.snapshots import WRITING, Metadata, SnapshotStore, Writer
 from tests.support.raft_world import Disk, World
 

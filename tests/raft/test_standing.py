@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicated_namesrv.raft.messages import Introduction
+from replicated_namesrv.raft.raft_messages import Introduction
 from replicated_namesrv.raft.standing import ROWS, IncarnationRecord, Memory, PeerMemories, Standing
 
 US = 7

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from replicated_namesrv.raft import transport
-from replicated_namesrv.raft.messages import Append, HigherTerm, Message, encode
+from replicated_namesrv.raft.raft_messages import Append, HigherTerm, Message, encode
 from replicated_namesrv.raft.transport import (
     LENGTH,
     MAC_BYTES,
