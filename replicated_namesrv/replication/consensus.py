@@ -26,9 +26,9 @@ from typing import Protocol
 
 from replicated_namesrv.errors import SettingError, StorageError, UnavailableError
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, ReadReady, StateMachine
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.route_machine import RouteStateMachine

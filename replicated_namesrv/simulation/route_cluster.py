@@ -14,9 +14,9 @@ from random import Random
 from typing import Any
 
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.transport import TransportSettings
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine

@@ -4,8 +4,8 @@ A run draws its settings from its seed: small limits are drawn often, so that sn
 daily business and not rare events.
 """
 
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
 from replicated_namesrv.simulation.brokers import Brokers
 from replicated_namesrv.simulation.machine import Machine

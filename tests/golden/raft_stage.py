@@ -5,9 +5,9 @@ from dataclasses import fields
 from typing import Any, cast
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.views import Process, RaftView
 from tests.golden.describe import payload_text, voters_text

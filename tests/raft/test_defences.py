@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_errors import CorruptionError
 from replicated_namesrv.raft.raft_messages import AppendReply, Message, TimeoutNow, Vote, VoteReply
+from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import Disk, World
 
 both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])

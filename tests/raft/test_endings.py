@@ -3,9 +3,9 @@
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Rejected
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Forward, ForwardReply, Greeting, Message, ReadReply
+from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import World
 
 

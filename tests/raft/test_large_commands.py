@@ -3,8 +3,8 @@
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import World
 
 LARGE = b"x" * 2_000_000

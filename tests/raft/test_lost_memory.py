@@ -12,7 +12,6 @@ import pytest
 from replicated_namesrv.raft.configuration import VACANT, Configuration
 from replicated_namesrv.raft.interfaces import ApplyFailed, Committed, ReadReady, Rejected
 from replicated_namesrv.raft.membership import ANSWERS_MAX
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.payloads import pack_join, unpack_join
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_errors import RolledBackError
@@ -27,6 +26,7 @@ from replicated_namesrv.raft.raft_messages import (
     TimeoutNow,
     VoteReply,
 )
+from replicated_namesrv.raft.raft_node import RaftNode
 from tests.raft.test_defences import both, commit, hand_over, world_with
 from tests.support.raft_world import Disk, Host, Inode, Machine, World
 

@@ -8,10 +8,10 @@ import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, Rejected
 from replicated_namesrv.raft.memory_bounds import exceeded
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.outbox import HELD_MAX
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import PreVote, PreVoteReply, TimeoutNow
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.snapshot_receiving import RECEIVED_SYNCS_MAX
 from tests.support.raft_world import Host, World
 

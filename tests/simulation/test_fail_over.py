@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Outcome
-from replicated_namesrv.raft.node import RaftNode
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.simulation import Scenario, Simulation
 from replicated_namesrv.simulation.subjects import build_raft, declared_drift

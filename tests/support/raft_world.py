@@ -10,9 +10,9 @@ from random import Random
 from typing import Any
 
 from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome
-from replicated_namesrv.raft.node import RaftNode
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
+from replicated_namesrv.raft.raft_node import RaftNode
 
 
 class Inode:
