@@ -12,7 +12,7 @@ from typing import Protocol
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected, Restoration
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Life, Machine
-from replicated_namesrv.simulation.views import Process, RaftView
+from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 from replicated_namesrv.verify import Operation, Verdict, check_history
 from replicated_namesrv.verify import Outcome as Known

@@ -26,8 +26,8 @@ from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import DataVersionAnswer, Freshness, ReadLevel
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, SimulatedConnection, Wire
-from replicated_namesrv.simulation.views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 CLUSTER = "c"

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.payloads import JOIN, unpack_join
-from replicated_namesrv.simulation.views import MachineView, RaftView
+from replicated_namesrv.simulation.process_views import MachineView, RaftView
 from replicated_namesrv.simulation.world import World
 
 

@@ -13,7 +13,7 @@ from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.network import Endpoint, Network
-from replicated_namesrv.simulation.views import Process, RaftView
+from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND

@@ -10,9 +10,9 @@ from replicated_namesrv.simulation.application import Application, RegisterAppli
 from replicated_namesrv.simulation.brokers import Brokers
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.plain import build_plain
+from replicated_namesrv.simulation.process_views import Process
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, silenced
 from replicated_namesrv.simulation.simulation import Result, Scenario, Simulation
-from replicated_namesrv.simulation.views import Process
 from replicated_namesrv.simulation.world import MS, World
 
 _CATCH_UP_ELECTION_TIMES = 5

@@ -9,7 +9,7 @@ from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.machine import Machine
-from replicated_namesrv.simulation.views import Process, RaftView
+from replicated_namesrv.simulation.process_views import Process, RaftView
 from tests.golden.describe import payload_text, voters_text
 from tests.golden.stage import ALL, MESSAGES, Account, Stage
 from tests.golden.transcript import ScriptError, command

@@ -8,7 +8,7 @@ from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Endpoint, Link, Network
-from replicated_namesrv.simulation.views import Process, RaftView
+from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS
 from tests.golden.describe import Names, describe, is_routine
 from tests.golden.steady import SteadyWorld

@@ -9,9 +9,9 @@ import pytest
 from replicated_namesrv.raft.interfaces import Committed, Outcome
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.process_views import Process
 from replicated_namesrv.simulation.simulation import Scenario, Simulation
 from replicated_namesrv.simulation.subjects import build_raft, declared_drift
-from replicated_namesrv.simulation.views import Process
 from replicated_namesrv.simulation.world import MS, SECOND
 
 pytestmark = pytest.mark.slow
