@@ -705,7 +705,7 @@ class RaftNode:
     # Reports
 
     def memory(self) -> dict[str, Bounded]:
-        """What this node holds in memory beside the state machine, and the bound of each (``memory_bounds.py``). Takes microseconds."""
+        """What this node holds in memory beside the state machine, and the bound of each. Takes microseconds."""
         config = self.config
         step = config.uncommitted_bytes_max + config.message_bytes_max
         return {
