@@ -10,17 +10,17 @@ from functools import partial
 from typing import NewType
 
 from replicated_namesrv.model import DataVersion, QueueData
-from replicated_namesrv.raft.config import RaftConfig
 from replicated_namesrv.raft.interfaces import Observer
-from replicated_namesrv.raft.messages import Message
+from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.service import DataVersionAnswer
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link
+from replicated_namesrv.simulation.process_views import MachineView, Process, RaftView
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, SimulatedConnection, Wire
-from replicated_namesrv.simulation.views import MachineView, Process, RaftView
 from replicated_namesrv.simulation.world import MS
 from tests.golden.stage import MESSAGES, Account, Stage
 from tests.golden.transcript import ScriptError, command
