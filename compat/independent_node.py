@@ -24,7 +24,7 @@ from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, refused_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.routes.bounds import with_own_mappings
+from replicated_namesrv.routes.command_bounds import with_own_mappings
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     Command,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from replicated_namesrv.files import FileWriter, write_atomically
-from replicated_namesrv.routes.limits import Quotas
+from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.settings import ROWS, Settings

@@ -1,7 +1,7 @@
 """What the server, the admin side and the nodes that keep the state share: read levels, connections, quotas.
 
 A node is an ``IndependentNode`` (AP) or a ``ReplicatedNode`` (CP). Its users do not know which: each declares, next to itself, a
-protocol with what it calls (``server.queries.QueryService``, ``admin.context.AdminService``). A node derives from none of them.
+protocol with what it calls (``QueryService``, ``AdminService``). A node derives from none of them.
 ``process.NodeService`` is their sum, against which mypy checks both nodes.
 
 Reads pass ``barrier`` and then look at ``state``. Writes are proposed and give a result or an error of ``errors``. A call may
@@ -16,9 +16,8 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.routes import limits
 from replicated_namesrv.routes.commands import Command
-from replicated_namesrv.routes.limits import Quotas
+from replicated_namesrv.routes.quotas import BROKER, KV, NAMESPACE, STATE, Quotas
 from replicated_namesrv.routes.state import RouteInfoManager
 
 
@@ -91,10 +90,10 @@ def quotas_of(settings: "StateLimits", state: RouteInfoManager) -> Quotas:
     """The bounds on what ``state`` may take."""
     return Quotas(
         {
-            limits.STATE: lambda: settings.max_state_bytes,
-            limits.KV: lambda: settings.max_kv_bytes,
-            limits.NAMESPACE: lambda: settings.max_kv_namespace_bytes,
-            limits.BROKER: lambda: settings.max_broker_bytes,
+            STATE: lambda: settings.max_state_bytes,
+            KV: lambda: settings.max_kv_bytes,
+            NAMESPACE: lambda: settings.max_kv_namespace_bytes,
+            BROKER: lambda: settings.max_broker_bytes,
         },
         state.needs,
     )

@@ -16,7 +16,7 @@ from aiohttp import web
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
 from replicated_namesrv.admin.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
-from replicated_namesrv.admin.metrics import EXPOSITION, Exposition
+from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
@@ -29,7 +29,7 @@ from replicated_namesrv.errors import (
     StorageError,
     UnavailableError,
 )
-from replicated_namesrv.server.queries import BadConsistencyError
+from replicated_namesrv.server.query_handlers import BadConsistencyError
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.history import History
-from replicated_namesrv.routes.limits import Quotas
+from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
-from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Connection, FreshState
 from replicated_namesrv.settings import Settings
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 
-from replicated_namesrv.server.metrics import Histogram
+from replicated_namesrv.server.server_metrics import Histogram
 
 log = logging.getLogger(__name__)
 

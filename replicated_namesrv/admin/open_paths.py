@@ -6,10 +6,10 @@ from aiohttp import web
 
 from replicated_namesrv.admin.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.context import CONTEXT
+from replicated_namesrv.admin.exposition import EXPOSITION
 from replicated_namesrv.admin.health import as_json, as_text, readiness
-from replicated_namesrv.admin.metrics import EXPOSITION
+from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.admin.views import advertised_address
 
 CONSOLE_FILES = {
     "index.html": "text/html",

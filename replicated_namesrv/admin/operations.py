@@ -8,8 +8,8 @@ from aiohttp import web
 
 from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import CONTEXT
+from replicated_namesrv.admin.json_views import fresh_state
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.admin.views import fresh_state
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError

@@ -2,7 +2,7 @@
 
 from aiohttp import web
 
-from replicated_namesrv.admin import changes, open_paths, operations, views
+from replicated_namesrv.admin import http_changes, json_views, open_paths, operations
 from replicated_namesrv.admin.access import ACCESS, Handler
 from replicated_namesrv.admin.watch import watch
 
@@ -31,19 +31,19 @@ ROUTES: tuple[web.RouteDef, ...] = (
     web.get("/metrics", open_paths.metrics),
     web.get("/rocketmq/nsaddr", open_paths.nsaddr),
     web.get("/rocketmq/nsaddr-{unit}", open_paths.unit_nsaddr),
-    _view("/v1/status", views.status),
-    _view("/v1/topics", views.topics),
-    _view("/v1/brokers", views.brokers),
-    _view("/v1/routes/{topic:.+}", views.route),
-    _view("/v1/kv", views.kv),
-    _view("/v1/config", views.config),
-    _view("/v1/digest", views.digest),
+    _view("/v1/status", json_views.status),
+    _view("/v1/topics", json_views.topics),
+    _view("/v1/brokers", json_views.brokers),
+    _view("/v1/routes/{topic:.+}", json_views.route),
+    _view("/v1/kv", json_views.kv),
+    _view("/v1/config", json_views.config),
+    _view("/v1/digest", json_views.digest),
     _view("/v1/watch", watch),
     _view("/v1/backup", operations.backup),
-    _change("PUT", "/v1/kv/{namespace}/{key:.+}", changes.put_kv),
-    _change("DELETE", "/v1/kv/{namespace}/{key:.+}", changes.delete_kv),
-    _change("DELETE", "/v1/topics/{topic:.+}", changes.delete_topic),
-    _change("POST", "/v1/config", changes.update_config),
+    _change("PUT", "/v1/kv/{namespace}/{key:.+}", http_changes.put_kv),
+    _change("DELETE", "/v1/kv/{namespace}/{key:.+}", http_changes.delete_kv),
+    _change("DELETE", "/v1/topics/{topic:.+}", http_changes.delete_topic),
+    _change("POST", "/v1/config", http_changes.update_config),
     _change("POST", "/v1/restore", operations.restore),
     _change("POST", "/v1/leader/transfer", operations.transfer_leadership),
 )

@@ -19,8 +19,8 @@ from typing import Any
 from aiohttp import web
 
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
+from replicated_namesrv.admin.json_views import fresh_state, passed
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.admin.views import fresh_state, passed
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.routes.history import CompactedError, History
 from replicated_namesrv.service import ReadLevel

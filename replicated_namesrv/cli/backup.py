@@ -23,7 +23,7 @@ from replicated_namesrv.cli.admin import (
     admin_of,
     reason_of,
 )
-from replicated_namesrv.cli.client import Progress, print_json
+from replicated_namesrv.cli.client import ProgressLine, print_json
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.routes.backup import BackupError, BackupReader, Head
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 def fetch(admin: Admin, address: str, file: Path) -> Head:
     """Save the backup of one node. Raises AdminError, AdminRefusedError, StorageError."""
     aside = file.with_name(file.name + ".partial")
-    reader, progress, size = BackupReader(), Progress(), 0
+    reader, progress, size = BackupReader(), ProgressLine(), 0
     try:
         with admin.open(address, "/v1/backup") as response, aside.open("wb") as output:
             while data := response.read1(READ_BYTES):

@@ -44,7 +44,7 @@ def host_port(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class NodeProcess(ChildProcess):
+class PlannedNode(ChildProcess):
     """A node's present process; restarting makes a new one under the same plan."""
 
     def __init__(self, plan: NodePlan) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from replicated_namesrv.client.nameservers import NameServers, Outcome, parse_addresses
+from replicated_namesrv.client.nameservers import NameServers, RequestOutcome, parse_addresses
 from replicated_namesrv.client.queries import RefusedError
 from replicated_namesrv.client.remoting import DEFAULT_TIMEOUT_MS, RemotingClient, RemotingCommand, client_tls_context
 from replicated_namesrv.errors import NamesrvError, SettingError
@@ -159,7 +159,7 @@ async def _with_servers(
         await client.close()
 
 
-class Progress:
+class ProgressLine:
     """A line on stderr that keeps changing, once something has taken longer than two seconds; only on a terminal."""
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ def perm_text(perm: int) -> str:
     return ("R" if perm & 4 else "-") + ("W" if perm & 2 else "-") + ("X" if perm & 1 else "-")
 
 
-def report_writes(outcomes: Sequence[Outcome], read: Callable[[Any], object], arguments: argparse.Namespace) -> int:
+def report_writes(outcomes: Sequence[RequestOutcome], read: Callable[[Any], object], arguments: argparse.Namespace) -> int:
     """Say per server what became of a write; 0 all did it, 2 none answered, 1 anything between."""
     rows: list[dict[str, object]] = []
     for outcome in outcomes:

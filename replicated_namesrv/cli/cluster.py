@@ -20,7 +20,7 @@ from typing import Any
 
 from replicated_namesrv.admin.address_list import advertised_host
 from replicated_namesrv.child_process import ProcessError
-from replicated_namesrv.cli.children import NodePlan, NodeProcess, described_exit, host_port
+from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exit, host_port
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
@@ -153,7 +153,7 @@ class Cluster:
     """Starts, checks and watches the nodes."""
 
     def __init__(self, plans: Sequence[NodePlan], mode: str, data_dir: Path, *, as_json: bool) -> None:
-        self.nodes = [NodeProcess(plan) for plan in plans]
+        self.nodes = [PlannedNode(plan) for plan in plans]
         self._mode = mode
         self._data_dir = data_dir
         self._as_json = as_json
@@ -205,7 +205,7 @@ class Cluster:
         if failed is not None:
             raise failed
 
-    async def _wait_first(self, node: NodeProcess) -> None:
+    async def _wait_first(self, node: PlannedNode) -> None:
         began = time.monotonic()
         try:
             await node.wait_serving(SERVING_TIMEOUT_S)
@@ -219,7 +219,7 @@ class Cluster:
             for node in self.nodes:
                 keepers.create_task(self._keep(node))
 
-    async def _keep(self, node: NodeProcess) -> None:
+    async def _keep(self, node: PlannedNode) -> None:
         """Report the end of a node's process and start it again, for ever."""
         pause_s = RESTART_PAUSE_S
         while True:

@@ -16,7 +16,7 @@ from replicated_namesrv.cli.client import (
     BAD,
     FOUND,
     USAGE,
-    Progress,
+    ProgressLine,
     add_client_arguments,
     perm_text,
     positive,
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 class _Comparison:
     """Answers that differ, by what was asked and then by server, and the servers that could not be asked, with the reason."""
 
-    def __init__(self, servers: NameServers, progress: Progress) -> None:
+    def __init__(self, servers: NameServers, progress: ProgressLine) -> None:
         self.unreachable: dict[str, str] = {}
         self.brokers: dict[str, dict[str, BrokerData | None]] = {}
         self.topics: dict[str, dict[str, TopicRouteData | None]] = {}
@@ -159,7 +159,7 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
             f"diff compares name servers and was given one, {servers.addresses[0]}: give two or more with "
             f"-n 'host:port;host:port' or in {ADDRESSES_VARIABLE}"
         )
-    comparison = _Comparison(servers, Progress())
+    comparison = _Comparison(servers, ProgressLine())
     await comparison.run(arguments.namespace)
     compared = [address for address in servers.addresses if address not in comparison.unreachable]
     if arguments.json:

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from replicated_namesrv.cli.client import BAD, FOUND, USAGE, Progress, print_json, print_table, run_with_servers
+from replicated_namesrv.cli.client import BAD, FOUND, USAGE, ProgressLine, print_json, print_table, run_with_servers
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import RefusedError, put_kv_request, read_done
 from replicated_namesrv.compat.kv_file import read_kv_file
@@ -56,7 +56,7 @@ async def import_entries(servers: NameServers, arguments: argparse.Namespace, en
     """Put every entry on every server; per server how many it took, and the first that it did not."""
     done: dict[str, int] = {}
     problems: dict[str, str] = {}
-    progress = Progress()
+    progress = ProgressLine()
     for number, (namespace, key, value) in enumerate(entries, 1):
         progress.show(f"{number} of {len(entries)} entries")
         for outcome in await servers.tell_all(put_kv_request(namespace, key, value)):

@@ -22,7 +22,7 @@ from replicated_namesrv.cli.admin import (
     admin_of,
 )
 from replicated_namesrv.cli.backup import READ_BYTES, check_file
-from replicated_namesrv.cli.client import Progress, print_json
+from replicated_namesrv.cli.client import ProgressLine, print_json
 
 HELP = "put a backup into a fresh cluster"
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def send(admin: Admin, address: str, file: Path) -> dict[str, int]:
     """Have one node restore ``file``. Raises AdminError, AdminRefusedError, AdminUnknownError."""
-    progress, size = Progress(), file.stat().st_size
+    progress, size = ProgressLine(), file.stat().st_size
 
     def parts() -> Iterator[bytes]:
         sent = 0

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from replicated_namesrv.client.answers import decode_data_version, decode_kv_table, decode_member_group, decode_route
+from replicated_namesrv.client.answer_bodies import decode_data_version, decode_kv_table, decode_member_group, decode_route
 from replicated_namesrv.client.broker_requests import (
     BrokerIdentity,
     BrokerVersion,
@@ -40,7 +40,7 @@ from replicated_namesrv.client.broker_requests import (
     unregister_request,
 )
 from replicated_namesrv.client.nameservers import NameServers
-from replicated_namesrv.client.pushes import PushListener
+from replicated_namesrv.client.push_receiver import PushListener
 from replicated_namesrv.client.queries import RefusedError, route_request
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable

@@ -21,14 +21,14 @@ ADDRESSES_MAX = 64
 """Addresses in one list."""
 
 
-class Answer(NamedTuple):
+class ServerAnswer(NamedTuple):
     """An answer and the server that gave it."""
 
     address: str
     response: RemotingCommand
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """What became of one request to one server: exactly one of ``response`` and ``error`` is set."""
 
     address: str
@@ -104,18 +104,18 @@ class NameServers:
             self.client.disconnect(self._chosen)
             self._chosen = None
 
-    async def query(self, request: RemotingCommand, timeout_ms: int | None = None) -> Answer:
+    async def query(self, request: RemotingCommand, timeout_ms: int | None = None) -> ServerAnswer:
         """Ask one server, moving on through the list until one answers.
 
         Raises UnavailableError, or OutcomeUnknownError when the last one tried may have got the request.
         """
         return await self._call(request, timeout_ms, repeatable=True)
 
-    async def submit(self, request: RemotingCommand, timeout_ms: int | None = None) -> Answer:
+    async def submit(self, request: RemotingCommand, timeout_ms: int | None = None) -> ServerAnswer:
         """As ``query``, for a request that must not be given to a second server while the first may have applied it."""
         return await self._call(request, timeout_ms, repeatable=False)
 
-    async def _call(self, request: RemotingCommand, timeout_ms: int | None, *, repeatable: bool) -> Answer:
+    async def _call(self, request: RemotingCommand, timeout_ms: int | None, *, repeatable: bool) -> ServerAnswer:
         failures: list[NamesrvError] = []
         for address in self._candidates():
             try:
@@ -127,7 +127,7 @@ class NameServers:
                     raise
             else:
                 self._chosen = address
-                return Answer(address, response)
+                return ServerAnswer(address, response)
         raise _no_answer(failures)
 
     def _candidates(self) -> Iterator[str]:
@@ -143,20 +143,20 @@ class NameServers:
         if self._order[self._next % len(self._order)] == address:
             self._next = (self._next + 1) % len(self._order)
 
-    async def ask_all(self, request: RemotingCommand, addresses: Sequence[str] | None = None) -> tuple[Outcome, ...]:
+    async def ask_all(self, request: RemotingCommand, addresses: Sequence[str] | None = None) -> tuple[RequestOutcome, ...]:
         """Ask every server (or those of ``addresses``) the same at the same time; outcomes in that order."""
         asked = (self._outcome(address, request) for address in (self.addresses if addresses is None else addresses))
         return tuple(await asyncio.gather(*asked))
 
-    async def tell_all(self, request: RemotingCommand) -> tuple[Outcome, ...]:
+    async def tell_all(self, request: RemotingCommand) -> tuple[RequestOutcome, ...]:
         """Send a write to every server, one after the other as mqadmin does; a failure does not keep it from the rest."""
         return tuple([await self._outcome(address, request) for address in self.addresses])
 
-    async def _outcome(self, address: str, request: RemotingCommand) -> Outcome:
+    async def _outcome(self, address: str, request: RemotingCommand) -> RequestOutcome:
         try:
-            return Outcome(address, await self.client.request(address, request, self.timeout_ms), None)
+            return RequestOutcome(address, await self.client.request(address, request, self.timeout_ms), None)
         except NamesrvError as error:
-            return Outcome(address, None, error)
+            return RequestOutcome(address, None, error)
 
 
 def _no_answer(failures: Sequence[NamesrvError]) -> NamesrvError:

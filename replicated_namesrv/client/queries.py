@@ -5,7 +5,7 @@ that it does not have it, and raises RefusedError for every other code. So a cal
 all of them, over a connection of its own) and reads the answer the same way.
 """
 
-from replicated_namesrv.client.answers import (
+from replicated_namesrv.client.answer_bodies import (
     decode_cluster_info,
     decode_kv_table,
     decode_route,

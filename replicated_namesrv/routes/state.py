@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import Any
 
 from replicated_namesrv.model import ClusterInfo, QueueData, TopicList, TopicRouteData
-from replicated_namesrv.routes import limits, queries
-from replicated_namesrv.routes.bounds import check_whole, refusal
+from replicated_namesrv.routes import lookups, quotas
 from replicated_namesrv.routes.broker_group import Registration
+from replicated_namesrv.routes.command_bounds import check_whole, refusal
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -34,7 +34,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.digest import DIGEST_VERSION, digest
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.kv_index import KVIndex
-from replicated_namesrv.routes.limits import Need
+from replicated_namesrv.routes.quotas import Need
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
@@ -72,11 +72,11 @@ class RouteInfoManager:
         return Applied(result, tuple(tables.effects))
 
     def refusal(self, command: Command) -> Result | None:
-        """Why ``command`` must not be proposed (bounds.py); None: it may. ``apply`` does not ask."""
+        """Why ``command`` must not be proposed (command_bounds.py); None: it may. ``apply`` does not ask."""
         return refusal(self._tables, command)
 
     def check_numbers(self) -> None:
-        """Raises LimitError if there is more of anything than commands may add (bounds.py): such a state must not be restored."""
+        """Raises LimitError if there is more of anything than commands may add (command_bounds.py): do not restore such a state."""
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
@@ -182,16 +182,16 @@ class RouteInfoManager:
 
     def route(self, topic: str) -> TopicRouteData | None:
         """Code 105: None if no broker serves the topic."""
-        return queries.pickup_topic_route_data(self._tables, topic)
+        return lookups.pickup_topic_route_data(self._tables, topic)
 
     def cluster_info(self) -> ClusterInfo:
         """Code 106."""
-        return queries.cluster_info(self._tables)
+        return lookups.cluster_info(self._tables)
 
     def member_group(self, broker_name: str) -> tuple[tuple[int, str], ...]:
         """Code 901: pairs (brokerId, address), empty for an unknown name."""
         group = self._tables.groups.get(broker_name)
-        return () if group is None else queries.broker_data(group).broker_addrs
+        return () if group is None else lookups.broker_data(group).broker_addrs
 
     def topic_queues(self, topic: str) -> Mapping[str, QueueData] | None:
         """Queue entries of a topic by brokerName; None if no broker serves it."""
@@ -209,23 +209,23 @@ class RouteInfoManager:
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
         """Code 224."""
-        return queries.topics_by_cluster(self._tables, cluster)
+        return lookups.topics_by_cluster(self._tables, cluster)
 
     def system_topics(self) -> TopicList:
         """Code 304."""
-        return queries.system_topics(self._tables)
+        return lookups.system_topics(self._tables)
 
     def unit_topics(self) -> list[str]:
         """Code 311."""
-        return queries.unit_topics(self._tables)
+        return lookups.unit_topics(self._tables)
 
     def has_unit_sub_topics(self) -> list[str]:
         """Code 312."""
-        return queries.has_unit_sub_topics(self._tables)
+        return lookups.has_unit_sub_topics(self._tables)
 
     def has_unit_sub_un_unit_topics(self) -> list[str]:
         """Code 313."""
-        return queries.has_unit_sub_un_unit_topics(self._tables)
+        return lookups.has_unit_sub_un_unit_topics(self._tables)
 
     def kv_get(self, namespace: str, key: str) -> str | None:
         """Code 101."""
@@ -274,8 +274,8 @@ class RouteInfoManager:
 
     def needs(self, command: Command) -> list[Need]:
         """What ``command`` would add to the bounds of ``limits``. Raises LimitError if a text in it is too long."""
-        limits.check_texts(self._tables, command)
-        return limits.needs(self._tables, command)
+        quotas.check_texts(self._tables, command)
+        return quotas.needs(self._tables, command)
 
     def registrations(self) -> list[Registration]:
         """All live entries, in the order in which their brokers first registered."""

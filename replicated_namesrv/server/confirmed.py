@@ -11,10 +11,10 @@ from functools import partial
 from time import perf_counter_ns
 
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.server.answers import RouteAnswers
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
-from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.route_answers import RouteAnswers
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Freshness, FreshState, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
 

@@ -21,11 +21,11 @@ from time import perf_counter_ns
 from typing import Protocol, cast
 
 from replicated_namesrv.errors import FrameError
-from replicated_namesrv.server.answers import PIECES_PER_WRITE
+from replicated_namesrv.server.connection_limits import HeldBytes, Limits
 from replicated_namesrv.server.idle import IdleWheel
-from replicated_namesrv.server.limits import HeldBytes, Limits
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.server.route_answers import PIECES_PER_WRITE
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts, TlsError, TlsSession
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.wire.frame import FIRST_JUDGED_BYTES, FrameBounds, missing_bytes, next_frame

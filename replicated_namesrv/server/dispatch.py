@@ -16,21 +16,21 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, StorageError, UnavailableError
-from replicated_namesrv.server.answers import RouteAnswers
-from replicated_namesrv.server.changes import Changes, ChangeService
+from replicated_namesrv.server.change_handlers import Changes, ChangeService
 from replicated_namesrv.server.connection import RemotingConnection
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
-from replicated_namesrv.server.queries import Queries, QueryService
+from replicated_namesrv.server.query_handlers import Queries, QueryService
 from replicated_namesrv.server.registrations import Registrations, RegistrationService
 from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request
+from replicated_namesrv.server.route_answers import RouteAnswers
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
 from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_header, opaque_bytes
 
 if TYPE_CHECKING:
-    from replicated_namesrv.server.other_environment import OtherEnvironment
+    from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
 ROUTE_QUERY = RequestCode.GET_ROUTEINFO_BY_TOPIC.value
@@ -201,10 +201,10 @@ class RequestDispatcher:
         if self._other is not None:
             await self._other.close()
 
-    def _other_environment(self) -> "OtherEnvironment | None":
+    def _other_environment(self) -> "ClusterTestRoutes | None":
         if not self._settings.cluster_test:
             return None
         # Imported here: an HTTP client that hardly any node needs.
-        from replicated_namesrv.server.other_environment import OtherEnvironment
+        from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
-        return OtherEnvironment(self._settings, self._problems)
+        return ClusterTestRoutes(self._settings, self._problems)

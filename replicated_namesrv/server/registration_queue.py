@@ -19,8 +19,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from replicated_namesrv.errors import BodyError, LimitError
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request, settle
+from replicated_namesrv.server.server_metrics import ServerMetrics
 
 if TYPE_CHECKING:
     from replicated_namesrv.server.connection import RemotingConnection

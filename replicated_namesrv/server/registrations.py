@@ -25,16 +25,16 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.registration_queue import SMALL_BYTES, Evaluation, RegistrationQueue
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_int, java_long, settle, then
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.crc32 import VariedCrc
 from replicated_namesrv.wire.fastjson import finish
-from replicated_namesrv.wire.registration import RegisterBrokerBody, decode_register_body
+from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body
 from replicated_namesrv.wire.registration_canonical import without_meaning
 
 ERROR = ResponseCode.SYSTEM_ERROR.value

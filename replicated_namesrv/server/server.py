@@ -9,13 +9,13 @@ from typing import Protocol
 from replicated_namesrv.routes.results import Effect
 from replicated_namesrv.server.confirmed import ConfirmedAnswers
 from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
+from replicated_namesrv.server.connection_limits import HeldBytes, Limits
 from replicated_namesrv.server.dispatch import DispatchedService, RequestDispatcher
 from replicated_namesrv.server.idle import IdleWheel
-from replicated_namesrv.server.limits import HeldBytes, Limits
 from replicated_namesrv.server.listener import Listener
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
-from replicated_namesrv.server.pushes import Pushes
+from replicated_namesrv.server.push_sender import Pushes
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts
 from replicated_namesrv.service import CloseReason, Connection, ReadLevel
 from replicated_namesrv.settings import Settings

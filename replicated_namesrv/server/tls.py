@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from replicated_namesrv.admin import app, changes, paging
-from replicated_namesrv.admin.metrics import COUNTER, METRICS, PREFIX
+from replicated_namesrv.admin import app, http_changes, paging
+from replicated_namesrv.admin.exposition import COUNTER, METRICS, PREFIX
 from replicated_namesrv.admin.paths import ROUTES
 
 TEXT = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
@@ -35,6 +35,6 @@ def test_limits_are_those_of_the_code() -> None:
     assert f"{app.CONNECTIONS_MAX} connections" in TEXT
     assert f"for {app.KEEPALIVE_TIMEOUT_S:g} s" in TEXT
     assert app.BODY_BYTES_MAX == 1 << 20
-    assert f"at most 1 MiB and {changes.BODY_TIMEOUT_S:g} s" in TEXT
+    assert f"at most 1 MiB and {http_changes.BODY_TIMEOUT_S:g} s" in TEXT
     assert f"(1 to {paging.ROWS_MAX}, default {paging.ROWS_DEFAULT})" in TEXT
     assert f"slices of {paging.SLICE_S * 1000:g} ms" in TEXT

@@ -5,7 +5,7 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from replicated_namesrv.admin.metrics import METRICS, PREFIX, outcome_name, request_name
+from replicated_namesrv.admin.exposition import METRICS, PREFIX, outcome_name, request_name
 from tests.support.nodes import ask_cluster_info, http, running_node
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicated_namesrv.client.answers import (
+from replicated_namesrv.client.answer_bodies import (
     WriteQueues,
     decode_cluster_info,
     decode_data_version,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.client.answers import decode_data_version
+from replicated_namesrv.client.answer_bodies import decode_data_version
 from replicated_namesrv.client.broker_requests import (
     BrokerIdentity,
     BrokerVersion,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from replicated_namesrv.child_process import ProcessError
-from replicated_namesrv.cli.children import NodePlan, NodeProcess
+from replicated_namesrv.cli.children import NodePlan, PlannedNode
 from replicated_namesrv.client.queries import get_kv_request, put_kv_request, read_done, read_kv
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.errors import NamesrvError
@@ -48,7 +48,7 @@ def run_as(cluster: ReplicatedProcesses, kind: type[NodePlan]) -> None:
     """Nodes that are started from now on run that version."""
     for name, node in cluster.nodes.items():
         plan = node.plan
-        cluster.nodes[name] = NodeProcess(kind(*(getattr(plan, field.name) for field in dataclasses.fields(NodePlan))))
+        cluster.nodes[name] = PlannedNode(kind(*(getattr(plan, field.name) for field in dataclasses.fields(NodePlan))))
 
 
 def value_of(number: int, size: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.cli.children import NodePlan, NodeProcess
+from replicated_namesrv.cli.children import NodePlan, PlannedNode
 from replicated_namesrv.cli.serve import EXIT_START_FAILED
 from tests.support.next_version import NAMESPACE
 from tests.support.nodes import HttpAnswer, http
@@ -53,9 +53,9 @@ class NextPlan(NodePlan):
         return [python, "-m", "tests.support.next_version", *options]
 
 
-def next_version(plan: NodePlan) -> NodeProcess:
+def next_version(plan: NodePlan) -> PlannedNode:
     """A process of the next version, which does not run yet, in the place of the one of ``plan``."""
-    return NodeProcess(NextPlan(*(getattr(plan, field.name) for field in dataclasses.fields(plan))))
+    return PlannedNode(NextPlan(*(getattr(plan, field.name) for field in dataclasses.fields(plan))))
 
 
 async def write_new(cluster: ReplicatedProcesses, name: str, key: str) -> HttpAnswer:
@@ -98,7 +98,7 @@ async def test_rolling_upgrade_to_a_version_with_new_commands(tmp_path: Path) ->
         upgraded = cluster.nodes[back]
         upgraded.terminate()
         assert await cluster.ended(back) == 0
-        cluster.nodes[back] = NodeProcess(old[back])
+        cluster.nodes[back] = PlannedNode(old[back])
         await cluster.start_node(back)
         assert await cluster.ended(back) == EXIT_START_FAILED
         said = old[back].log_file.read_text()

@@ -25,7 +25,7 @@ from replicated_namesrv.replication.route_machine import Opened, RouteStateMachi
 from replicated_namesrv.routes.backup import BackupReader
 from replicated_namesrv.routes.backup import encode as encode_backup
 from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker
-from replicated_namesrv.routes.limits import BROKER, KV, NAME_BYTES_MAX, NAMESPACE, STATE, VALUE_BYTES_MAX, Quotas
+from replicated_namesrv.routes.quotas import BROKER, KV, NAME_BYTES_MAX, NAMESPACE, STATE, VALUE_BYTES_MAX, Quotas
 from replicated_namesrv.routes.sizes import text_bytes
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.raft.test_snapshots import filled

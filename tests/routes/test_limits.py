@@ -21,7 +21,7 @@ from replicated_namesrv.routes.commands import (
     RegisterTopic,
     UnregisterBrokers,
 )
-from replicated_namesrv.routes.limits import (
+from replicated_namesrv.routes.quotas import (
     BROKER,
     KV,
     NAME_BYTES_MAX,

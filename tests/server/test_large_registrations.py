@@ -16,7 +16,7 @@ from replicated_namesrv.server import registration_queue, registrations
 from replicated_namesrv.server.connection import LONG_FRAME_BYTES, ROOM_MAX_BYTES, ROOM_MIN_BYTES
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings import Settings
-from replicated_namesrv.wire.registration import RegisterBrokerBody, decode_register_body
+from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body
 from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
 from tests.support.waiting import wait_until
 

@@ -6,10 +6,19 @@ import pytest
 
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
-from replicated_namesrv.routes import bounds, limits, sizes, snapshot
+from replicated_namesrv.routes import command_bounds, quotas, sizes, snapshot
 from replicated_namesrv.server import connection, registration_queue
 from replicated_namesrv.settings import ROWS, Settings
-from replicated_namesrv.wire import bodies, fastjson, fastjson_values, frame, header, properties, proxy_protocol, registration
+from replicated_namesrv.wire import (
+    bodies,
+    fastjson,
+    fastjson_values,
+    frame,
+    header,
+    properties,
+    proxy_protocol,
+    registration_body,
+)
 from replicated_namesrv.wire import registration_compressed as compressed
 from replicated_namesrv.wire import registration_values as values
 from tests.packaging.tree import ROOT
@@ -36,14 +45,17 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
         ("topics, and static", f"{values.MAX_TOPICS:,} each"),
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
-        ("keys, items and closing brackets", f"{registration.MAX_MEMBERS:,}"),
-        ("clusters |", f"{bounds.CLUSTERS_MAX:,}"),
-        ("broker names;", f"{bounds.BROKER_NAMES_MAX:,}; {bounds.BROKERS_MAX:,}"),
-        ("static topic mappings that are taken", f"{bounds.MAPPINGS_MAX:,} with {bounds.MAPPED_QUEUES_MAX:,} queues"),
+        ("keys, items and closing brackets", f"{registration_body.MAX_MEMBERS:,}"),
+        ("clusters |", f"{command_bounds.CLUSTERS_MAX:,}"),
+        ("broker names;", f"{command_bounds.BROKER_NAMES_MAX:,}; {command_bounds.BROKERS_MAX:,}"),
+        (
+            "static topic mappings that are taken",
+            f"{command_bounds.MAPPINGS_MAX:,} with {command_bounds.MAPPED_QUEUES_MAX:,} queues",
+        ),
         ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
-        ("cluster, broker and zone names", f"{limits.NAME_BYTES_MAX:,} each"),
-        ("value in the KV config", f"{limits.VALUE_BYTES_MAX >> 20} MiB"),
-        ("value of a setting", f"{limits.SETTING_CHARACTERS_MAX:,} characters"),
+        ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
+        ("value in the KV config", f"{quotas.VALUE_BYTES_MAX >> 20} MiB"),
+        ("value of a setting", f"{quotas.SETTING_CHARACTERS_MAX:,} characters"),
         ("all that is registered", f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB"),
         ("the KV config", f"`maxKvBytes`, {DEFAULTS.max_kv_bytes >> 20} MiB"),
         ("a namespace of it", f"`maxKvNamespaceBytes`, {DEFAULTS.max_kv_namespace_bytes >> 20} MiB"),

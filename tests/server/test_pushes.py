@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.routes.results import NotifyMinBrokerIdChange
-from replicated_namesrv.server.pushes import Pushes
+from replicated_namesrv.server.push_sender import Pushes
 from replicated_namesrv.server.tls import self_signed_files
 from tests.support.remoting_server import Answer, ServerThread, live_server
 from tests.support.waiting import wait_until
@@ -32,7 +32,7 @@ def closed_port() -> int:
 
 
 def test_pushes_to_one_broker_come_in_order_over_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replicated_namesrv.server.pushes.SEND_TIMEOUT_S", 60)
+    monkeypatch.setattr("replicated_namesrv.server.push_sender.SEND_TIMEOUT_S", 60)
     with live_server(tmp_path) as server, socket.create_server(("127.0.0.1", 0)) as broker:
         address = f"127.0.0.1:{broker.getsockname()[1]}"
         for number in range(20):

@@ -17,8 +17,8 @@ from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server import registration_queue
-from replicated_namesrv.server.answers import REQUEST_MAX_BYTES, RouteAnswers, cut_frame
-from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.route_answers import REQUEST_MAX_BYTES, RouteAnswers, cut_frame
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Connection
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.wire.header import answer_parts, decode_header

@@ -11,7 +11,7 @@ import pytest
 
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.process import ServingNode
-from replicated_namesrv.routes.limits import SETTING_CHARACTERS_MAX, VALUE_BYTES_MAX
+from replicated_namesrv.routes.quotas import SETTING_CHARACTERS_MAX, VALUE_BYTES_MAX
 from tests.support.nodes import http
 from tests.support.operated import operated
 from tests.support.remoting_server import broker_fields, topic_table

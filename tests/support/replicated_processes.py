@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from replicated_namesrv.cli.children import NodePlan, NodeProcess, host_port
+from replicated_namesrv.cli.children import NodePlan, PlannedNode, host_port
 from replicated_namesrv.errors import NamesrvError
 from tests.support.nodes import http
 from tests.support.ports import free_port
@@ -52,7 +52,7 @@ class ReplicatedProcesses:
         self._settings = tuple(settings)
         self.plan_kind: type[NodePlan] = NodePlan
         """Which program the nodes run."""
-        self.nodes: dict[str, NodeProcess] = {}
+        self.nodes: dict[str, PlannedNode] = {}
         self.relays: dict[tuple[str, str], Relay] = {}
         """Between nodes, by (dialling, listening)."""
         self._ends: dict[str, asyncio.Future[int]] = {}
@@ -73,7 +73,7 @@ class ReplicatedProcesses:
             own = (f"peers={peers}", f"peerDial={dial}", f"peerSecretFile={self.secret_file(name)}", *self._settings)
             listen, admin = ("127.0.0.1", base[name]), ("127.0.0.1", base[name] + 1)
             plan = self.plan_kind(name, listen, admin, self.folder / name, "cp", own)
-            self.nodes[name] = NodeProcess(plan)
+            self.nodes[name] = PlannedNode(plan)
             self.write_secret(name, self.secret)
         for name in self.names:
             await self.start_node(name)

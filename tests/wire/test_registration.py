@@ -12,7 +12,7 @@ from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.wire import registration_canonical
 from replicated_namesrv.wire.fastjson import MalformedJsonError, finish
-from replicated_namesrv.wire.registration import RegisterBrokerBody, Steps, decode_general, decode_register_body
+from replicated_namesrv.wire.registration_body import RegisterBrokerBody, Steps, decode_general, decode_register_body
 from replicated_namesrv.wire.registration_canonical import decode_canonical
 from tests.wire.data import lines, recorded_frames
 from tests.wire.strategies import NAMES, PLAIN_NAMES, damaged, registration

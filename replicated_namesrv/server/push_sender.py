@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.routes.results import Effect, NotifyMinBrokerIdChange
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.problems import Problems
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import client_context
 from replicated_namesrv.settings import Settings, parse_address
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, SERVER_VERSION, RequestCode

@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import AdminContext
 from replicated_namesrv.admin.watch import Watchers
-from replicated_namesrv.server.metrics import LATENCY_BOUNDS_NS, Histogram
+from replicated_namesrv.server.server_metrics import LATENCY_BOUNDS_NS, Histogram
 from replicated_namesrv.service import UNKNOWN_AGE
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 

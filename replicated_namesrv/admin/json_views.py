@@ -23,7 +23,7 @@ from replicated_namesrv.model import BrokerData, TopicRouteData
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.kv_index import entry_of
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.server.queries import freshness_fields, wanted_consistency
+from replicated_namesrv.server.query_handlers import freshness_fields, wanted_consistency
 from replicated_namesrv.service import Freshness, ReadLevel
 
 KV_ENTRIES_PER_TURN = 1_000

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Generic, NamedTuple, TypeVar
 
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.server.metrics import ServerMetrics
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, frame_prefix
 from replicated_namesrv.wire.header import AnswerParts, opaque_is_certain

@@ -25,7 +25,7 @@ LIST_MAX_BYTES = 65_536
 TIMEOUT_S = 3.0
 
 
-class OtherEnvironment:
+class ClusterTestRoutes:
     """Routes of the environment ``productEnvName``."""
 
     def __init__(self, settings: Settings, problems: Problems, now_s: Callable[[], float] = time.monotonic) -> None:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import MASTER_ID, BrokerData, DataVersion, TopicRouteData
-from replicated_namesrv.server.answers import RouteAnswers
-from replicated_namesrv.server.metrics import ServerMetrics
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_boolean, java_long, then
+from replicated_namesrv.server.route_answers import RouteAnswers
+from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import ASKABLE_LEVELS, Connection, DataVersionAnswer, Freshness, FreshState, ReadLevel
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire import bodies
 from replicated_namesrv.wire.codes import V4_9_4, RequestCode, ResponseCode
 
 if TYPE_CHECKING:
-    from replicated_namesrv.server.other_environment import OtherEnvironment
+    from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
 ERROR = ResponseCode.SYSTEM_ERROR.value
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
@@ -57,7 +57,7 @@ class Queries:
         answers: RouteAnswers,
         metrics: ServerMetrics,
         now_s: Callable[[], float],
-        other_environment: "OtherEnvironment | None",
+        other_environment: "ClusterTestRoutes | None",
     ) -> None:
         self._settings = settings
         self._service = service
@@ -115,7 +115,7 @@ class Queries:
             self._service.barrier(None, None), lambda freshness: self._counted(self._route_answer(request, topic), freshness)
         )
 
-    def _ask_other_environment(self, other: "OtherEnvironment", request: Request, topic: str) -> Outcome:
+    def _ask_other_environment(self, other: "ClusterTestRoutes", request: Request, topic: str) -> Outcome:
         """clusterTest: the answer of another environment's name servers instead of a miss."""
         asking = asyncio.ensure_future(other.route(topic, request.header.version, wants_standard_json(request)))
         return Deferred(asking, lambda body: no_route(topic) if body is None else Answer(body=body))

@@ -1,0 +1,44 @@
+"""A name means one thing: no two modules of the product share a file name, no two top-level classes a class name."""
+
+import ast
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+
+from tests.packaging.tree import product_sources
+
+CONVENTIONAL = {"__init__.py", "__main__.py"}
+COMMANDS = "replicated_namesrv/cli"
+"""A command's module has the command's name: what it works on may have the same."""
+PENDING_FILES: set[str] = set()
+PENDING_CLASSES: set[str] = {"Life", "Result", "Step"}
+"""Names that are not unique yet; a name that is has to leave the list."""
+
+
+def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Names that several places give, with these places."""
+    places: dict[str, list[str]] = {}
+    for name, place in names:
+        places.setdefault(name, []).append(place)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_a_repeated_name_is_found() -> None:
+    assert repeated([("a.py", "x/a.py"), ("b.py", "x/b.py"), ("a.py", "y/a.py")]) == {"a.py": ["x/a.py", "y/a.py"]}
+
+
+def test_file_names_are_unique() -> None:
+    paths = [PurePosixPath(file) for file in product_sources()]
+    found = repeated((p.name, str(p)) for p in paths if p.name not in CONVENTIONAL and str(p.parent) != COMMANDS)
+    assert {name: places for name, places in found.items() if name not in PENDING_FILES} == {}
+
+
+def test_class_names_are_unique() -> None:
+    """Of classes at the top of a module that do not begin with an underscore."""
+    classes = [
+        (node.name, file)
+        for file, tree in product_sources().items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    found = repeated(classes)
+    assert {name: places for name, places in found.items() if name not in PENDING_CLASSES} == {}
