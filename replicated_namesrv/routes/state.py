@@ -76,7 +76,7 @@ class RouteInfoManager:
         return refusal(self._tables, command)
 
     def check_numbers(self) -> None:
-        """Raises LimitError if there is more of anything than commands may add (command_bounds.py): do not restore such a state."""
+        """Raises LimitError if there is more of anything than commands may add (command_bounds.py)."""
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
