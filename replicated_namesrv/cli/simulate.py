@@ -10,7 +10,7 @@ from collections import Counter
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.simulation.campaign import Shrinker, cores, explain, run_all
-from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.simulation import RunResult, Scenario
 
 HELP = "run the Raft core through seeded faults in virtual time and check that nothing is lost"
 
@@ -132,9 +132,9 @@ class _Report:
         self._catch_ups: list[float] = []
         self._counts: Counter[str] = Counter()
         self._tolerated: Counter[str] = Counter()
-        self.failures: list[Result] = []
+        self.failures: list[RunResult] = []
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RunResult) -> None:
         """One more run has ended."""
         self._done += 1
         self._virtual_s += result.virtual_s
@@ -217,7 +217,7 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
 
 
-def _as_json(result: Result) -> dict[str, object]:
+def _as_json(result: RunResult) -> dict[str, object]:
     return {
         "seed": result.scenario.seed,
         "nodes": result.scenario.nodes,

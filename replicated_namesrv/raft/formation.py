@@ -39,7 +39,11 @@ ROWS = tuple(f"F{number}" for number in range(1, 12))
 REMEDY = "remove the data directories of all nodes; nothing had been stored yet"
 
 
-class Step(NamedTuple):
+Greetings = Mapping[str, Greeting]
+"""The newest greeting of each peer since this process started."""
+
+
+class FormationStep(NamedTuple):
     """What a row of the table says."""
 
     row: str
@@ -50,50 +54,50 @@ class Step(NamedTuple):
     """For the operator."""
 
 
-def next_step(identity: Identity, members: Sequence[str], greetings: Mapping[str, Greeting], promises_needed: int) -> Step:
-    """The next step of a node that is no member. ``greetings``: the newest of each peer. ``promises_needed``: all members, or
+def next_step(identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int) -> FormationStep:
+    """The next step of a node that is no member. ``promises_needed``: all members, or
     fewer without ``Defences.blank_formation``."""
     if identity.state == BLANK:
         return _step_of_blank(identity, members, greetings, promises_needed)
     return _step_of_promised(identity, greetings, promises_needed)
 
 
-def _step_of_blank(identity: Identity, members: Sequence[str], greetings: Mapping[str, Greeting], promises_needed: int) -> Step:
+def _step_of_blank(identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int) -> FormationStep:
     for greeting in greetings.values():
         if greeting.state == MEMBER:
-            return Step("F1", MEMBER, dict(greeting.founders))
+            return FormationStep("F1", MEMBER, dict(greeting.founders))
     if 1 + len(greetings) < promises_needed:
-        return Step("F2")
+        return FormationStep("F2")
     founders = dict.fromkeys(members, 0) | {peer: greeting.source for peer, greeting in greetings.items()}
     founders[identity.node] = identity.incarnation
     for peer, greeting in greetings.items():
         if greeting.state == PROMISED and dict(greeting.founders) != founders:
-            return Step("F3", problem=f"{peer} has promised to found the cluster with another data directory: {REMEDY}")
-    return Step("F4", PROMISED, dict(sorted(founders.items())))
+            return FormationStep("F3", problem=f"{peer} has promised to found the cluster with another data directory: {REMEDY}")
+    return FormationStep("F4", PROMISED, dict(sorted(founders.items())))
 
 
-def _step_of_promised(identity: Identity, greetings: Mapping[str, Greeting], promises_needed: int) -> Step:
+def _step_of_promised(identity: Identity, greetings: Greetings, promises_needed: int) -> FormationStep:
     ours = identity.founders
     promised, problem = 1, None
     for peer, greeting in greetings.items():
         agrees = greeting.state != BLANK and dict(greeting.founders) == ours
         if greeting.state == MEMBER and agrees:
-            return Step("F5", MEMBER, ours)
+            return FormationStep("F5", MEMBER, ours)
         if greeting.state == MEMBER and greeting.source == ours[peer]:
-            return Step("F6", MEMBER, dict(greeting.founders))
+            return FormationStep("F6", MEMBER, dict(greeting.founders))
         if agrees and greeting.source == ours[peer]:
             promised += 1
         elif greeting.source != ours[peer]:
             problem = f"{peer} has lost its data directory while the cluster was being founded: {REMEDY}"
     if promised >= promises_needed:
-        return Step("F7", MEMBER, ours)
-    return Step("F9") if problem is None else Step("F8", problem=problem)
+        return FormationStep("F7", MEMBER, ours)
+    return FormationStep("F9") if problem is None else FormationStep("F8", problem=problem)
 
 
-def judge_member(identity: Identity, peer: str, greeting: Greeting) -> Step:
+def judge_member(identity: Identity, peer: str, greeting: Greeting) -> FormationStep:
     """Whether ``peer``, a member, belongs to another cluster; only for members."""
     if dict(greeting.founders) != identity.founders:
-        return Step(
+        return FormationStep(
             "F10", problem=f"{peer} belongs to another cluster of the same name: remove the data directory of one of them"
         )
-    return Step("F11")
+    return FormationStep("F11")

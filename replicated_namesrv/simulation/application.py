@@ -11,7 +11,7 @@ from typing import Protocol
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected, Restoration
 from replicated_namesrv.simulation.invariants import Invariants
-from replicated_namesrv.simulation.machine import Life, Machine
+from replicated_namesrv.simulation.machine import Machine, ProcessLife
 from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 from replicated_namesrv.verify import Operation, Verdict, check_history
@@ -56,7 +56,7 @@ class Ledger:
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants
-        self._pending: dict[int, tuple[str, Life]] = {}
+        self._pending: dict[int, tuple[str, ProcessLife]] = {}
         self._number = 0
         self.outcomes: dict[str, int] = {}
 

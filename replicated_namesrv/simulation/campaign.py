@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import replace
 from itertools import islice
 
-from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 
 _SHRINK_RUNS = 60
@@ -23,7 +23,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[Result]:
+def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[RunResult]:
     """Results as they come; few scenarios are in flight, so an early end costs little."""
     if processes <= 1:
         for scenario in scenarios:
@@ -31,7 +31,7 @@ def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[Result]:
         return
     left = iter(scenarios)
     with ProcessPoolExecutor(processes) as pool:
-        flying: set[Future[Result]] = set()
+        flying: set[Future[RunResult]] = set()
         try:
             while True:
                 flying |= {pool.submit(run, scenario) for scenario in islice(left, 2 * processes - len(flying))}
@@ -47,11 +47,11 @@ def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[Result]:
 class Shrinker:
     """Makes a failing run smaller while the same invariant breaks: shorter, with fewer faults, with fewer clients."""
 
-    def __init__(self, failing: Result, seconds: float, tell: Callable[[str], None]) -> None:
+    def __init__(self, failing: RunResult, seconds: float, tell: Callable[[str], None]) -> None:
         self._best, self._tell = failing, tell
         self._runs, self._until = _SHRINK_RUNS, time.monotonic() + seconds
 
-    def shrink(self) -> Result:
+    def shrink(self) -> RunResult:
         """The smallest failing run found."""
         self._shorter()
         self._fewer_faults()
@@ -93,7 +93,7 @@ class Shrinker:
             size //= 2
 
 
-def explain(result: Result) -> str:
+def explain(result: RunResult) -> str:
     """The readable account of a failing run: its faults, what led to the violation, how to repeat it."""
     scenario = result.scenario
     told = run(scenario, readable=True)

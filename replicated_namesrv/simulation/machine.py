@@ -21,7 +21,7 @@ _IDLE_TURNS_MAX = 5_000
 """Turns in which a process does something long in small steps, a snapshot for example."""
 
 
-class Life:
+class ProcessLife:
     """``Environment`` of one process, from start to crash. After the crash nothing it asked for happens."""
 
     def __init__(self, machine: "Machine", rng: Random) -> None:
@@ -82,7 +82,7 @@ class Machine(Endpoint):
         self.disk = SimulatedDisk(world.random(f"disk/{name}"))
         self.process: Process | None = None
         self.raft: RaftView | None = None
-        self.life: Life | None = None
+        self.life: ProcessLife | None = None
         self.observer: Observer = Observer()
         self.boots = 0
         self.pauses = 0
@@ -127,7 +127,7 @@ class Machine(Endpoint):
         if self.process is not None or self.kept_down:
             return
         self.boots += 1
-        self.life = Life(self, self.world.random(f"{self.name}/{self.boots}"))
+        self.life = ProcessLife(self, self.world.random(f"{self.name}/{self.boots}"))
         self.disk_faulted = self.disk.full or self.disk.failing
         self.out_of_memory = self.memory_faulted = False
         self.observer = self.invariants.observer(self)
@@ -223,12 +223,12 @@ class Machine(Endpoint):
             self._turn_at = self.world.now_ns + int((0.01 + 0.1 * self._rng.random()) * MS)
             self.world.after(self._turn_at - self.world.now_ns, self._turn, self.life)
 
-    def _wake(self, life: Life, wake_at: int) -> None:
+    def _wake(self, life: ProcessLife, wake_at: int) -> None:
         if self.life is life and wake_at == self._wake_at:
             self._wake_at = -1
             self._turn_soon()
 
-    def _turn(self, life: Life) -> None:
+    def _turn(self, life: ProcessLife) -> None:
         if self.life is not life or self.process is None:
             return
         self._turn_at = -1
@@ -257,7 +257,7 @@ class Machine(Endpoint):
         else:
             self._schedule_wakeup(process, life)
 
-    def _schedule_wakeup(self, process: Process, life: Life) -> None:
+    def _schedule_wakeup(self, process: Process, life: ProcessLife) -> None:
         seconds = process.next_wakeup() - self.local_now()
         delay = int(min(max(0.0, seconds / self._clock_rate * SECOND), _WAKE_MAX_NS)) + 1
         wake_at = self.world.now_ns + delay

@@ -40,7 +40,7 @@ class Endpoint:
         raise NotImplementedError
 
 
-class _Connection:
+class _SimulatedConnection:
     __slots__ = ("closed", "held", "last_arrival_ns", "late")
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Network:
         self.links: list[Link] = [(source, target) for source in names for target in names if source != target]
         self.copies: dict[str, Endpoint] = {}
         """By name: a second process that speaks as this endpoint, shares its connections and gets all its messages."""
-        self._connections: dict[Link, _Connection] = {}
+        self._connections: dict[Link, _SimulatedConnection] = {}
         self._dialling: set[Link] = set()
         self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
         self._holds: set[Link] = set()
@@ -159,7 +159,7 @@ class Network:
         if self._cuts[link] or not target.is_up():
             self.dial(link, int((0.02 + 0.1 * self._rng.random()) * SECOND))
             return
-        self._connections[link] = _Connection()
+        self._connections[link] = _SimulatedConnection()
         source.connected(link[1])
         if link[0] in self.copies:
             self.copies[link[0]].connected(link[1])
@@ -188,7 +188,7 @@ class Network:
             return
         self._schedule(link, connection, message)
 
-    def _schedule(self, link: Link, connection: _Connection, message: object) -> None:
+    def _schedule(self, link: Link, connection: _SimulatedConnection, message: object) -> None:
         delay = int((0.05 + 0.4 * self._rng.random()) * MS)
         slow_ms = self.slow_ms.get(link)
         if slow_ms is not None:
@@ -198,7 +198,7 @@ class Network:
         connection.last_arrival_ns = arrival
         self._world.after(arrival - self._world.now_ns, self._arrive, link, connection, message)
 
-    def _arrive(self, link: Link, connection: _Connection, message: object) -> None:
+    def _arrive(self, link: Link, connection: _SimulatedConnection, message: object) -> None:
         if connection.closed:
             if connection.late:
                 self._repeat_after(int(self._rng.random() * 2 * SECOND), link, message)

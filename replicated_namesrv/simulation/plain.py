@@ -20,7 +20,7 @@ from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.pysyncobj_core import PlainSyncObj
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
-from replicated_namesrv.simulation.machine import Life, Machine
+from replicated_namesrv.simulation.machine import Machine, ProcessLife
 from replicated_namesrv.simulation.simulation import Simulation
 from replicated_namesrv.simulation.world import MS, SECOND
 
@@ -91,7 +91,13 @@ class PlainNode:
     first_index = 1
 
     def __init__(
-        self, name: str, members: Sequence[str], life: Life, rng: Random, journal: PlainJournal, state: RegisterStateMachine
+        self,
+        name: str,
+        members: Sequence[str],
+        life: ProcessLife,
+        rng: Random,
+        journal: PlainJournal,
+        state: RegisterStateMachine,
     ) -> None:
         self._life, self._journal, self._state = life, journal, state
         self._sync_obj = PlainSyncObj(name, list(members), journal, life.now, rng.random, life.send, self._apply)

@@ -23,7 +23,7 @@ from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings import load_settings
 from replicated_namesrv.simulation.loop import VirtualLoop
-from replicated_namesrv.simulation.machine import Life, Machine
+from replicated_namesrv.simulation.machine import Machine, ProcessLife
 from replicated_namesrv.simulation.world import MS, World
 
 WALL_S = 1_700_000_000.0
@@ -291,7 +291,7 @@ class Wire:
         self.is_cut = False
         """Nothing arrives, in neither direction."""
         self._arrives_ns = 0
-        self._life: Life | None = None
+        self._life: ProcessLife | None = None
 
     def call(self, ask: Callable[[NameServer, SimulatedConnection], object], done: Callable[[object], None]) -> None:
         """Have ``ask`` called at the machine; ``done`` gets its result, or None if the connection ended instead. A call that

@@ -59,7 +59,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What a run came to."""
 
     scenario: Scenario
@@ -130,7 +130,7 @@ class Simulation:
         if not self._stopped():
             self.world.run_until(self.world.now_ns + duration_ns, self._stopped)
 
-    def run(self) -> Result:
+    def run(self) -> RunResult:
         """Run to the end or to the first violation."""
         started = time.perf_counter()
         self.nemesis.draw_clock_rates()
@@ -260,7 +260,7 @@ class Simulation:
                 return f"{machine.name} has not been promoted"
         return None
 
-    def _result(self, wall_s: float) -> Result:
+    def _result(self, wall_s: float) -> RunResult:
         violation = self.invariants.violation
         counts = {
             "events": self.world.events,
@@ -277,7 +277,7 @@ class Simulation:
             **dict(sorted(self.ledger.outcomes.items())),
             **self._application.counts,
         }
-        return Result(
+        return RunResult(
             self.scenario,
             None if violation is None else violation.name,
             "" if violation is None else violation.text,

@@ -12,7 +12,7 @@ from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.plain import build_plain
 from replicated_namesrv.simulation.process_views import Process
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, silenced
-from replicated_namesrv.simulation.simulation import Result, Scenario, Simulation
+from replicated_namesrv.simulation.simulation import RunResult, Scenario, Simulation
 from replicated_namesrv.simulation.world import MS, World
 
 _CATCH_UP_ELECTION_TIMES = 5
@@ -132,7 +132,7 @@ def declared_drift(world: World) -> float:
     return draw_config(world, Defences()).clock_drift_max
 
 
-def run(scenario: Scenario, *, readable: bool = False) -> Result:
+def run(scenario: Scenario, *, readable: bool = False) -> RunResult:
     """Run one scenario."""
     if scenario.subject == "plain":
         return Simulation(scenario, build_plain, lambda world: 0.05, readable=readable).run()

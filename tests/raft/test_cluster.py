@@ -11,6 +11,7 @@ from tests.support.raft_world import Disk, World
 
 
 def test_three_nodes_found_elect_and_commit() -> None:
+    """Dissertation, 3.4 and 3.5."""
     world = World()
     world.start_all()
     leader = world.elect()
@@ -24,6 +25,7 @@ def test_three_nodes_found_elect_and_commit() -> None:
 
 
 def test_reads_on_every_node() -> None:
+    """Dissertation, 6.4."""
     world = World()
     world.start_all()
     leader = world.elect()
@@ -61,6 +63,7 @@ def equal_states(world: World) -> bool:
 
 
 def test_power_loss_of_all_keeps_what_was_acknowledged() -> None:
+    """Dissertation, 3.8."""
     world = World()
     world.start_all()
     for round_number in range(4):
@@ -74,7 +77,7 @@ def test_power_loss_of_all_keeps_what_was_acknowledged() -> None:
 
 
 def test_follower_far_behind_gets_a_snapshot() -> None:
-    """Also with the log of the leader compacted twice, and a restart of everything from snapshots."""
+    """Dissertation, 5.1. Also with the log of the leader compacted twice, and a restart of everything from snapshots."""
     config = RaftConfig(
         compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, segment_bytes=500, snapshot_slice_bytes=64
     )
@@ -101,6 +104,7 @@ def test_follower_far_behind_gets_a_snapshot() -> None:
 
 
 def test_isolated_leader_steps_down_and_nobody_campaigns_after_the_heal() -> None:
+    """Dissertation, 6.2 (a leader without a majority steps down) and 9.6 (pre-vote)."""
     world = World()
     world.start_all()
     old = world.elect()
@@ -119,6 +123,7 @@ def test_isolated_leader_steps_down_and_nobody_campaigns_after_the_heal() -> Non
 
 
 def test_hand_over() -> None:
+    """Dissertation, 3.10."""
     world = World()
     world.start_all()
     old = world.elect()

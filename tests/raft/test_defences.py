@@ -85,7 +85,10 @@ def test_blank_formation(defended: bool) -> None:
 
 @both
 def test_boot_silence(defended: bool) -> None:
-    """A follower acknowledges an append, restarts and is asked for its vote while the leader's lease still rests on it."""
+    """A follower acknowledges an append, restarts and is asked for its vote while the leader's lease still rests on it.
+
+    Dissertation, 4.2.3 and 6.4.1.
+    """
     world = world_with("boot_silence", defended, lease_reads=True)
     leader = world.elect()
     commit(world, leader, b"a")
@@ -115,7 +118,10 @@ def test_boot_silence(defended: bool) -> None:
 
 @both
 def test_lease_drift(defended: bool) -> None:
-    """By a clock 5 % faster than the leader's the minimum election time ends after 286 ms: at 290 the lease must be over."""
+    """By a clock 5 % faster than the leader's the minimum election time ends after 286 ms: at 290 the lease must be over.
+
+    Dissertation, 6.4.1.
+    """
     world = world_with("lease_drift", defended, lease_reads=True, clock_drift_max=0.05)
     leader = world.elect()
     world.run_until(lambda: leader.lease_valid())

@@ -87,7 +87,7 @@ def with_learner(without: str | None, one_way_seconds: float) -> tuple[World, Ra
 
 @both
 def test_a_learner_is_promoted_while_writes_go_on(defended: bool) -> None:
-    """It never has what is committed at this moment: on its way there are always four writes more."""
+    """Dissertation, 4.2.1. It never has what is committed at this moment: on its way there are always four writes more."""
     world, leader, learner, _ = with_learner(None if defended else "promotion_rounds", 0.010)
     if defended:
         world.run_until(lambda: leader.voters[learner.node_id] == learner.incarnation, 2)
@@ -98,7 +98,7 @@ def test_a_learner_is_promoted_while_writes_go_on(defended: bool) -> None:
 
 
 def test_a_learner_that_falls_behind_is_not_promoted() -> None:
-    """An answer takes longer than an election: it could neither vote nor acknowledge in time."""
+    """Dissertation, 4.2.1. An answer takes longer than an election: it could neither vote nor acknowledge in time."""
     world, leader, learner, set_delay = with_learner(None, 0.350)
     world.run(8)
     assert learner.last_index > 1_000, "it does receive what is written"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from replicated_namesrv.raft.formation import ROWS, Step, judge_member, next_step
+from replicated_namesrv.raft.formation import ROWS, FormationStep, judge_member, next_step
 from replicated_namesrv.raft.identity import BLANK, MEMBER, PROMISED, Identity
 from replicated_namesrv.raft.raft_messages import Greeting
 from tests.support.raft_world import Disk
@@ -25,23 +25,23 @@ def greeting(source: int, state: int = BLANK, founders: dict[str, int] | None = 
     return Greeting(source, state, tuple(sorted((founders or {}).items())), 1, 1 << 16)
 
 
-def step(state: int, **greetings: Greeting) -> Step:
+def step(state: int, **greetings: Greeting) -> FormationStep:
     return next_step(identity(state), MEMBERS, greetings, len(MEMBERS))
 
 
-def row_f1() -> Step:
+def row_f1() -> FormationStep:
     found = step(BLANK, b=greeting(2, MEMBER, OTHERS))
     assert (found.state, found.founders) == (MEMBER, OTHERS)
     return found
 
 
-def row_f2() -> Step:
+def row_f2() -> FormationStep:
     found = step(BLANK, b=greeting(2))
     assert (found.state, found.problem) == (None, None)
     return found
 
 
-def row_f3() -> Step:
+def row_f3() -> FormationStep:
     found = step(BLANK, b=greeting(2, PROMISED, OTHERS), c=greeting(3))
     assert found.state is None
     assert found.problem is not None
@@ -49,32 +49,32 @@ def row_f3() -> Step:
     return found
 
 
-def row_f4() -> Step:
+def row_f4() -> FormationStep:
     found = step(BLANK, b=greeting(2, PROMISED, OURS), c=greeting(3))
     assert (found.state, found.founders) == (PROMISED, OURS)
     return found
 
 
-def row_f5() -> Step:
+def row_f5() -> FormationStep:
     """One member is enough: it knows that all have promised."""
     found = step(PROMISED, b=greeting(2, MEMBER, OURS))
     assert (found.state, found.founders) == (MEMBER, OURS)
     return found
 
 
-def row_f6() -> Step:
+def row_f6() -> FormationStep:
     found = step(PROMISED, b=greeting(2, MEMBER, OTHERS))
     assert (found.state, found.founders) == (MEMBER, OTHERS)
     return found
 
 
-def row_f7() -> Step:
+def row_f7() -> FormationStep:
     found = step(PROMISED, b=greeting(2, PROMISED, OURS), c=greeting(3, PROMISED, OURS))
     assert (found.state, found.founders) == (MEMBER, OURS)
     return found
 
 
-def row_f8() -> Step:
+def row_f8() -> FormationStep:
     found = step(PROMISED, b=greeting(2, PROMISED, OURS), c=greeting(33))
     assert found.state is None
     assert found.problem is not None
@@ -82,26 +82,26 @@ def row_f8() -> Step:
     return found
 
 
-def row_f9() -> Step:
+def row_f9() -> FormationStep:
     found = step(PROMISED, b=greeting(2, PROMISED, OURS), c=greeting(3))
     assert (found.state, found.problem) == (None, None)
     return found
 
 
-def row_f10() -> Step:
+def row_f10() -> FormationStep:
     found = judge_member(identity(MEMBER), "b", greeting(2, MEMBER, OTHERS))
     assert found.problem is not None
     assert "b belongs to another cluster" in found.problem
     return found
 
 
-def row_f11() -> Step:
+def row_f11() -> FormationStep:
     found = judge_member(identity(MEMBER), "b", greeting(2, MEMBER, OURS))
     assert found.problem is None
     return found
 
 
-CASES: dict[str, Callable[[], Step]] = {
+CASES: dict[str, Callable[[], FormationStep]] = {
     name.removeprefix("row_").upper(): case for name, case in globals().copy().items() if name.startswith("row_f")
 }
 

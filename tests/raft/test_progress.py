@@ -167,7 +167,7 @@ def rounds_of(steps: Iterable[tuple[float, int, int, float]]) -> list[bool]:
 
 
 def test_a_learner_keeps_up_after_ten_short_rounds_of_what_the_log_held_at_their_start() -> None:
-    """An answer every 0.1 s, always some entries behind the end of the log."""
+    """Dissertation, 4.2.1. An answer every 0.1 s, always some entries behind the end of the log."""
     steps = [(at / 10, 10 * at, 10 * at - 10, at / 10) for at in range(40)]
     assert rounds_of(steps).index(True) == ROUNDS_MIN
     assert rounds_of((now, last, match - 5, answered) for now, last, match, answered in steps).index(True) == 2 * ROUNDS_MIN

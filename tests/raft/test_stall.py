@@ -66,7 +66,7 @@ def write_on(world: World, leader: RaftNode, size: int = 2_000) -> None:
 
 @both
 def test_a_leader_on_a_hung_disk_hands_over(defended: bool) -> None:
-    """A majority without it commits, so nothing else would notice, while its buffer grows."""
+    """Dissertation, 3.10. A majority without it commits, so nothing else would notice, while its buffer grows."""
     world, leader = settled(without=None if defended else "disk_stall")
     HungDisk(world.hosts[leader.node_id])
     write_on(world, leader)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from replicated_namesrv.simulation.campaign import cores, run_all
-from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 from tests.simulation.test_simulate import fresh_seed, judge
 
@@ -23,7 +23,7 @@ def scenario(seed: int, nodes: int = 3, duration_s: float = 30.0) -> Scenario:
     return Scenario(seed, nodes, duration_s, application="routes")
 
 
-def judge_load(results: list[Result]) -> None:
+def judge_load(results: list[RunResult]) -> None:
     """No violation, and the world was not too kind to find any."""
     judge(results)
     for what, least in (("reads of a heard broker", 100), ("brokers dropped", 5), ("renewals", 500), ("elections", 10)):

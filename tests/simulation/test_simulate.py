@@ -15,14 +15,14 @@ import pytest
 from replicated_namesrv.cli.main import main
 from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.simulation.campaign import cores, run_all
-from replicated_namesrv.simulation.simulation import Result, Scenario
+from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 
 FIXED_SEEDS = 150
 FRESH_SEEDS = 30
 
 
-def judge(results: list[Result]) -> None:
+def judge(results: list[RunResult]) -> None:
     """No violation; else the commands that repeat what failed."""
     failed = [f"{result.violation}: {result.text}\n  {result.scenario.command()}" for result in results if result.violation]
     assert not failed, "\n".join(failed)
