@@ -7,11 +7,15 @@ ENCODED_BYTES_MAX = 1 << 20
 """Four messages of usual size; a single longer one is kept too."""
 
 
+UNDEFENDED_SLICES_MAX = 16
+
+
 class EncodedEntries:
     """Slices of the log as messages carry them."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, log: Log, is_bounded: bool = True) -> None:
+        """``is_bounded``: the defence ``encoded_bound``."""
+        self._log, self._is_bounded = log, is_bounded
         self._slices: dict[tuple[int, int, int], bytes] = {}
         """By (first index, count, term of the last), oldest first."""
         self.bytes = 0
@@ -30,16 +34,19 @@ class EncodedEntries:
         if found is None:
             found = pack_entries(log.entries(index, count))
             self.bytes += len(found)
-            while slices and self.bytes > ENCODED_BYTES_MAX:
+            while slices and self._exceeds():
                 self.bytes -= len(slices.pop(next(iter(slices))))
             slices[key] = found
         return found
+
+    def _exceeds(self) -> bool:
+        return self.bytes > ENCODED_BYTES_MAX if self._is_bounded else len(self._slices) >= UNDEFENDED_SLICES_MAX
 
     def heartbeat(self) -> None:
         """Drop everything if nothing was used since the last heartbeat."""
         if self._used:
             self._used = False
-        elif self._slices:
+        elif self._slices and self._is_bounded:
             self.drop()
 
     def drop(self) -> None:

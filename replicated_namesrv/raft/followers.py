@@ -5,6 +5,7 @@ from typing import Protocol
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState
 from replicated_namesrv.raft.progress import Progress
+from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.standing import NOTHING, Memory, PeerMemories
 
 
@@ -18,10 +19,9 @@ class MatchCore(RaftState, Protocol):
 class Followers:
     """What a node knows of its peers as followers; kept up while it does not lead, too."""
 
-    def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, messages_max: int) -> None:
-        """``messages_max``: messages with data in flight to one follower."""
+    def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, config: RaftConfig) -> None:
         self._core, self._log, self._memories = core, log, memories
-        self.progress = {peer: Progress(peer, messages_max) for peer in peers}
+        self.progress = {peer: Progress(peer, config.inflight_messages_max, config.defences) for peer in peers}
         self.sequence = 0
         """Number of the newest message that is to be answered."""
         self._term_led = 0

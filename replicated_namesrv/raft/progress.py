@@ -14,6 +14,7 @@ attempt waits longer (``Backoff``); heartbeats flow all the while. (Compare etcd
 
 from collections import deque
 
+from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.raft.snapshots import Snapshot
 
 NEVER = float("-inf")
@@ -40,9 +41,10 @@ class Inflight:
 
     __slots__ = ("_sent", "_window", "bytes")
 
-    def __init__(self, messages_max: int) -> None:
-        """``messages_max``: messages with data that the window takes."""
-        self._sent: deque[tuple[int, float]] = deque(maxlen=messages_max + HEARTBEATS_REMEMBERED_MAX)
+    def __init__(self, messages_max: int, is_bounded: bool = True) -> None:
+        """``messages_max``: messages with data that the window takes. ``is_bounded``: the defence ``inflight_bound``."""
+        remembered = messages_max + HEARTBEATS_REMEMBERED_MAX if is_bounded else None
+        self._sent: deque[tuple[int, float]] = deque(maxlen=remembered)
         """(sequence, when sent) of messages not answered; the oldest are forgotten."""
         self._window: deque[tuple[int, int]] = deque()
         """(end, bytes) of data not acknowledged: the last index of entries, the offset behind a chunk."""
@@ -87,14 +89,16 @@ class Inflight:
 class Backoff:
     """Heartbeats to wait before lost data is sent again: 0, then 1, 2, 4 … while nothing new is acknowledged."""
 
-    __slots__ = ("_failures", "pause")
+    __slots__ = ("_failures", "_pause_max", "pause")
 
-    def __init__(self) -> None:
+    def __init__(self, is_on: bool = True) -> None:
+        """``is_on``: the defence ``resend_backoff``."""
         self._failures = self.pause = 0
+        self._pause_max = PAUSE_HEARTBEATS_MAX if is_on else 0
 
     def failed(self) -> None:
         """Data was lost."""
-        self.pause = min(1 << (self._failures - 1), PAUSE_HEARTBEATS_MAX) if self._failures else 0
+        self.pause = min(1 << (self._failures - 1), self._pause_max) if self._failures else 0
         self._failures = min(self._failures + 1, PAUSE_HEARTBEATS_MAX)
 
     def reset(self) -> None:
@@ -198,16 +202,34 @@ class Progress:
     """What a leader knows of one follower."""
 
     __slots__ = (
-        "acknowledged_at", "backoff", "commit_sent", "connected", "delivered", "floor", "incarnation", "inflight", "kept_at",
-        "kept_bytes", "kept_from", "match", "messages_max", "next", "peer", "probe_sent", "rounds", "state", "transfer",
+        "acknowledged_at",
+        "backoff",
+        "commit_sent",
+        "connected",
+        "defences",
+        "delivered",
+        "floor",
+        "incarnation",
+        "inflight",
+        "kept_at",
+        "kept_bytes",
+        "kept_from",
+        "match",
+        "messages_max",
+        "next",
+        "peer",
+        "probe_sent",
+        "rounds",
+        "state",
+        "transfer",
     )  # fmt: skip
 
-    def __init__(self, peer: str, messages_max: int) -> None:
+    def __init__(self, peer: str, messages_max: int, defences: Defences = Defences()) -> None:  # noqa: B008 - frozen
         """``messages_max``: messages with data that the window takes."""
-        self.peer, self.messages_max = peer, messages_max
+        self.peer, self.messages_max, self.defences = peer, messages_max, defences
         self.connected = False
         self.incarnation = 0
-        self.backoff, self.rounds = Backoff(), Rounds()
+        self.backoff, self.rounds = Backoff(defences.resend_backoff), Rounds()
         self.transfer: Transfer | None = None
         self.kept_from: int | None = None
         """Entries after this index are kept for the follower: it is being sent a snapshot, or what follows that."""
@@ -238,7 +260,7 @@ class Progress:
     def become_probe(self, following: int, sequence: int) -> None:
         """Find out whether the logs meet before ``following``."""
         self.state, self.next, self.floor = PROBE, following, sequence
-        self.inflight = Inflight(self.messages_max)
+        self.inflight = Inflight(self.messages_max, self.defences.inflight_bound)
         self.commit_sent = 0
         self.probe_sent = False
         self.transfer = None

@@ -62,6 +62,12 @@ class Defences:
     """A learner is promoted when it keeps up with the writes, not only if it has all that is committed at some moment."""
     transfer_log: bool = True
     """The log behind a snapshot on its way to a follower is kept until the follower has it."""
+    inflight_bound: bool = True
+    """Of unanswered messages to a follower the newest few are remembered; off: all."""
+    resend_backoff: bool = True
+    """What a follower lacks again and again is sent to it less and less often; off: with each of its answers."""
+    encoded_bound: bool = True
+    """Encoded entries are kept up to a number of bytes and released when nobody needs them; off: up to 16 slices of any size."""
     disk_stall: bool = True
     """A leader whose disk does not finish a sync hands over."""
     digest_check: bool = True

@@ -60,7 +60,7 @@ class Replication:
         self._core, self._log, self._followers, self._voters = core, log, followers, voters
         self._outbox, self._leadership = outbox, leadership
         self._compaction, self._sending, self._promotion = compaction, sending, promotion
-        self._encoded = EncodedEntries(log)
+        self._encoded = EncodedEntries(log, context.defences.encoded_bound)
         self._round_trip_seconds = ROUND_TRIP_ELECTIONS * context.config.election_max_ms / 1000
         self._commit_at_last_tick = 0
         """Commit index at the last tick."""

@@ -11,6 +11,7 @@ import pytest
 
 from replicated_namesrv.raft.encoded_entries import ENCODED_BYTES_MAX
 from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, AppendReply, Message, SnapshotAck, SnapshotChunk, decode, encode
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -159,10 +160,32 @@ def test_what_is_kept_for_a_mute_follower_does_not_grow(needs_snapshot: bool) ->
     world.run_until(lambda: lagging.applied_index == leader.applied_index, 3)
 
 
+def test_without_the_bound_unanswered_messages_are_remembered_for_ever() -> None:
+    """The schedule of the test above: what exceeds its bound is the list itself, which the simulator's invariant reads, too."""
+    world = world_of(without="inflight_bound", **SMALL, inflight_messages_max=8)
+    leader, lagging = behind_a_snapshot(world)
+    deaf_leader(world, leader, lagging.node_id)
+    world.heal()
+    world.run(8)
+    kept = len(leader.followers.progress[lagging.node_id].inflight)
+    assert kept > 8 + 64
+    assert exceeded(leader.memory()) == {"inflight_messages": (kept, 8 + 64)}
+
+
 @pytest.mark.parametrize("kind", [SnapshotChunk, Append])
 def test_what_is_lost_again_and_again_is_sent_less_and_less_often(kind: type) -> None:
     """Heartbeats and their answers arrive, data never does: once in 16 heartbeats in the end."""
-    world = world_of(**SMALL, inflight_messages_max=8)
+    check_what_is_lost(kind, None, 60)
+
+
+def test_without_back_off_what_is_lost_is_sent_with_every_heartbeat() -> None:
+    with pytest.raises(AssertionError, match="sent again"):
+        check_what_is_lost(Append, "resend_backoff", 10)
+
+
+def check_what_is_lost(kind: type, without: str | None, seconds: float) -> None:
+    """Drop all data that goes to one follower for so long, and then no more."""
+    world = world_of(without=without, **SMALL, inflight_messages_max=8)
     leader, lagging = behind_a_snapshot(world) if kind is SnapshotChunk else (world.elect(), None)
     if lagging is None:
         lagging = next(node for node in world.nodes if node is not leader)
@@ -185,11 +208,11 @@ def test_what_is_lost_again_and_again_is_sent_less_and_less_often(kind: type) ->
     world.heal()
     Writes(world, leader, 0.050)
     term = leader.term
-    world.run(30)
+    world.run(seconds / 2)
     before = first.total()
-    world.run(30)
-    assert 10 < max(first.values()) <= 5 + 60 / 0.75
-    assert first.total() - before <= 8 * (1 + 30 / 0.75)
+    world.run(seconds / 2)
+    assert 10 < max(first.values()) <= 5 + seconds / 0.75, "sent again too often, or too seldom"
+    assert first.total() - before <= 8 * (1 + seconds / 2 / 0.75)
     assert (leader.role, leader.term) == ("leader", term)
     world.drop = lambda source, target, message: False
     world.run_until(lambda: lagging.applied_index >= leader.applied_index - 2, 3)
@@ -341,9 +364,10 @@ def test_a_kept_log_does_not_cause_one_snapshot_after_the_other() -> None:
 # Encoded entries
 
 
-def test_encoded_entries_are_bounded_in_bytes_and_released() -> None:
+@both
+def test_encoded_entries_are_bounded_in_bytes_and_released(defended: bool) -> None:
     """Sixteen large commands, one message each."""
-    world = world_of()
+    world = world_of(without=None if defended else "encoded_bound")
     leader = world.elect()
     encoded, most = leader.replication._encoded, 0
     for _ in range(16):
@@ -351,8 +375,12 @@ def test_encoded_entries_are_bounded_in_bytes_and_released() -> None:
         while not outcome:
             world.step()
             most = max(most, encoded.bytes)
-    assert 3_000_000 <= most <= 3_000_000 + ENCODED_BYTES_MAX
     world.run(0.2)
+    if not defended:
+        assert encoded.bytes > 10 * 3_000_000
+        assert "encoded_bytes" in exceeded(leader.memory())
+        return
+    assert 3_000_000 <= most <= 3_000_000 + ENCODED_BYTES_MAX
     assert not encoded
     assert leader.memory()["encoded_bytes"][0] == 0
 
