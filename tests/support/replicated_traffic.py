@@ -15,8 +15,9 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from replicated_namesrv.client.broker import BrokerAgent, BrokerOptions
@@ -234,20 +235,29 @@ class Traffic:
         assert self.watch.compared, "no two answers could be compared"
 
     async def _check_node(self, address: str) -> None:
-        """All at once: nodes confirm together what is asked together."""
+        """All at once: nodes confirm together what is asked together.
+
+        A node that does not answer is asked again: on a busy machine it may lose its majority for a moment, and then it closes
+        what it cannot answer. A wrong answer fails at once.
+        """
         living = {self.living.identity.broker_name: self.living.identity.broker_addr}
         await asyncio.gather(
-            *(self._check_entry(address, key, value) for key, value in self.written.items()),
-            *(self._check_broker(address, name, addr) for name, addr in (self.registered | living).items()),
+            *(self._answered(address, partial(self._check_entry, address, *entry)) for entry in self.written.items()),
+            *(self._answered(address, partial(self._check_broker, address, *one)) for one in (self.registered | living).items()),
         )
 
-    async def _check_entry(self, address: str, key: str, value: str) -> None:
+    async def _answered(self, address: str, check: Callable[[], Awaitable[bool]]) -> None:
+        await eventually(check, f"an answer of {address}")
+
+    async def _check_entry(self, address: str, key: str, value: str) -> bool:
         found = read_kv(await self.client.request(address, get_kv_request("faults", key), CHECK_TIMEOUT_MS))
         assert found == value, f"acknowledged {key}={value} is {found} at {address}"
+        return True
 
-    async def _check_broker(self, address: str, name: str, broker_addr: str) -> None:
+    async def _check_broker(self, address: str, name: str, broker_addr: str) -> bool:
         found = await members(self.client, address, name, CHECK_TIMEOUT_MS)
         assert found == {0: broker_addr}, f"{name}, acknowledged at {broker_addr}, is {found} at {address}"
+        return True
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
