@@ -170,10 +170,14 @@ class RaftStage(Stage):
         self._of_node[node.name] = config_of(settings)
 
     @command
-    def copy(self, node: Machine) -> None:
-        """A second process starts on a copy of the node's directory, and speaks under its name."""
+    def copy(self, node: Machine, *, disk: str = "copy") -> None:
+        """A second process starts under the node's name, on a copy of its directory, an ``empty`` one or that of an image."""
         copy = node.copied()
         copy.name = f"{node.name}-copy"
+        if disk == "empty":
+            copy.disk.wipe()
+        elif disk != "copy":
+            copy.disk.restore(self.image_of(disk))
         self._copies[node.name] = copy
         self.tell(copy, "starts")
         copy.start()

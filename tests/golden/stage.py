@@ -346,10 +346,14 @@ class Stage:
     @command
     def put_back(self, node: Machine, name: str) -> None:
         """The content of the node's disk becomes that of an image. It must be down."""
+        self._down(node).disk.restore(self.image_of(name))
+        node.restored = True
+
+    def image_of(self, name: str) -> dict[str, bytes]:
+        """An image by its name."""
         if name not in self._images:
             raise ScriptError(f"no image {name!r}")
-        self._down(node).disk.restore(self._images[name])
-        node.restored = True
+        return self._images[name]
 
     @command
     def hang_disk(self, node: Machine) -> None:

@@ -10,11 +10,17 @@ import pytest
 from replicated_namesrv.simulation.route_cluster import silenced
 from tests.golden.raft_stage import RaftStage
 from tests.golden.routes_stage import RouteStage
+from tests.golden.rows import rows_claimed, rows_of_tables, rows_taken
 from tests.golden.transcript import ScriptError, Stage, check, commands_of, parse, play
 
 HERE = Path(__file__).parent
 STAGES: dict[str, type[Stage]] = {"raft": RaftStage, "routes": RouteStage}
 STORIES = sorted(path for kind in STAGES for path in (HERE / kind).glob("*.txt"))
+NOT_SHOWN = {
+    "standing I3": "each introduction of the known incarnation that is accepted (I1) ends the watch of the new one, so the new "
+    "one is judged by I4 as long as both speak; tests/raft/test_standing.py takes the row",
+}
+"""Rows that no story shows, and why."""
 ONE_NODE = "nodes 1\nstart\nuntil n1 role leader\n----\n"
 
 
@@ -24,9 +30,29 @@ def stage_of(path: Path) -> Stage:
 
 @pytest.mark.parametrize("path", STORIES, ids=[f"{path.parent.name}/{path.stem}" for path in STORIES])
 def test_transcript(path: Path, pytestconfig: pytest.Config) -> None:
-    with silenced():
+    with silenced(), rows_taken() as taken:
         different = check(path, stage_of(path), bool(pytestconfig.getoption("--rewrite", False)))
     assert different is None, different
+    assert rows_claimed(path.read_text()) <= taken, "the story does not take these rows"
+
+
+def test_every_row_of_formation_and_standing_occurs_in_a_story() -> None:
+    claimed = set().union(*(rows_claimed(path.read_text()) for path in STORIES))
+    assert len(rows_of_tables()) >= 21
+    assert rows_of_tables() - claimed == set(NOT_SHOWN)
+    assert claimed <= rows_of_tables()
+
+
+def test_rows_are_taken_by_the_stories_that_need_them() -> None:
+    """A claim of a row that is not taken would be noticed: a restart takes S6, a group of one takes no row."""
+    with rows_taken() as taken:
+        check(HERE / "raft" / "restart.txt", RaftStage(), rewrite=False)
+    assert "standing S6" in taken
+    assert "standing S5" not in taken
+    with rows_taken() as taken:
+        check(HERE / "raft" / "one_node.txt", RaftStage(), rewrite=False)
+    assert taken == set()
+    assert rows_claimed("# A story.\n# rows: formation F1 F2, standing S1\n") == {"formation F1", "formation F2", "standing S1"}
 
 
 def test_an_altered_output_is_noticed(tmp_path: Path) -> None:
