@@ -33,7 +33,7 @@ TOUCHED = {
     "SyncObj.__doApplyCommand": "overridden: no pickle, never raises",
     "SyncObj.__raftElectionDeadline": "written: starts an election",
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
-    "SyncObj.__lastResponseTime": "kept: an index that is on a disk is no sign of life",
+    "SyncObj.__lastResponseTime": "kept: an index that is on a disk is no contact",
     "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
@@ -358,7 +358,7 @@ class Core:
         )
 
     def leader_contact_without_entries(self, peer: str, term: int) -> None:
-        """A sign of life of the leader that carries no entries: adopts term and leader."""
+        """A message of the leader that carries no entries: adopt its term, and it as the leader."""
         self._receive(peer, {"type": "append_entries", "term": term, "commit_index": self.commit_index, "serialized": None})
 
     def acknowledged(self, peer: str, index: int) -> None:
