@@ -185,7 +185,7 @@ class ServingNode:
                 while self._undo:
                     stopped = self._undo.pop()()
                     if stopped is not None:
-                        await stopped  # type: ignore[misc]
+                        await stopped  # type: ignore[misc]  # not None: a coroutine
         except TimeoutError:
             log.error("the stop took too long and was cut short")
 

@@ -493,7 +493,7 @@ def load_settings(
         taken[row.attribute] = _parse(row, text, "flag")
         origins[row.attribute] = "flag"
     _from_tls_file(taken, origins)
-    result = Settings(**taken, extra=extra, origins=origins, warnings=warnings)  # type: ignore[arg-type]
+    result = Settings(**taken, extra=extra, origins=origins, warnings=warnings)  # type: ignore[arg-type]  # by attribute, each parsed by its row
     check(result)
     return result
 

@@ -242,7 +242,7 @@ def run(arguments: argparse.Namespace) -> int:
     figures: dict[str, float] = {}
     for name in arguments.only:
         with group("cp", "cp") as nodes:
-            wait_for(lambda nodes=nodes: nodes.roles().count("leader") == 1, "a leader")  # type: ignore[misc]
+            wait_for(lambda nodes=nodes: nodes.roles().count("leader") == 1, "a leader")  # type: ignore[misc]  # a default of a lambda
             found = asyncio.run(measures[name](nodes))
         for figure, value in found.items():
             target = f" (at most {TARGETS[figure]:g})" if figure in TARGETS else ""

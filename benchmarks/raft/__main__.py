@@ -83,7 +83,7 @@ class NodeGroup:
             }
             for name in self.addresses
         ]
-        self.processes: list[subprocess.Popen[bytes]] = [None] * 3  # type: ignore[list-item]
+        self.processes: list[subprocess.Popen[bytes]] = [None] * 3  # type: ignore[list-item]  # filled by start
         for node in range(3):
             self.start(node)
 
@@ -147,7 +147,7 @@ class EtcdGroup:
             ]
             for i in range(3)
         ]  # fmt: skip
-        self.processes: list[subprocess.Popen[bytes]] = [None] * 3  # type: ignore[list-item]
+        self.processes: list[subprocess.Popen[bytes]] = [None] * 3  # type: ignore[list-item]  # filled by start
         for node in range(3):
             self.start(node)
 
@@ -290,7 +290,7 @@ def restart(directory: Path, entries: int) -> float:
     group.settings = [
         {"target": "ours", "node": "n1", "addresses": group.addresses, "directory": str(directory / "n1"), "config": config}
     ]
-    group.processes = [None]  # type: ignore[list-item]
+    group.processes = [None]  # type: ignore[list-item]  # filled by start
     group.start(0)
     try:
         wait_for(lambda: group.ask(0, "status")["role"] == "leader", "leader")

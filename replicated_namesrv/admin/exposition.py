@@ -89,14 +89,14 @@ def family(name: str) -> Metric:
 
 def _single(name: str, value: float) -> Metric:
     metric = family(name)
-    metric.add_metric((), value)  # type: ignore[attr-defined]
+    metric.add_metric((), value)  # type: ignore[attr-defined]  # of the subclass
     return metric
 
 
 def _by_label(name: str, values: dict[str, int]) -> Metric:
     metric = family(name)
     for label, value in values.items():
-        metric.add_metric((label,), value)  # type: ignore[attr-defined]
+        metric.add_metric((label,), value)  # type: ignore[attr-defined]  # of the subclass
     return metric
 
 
@@ -107,7 +107,7 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
     for bound_ns, count in zip((*LATENCY_BOUNDS_NS, None), histogram.counts, strict=True):
         below += count
         buckets.append(("+Inf" if bound_ns is None else f"{bound_ns / 1e9:g}", below))
-    metric.add_metric((), buckets, histogram.sum_ns / 1e9)  # type: ignore[attr-defined]
+    metric.add_metric((), buckets, histogram.sum_ns / 1e9)  # type: ignore[attr-defined]  # of the subclass
     return metric
 
 
@@ -150,7 +150,7 @@ class NodeCollector:
     def _node(self) -> Iterator[Metric]:
         context = self._context
         info = family("info")
-        info.add_metric((__version__, context.settings.mode, context.settings.node_id), 1)  # type: ignore[attr-defined]
+        info.add_metric((__version__, context.settings.mode, context.settings.node_id), 1)  # type: ignore[attr-defined]  # of the subclass
         yield info
         yield _single("uptime_seconds", monotonic() - context.started_monotonic_s)
         yield _single("ready", int(context.remoting.is_listening))
@@ -173,7 +173,7 @@ class NodeCollector:
             by_name[key] = by_name.get(key, 0) + count
         requests = family("requests")
         for key, count in by_name.items():
-            requests.add_metric(key, count)  # type: ignore[attr-defined]
+            requests.add_metric(key, count)  # type: ignore[attr-defined]  # of the subclass
         yield requests
         yield _histogram("request_duration_seconds", metrics.latency)
         yield _single("requests_pending", metrics.pending_requests)

@@ -99,7 +99,7 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
             return EXIT_USAGE
     try:
         parser, module = parser_of(name)
-        code: int = module.run(parser.parse_args(arguments))  # type: ignore[attr-defined]
+        code: int = module.run(parser.parse_args(arguments))  # type: ignore[attr-defined]  # each command has run
         sys.stdout.flush()
         return code
     except NamesrvError as error:

@@ -139,13 +139,13 @@ def parse_steps(text: str, max_members: int | None = None) -> Generator[None, No
         if type(container) is dict:
             container[key] = value
         else:
-            container.append(value)  # type: ignore[union-attr]
+            container.append(value)  # type: ignore[union-attr]  # not a dict, so a list
         first = False
         if opened:
             stack.append(container)
             if len(stack) > MAX_DEPTH:
                 raise MalformedJsonError(f"objects and arrays nested deeper than {MAX_DEPTH}")
-            container = value  # type: ignore[assignment]
+            container = value  # type: ignore[assignment]  # an opened value is a dict or a list
             first = True
     if _blank(text, position) != len(text):
         raise _error(text, position, "something after the end of the value")

@@ -38,7 +38,7 @@ async def test_openmetrics_on_request(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (_, port):
         answer = await http(port, "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-    assert any(family.name == "namesrv_loop_lag_seconds" for family in parse_openmetrics(answer.text))  # type: ignore[no-untyped-call]
+    assert any(family.name == "namesrv_loop_lag_seconds" for family in parse_openmetrics(answer.text))  # type: ignore[no-untyped-call]  # the parser has no types
 
 
 def test_peers_cannot_invent_label_values() -> None:

@@ -82,7 +82,7 @@ def test_unit_is_accepted_by_systemd(tmp_path: Path) -> None:
 
 def test_unit_notifies_is_watched_reloads_and_is_hardened() -> None:
     unit = configparser.RawConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.optionxform = str  # type: ignore[assignment,method-assign]  # keeps the case of names
     unit.read_string(UNIT.read_text())
     service = unit["Service"]
     assert (service["Type"], service["ExecReload"]) == ("notify", "/bin/kill -HUP $MAINPID")

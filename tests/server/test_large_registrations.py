@@ -165,7 +165,7 @@ class RefusingNode(IndependentNode):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.register = None  # type: ignore[assignment,method-assign]
+        self.register = None  # type: ignore[assignment,method-assign]  # must not be called again
 
 
 def test_an_unexpected_error_is_answered_and_the_next_one_is_served(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_pushes_to_one_broker_come_in_order_over_one_connection(tmp_path: Path, 
     with live_server(tmp_path) as server, socket.create_server(("127.0.0.1", 0)) as broker:
         address = f"127.0.0.1:{broker.getsockname()[1]}"
         for number in range(20):
-            server.do(lambda number=number: pushes_of(server).perform((change(number, address),)))  # type: ignore[misc]
+            server.do(lambda number=number: pushes_of(server).perform((change(number, address),)))  # type: ignore[misc]  # a default of a lambda
         accepted, _ = broker.accept()
         with accepted, accepted.makefile("rb") as stream:
             for number in range(20):
