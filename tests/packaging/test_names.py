@@ -9,9 +9,6 @@ from tests.packaging.tree import product_sources
 CONVENTIONAL = {"__init__.py", "__main__.py"}
 COMMANDS = "replicated_namesrv/cli"
 """A command's module has the command's name: what it works on may have the same."""
-PENDING_FILES: set[str] = set()
-PENDING_CLASSES: set[str] = {"Life", "Result", "Step"}
-"""Names that are not unique yet; a name that is has to leave the list."""
 
 
 def repeated(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -29,7 +26,7 @@ def test_a_repeated_name_is_found() -> None:
 def test_file_names_are_unique() -> None:
     paths = [PurePosixPath(file) for file in product_sources()]
     found = repeated((p.name, str(p)) for p in paths if p.name not in CONVENTIONAL and str(p.parent) != COMMANDS)
-    assert {name: places for name, places in found.items() if name not in PENDING_FILES} == {}
+    assert found == {}
 
 
 def test_class_names_are_unique() -> None:
@@ -41,4 +38,4 @@ def test_class_names_are_unique() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     found = repeated(classes)
-    assert {name: places for name, places in found.items() if name not in PENDING_CLASSES} == {}
+    assert found == {}
