@@ -21,7 +21,7 @@ from uuid import uuid4
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
-from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, refused_update, route_settings
+from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, checked_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.command_bounds import with_own_mappings
@@ -264,10 +264,11 @@ class IndependentNode:
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
         """Change settings, shared ones too. The file is written first: if the disk refuses, nothing changed (StorageError)."""
-        return refused_update(self._settings, self.quotas, values) or self._config.submit(dict(values))
+        taken = checked_update(self._settings, self.quotas, values)
+        return taken if isinstance(taken, Result) else self._config.submit(taken)
 
     def _put_in_force(self, values: Mapping[str, str]) -> Result:
-        moved = self._settings.update(values)
+        moved = self._settings.change(values)
         replicated = {attribute: bool(value) for attribute, value in moved.items() if attribute in SHARED_ROWS}
         if replicated:
             self._apply(UpdateSettings(replicated))

@@ -1,30 +1,53 @@
 """Run-time changes of settings (code 318, ``POST /v1/config``), in AP and CP alike.
 
-    check          both modes         refuse keys of the black list and malformed bounds (``refused_update``)
+    check          both modes         ``checked_update``
     this node's    both modes         write the file, then put in force (``ConfigWriter``)
     shared         AP                 as this node's own
     shared         CP                 through the log (``replication/config_updates.py``)
 
-A change is on disk, in the file of ``configStorePath``, before it is in force. The file is written as a whole, so changes go
-through one queue (``files.FileWriter``): each is built on all those before it.
+Anyone who reaches the remoting port can send code 318. Each key of a request is decided by the first row that matches. A refused
+key refuses the whole request. The tests are in tests/security/test_settings_changes.py:
+
+    key                       value            outcome           reason                      test
+    control character in either                refused, code 1   could become another line   test_line_injection_is_refused
+    on the black list         any              refused, code 16  as in Java                  test_line_injection_is_refused
+    read at the start only    any              refused, code 16  could break the next start  test_start_only_settings_are_refused
+    unknown, in the -c file   any              taken             as in Java; has no effect   test_only_changes_are_written
+    unknown                   any              passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
+    live                      malformed or     passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
+                              out of range
+    live                      valid            taken                                         test_only_changes_are_written
+
+HTTP and the command line refuse what 318 passes over, since a person made a typing error.
+
+A change is on disk, in ``Settings.run_time_file``, before it is in force. The file holds only what was changed at run time and is
+read at the start over the file given with -c, which is never written. It is written as a whole, so changes go through one queue
+(``files.FileWriter``): each is built on all those before it.
 """
 
 import dataclasses
+import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
+from replicated_namesrv.errors import StorageError
 from replicated_namesrv.files import FileWriter, write_atomically
 from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.wire.properties import load_properties, store_properties
+
+log = logging.getLogger(__name__)
 
 Done = TypeVar("Done")
-NO_PERMISSION = 16
+MALFORMED, NO_PERMISSION = 1, 16
 SHARED_ROWS = {row.attribute: row for row in ROWS.values() if row.replicated}
 """Settings that answers depend on: part of the state, by attribute."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SHOWN_CHARACTERS, _SHOWN_KEYS = 80, 10
 
 
 def route_settings(settings: Settings) -> RouteSettings:
@@ -33,17 +56,40 @@ def route_settings(settings: Settings) -> RouteSettings:
     return RouteSettings(**values)
 
 
-def refused_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]) -> Result | None:
-    """Why none of ``values`` may be changed; None: they may. Raises LimitError."""
+def checked_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]) -> Result | dict[str, str]:
+    """Those of ``values`` that are taken, or why none is. Raises LimitError."""
+    for key, text in values.items():
+        if _CONTROL.search(key) or _CONTROL.search(text):
+            return Result(code=MALFORMED, remark=f"{key[:_SHOWN_CHARACTERS]!r}: leave control characters out of key and value")
     if not settings.black_list.isdisjoint(values):
         return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
+    for key in values:
+        if key in ROWS and not ROWS[key].live:
+            remedy = "set it by flag, environment or the file of -c and restart the node"
+            return Result(code=NO_PERMISSION, remark=f"{key} is read at the start only: {remedy}")
     quotas.check_settings(values)
-    return None
+    taken = {key: text for key, text in values.items() if _is_taken(settings, key, text)}
+    passed_over = [f"{key}={text}"[:_SHOWN_CHARACTERS] for key, text in values.items() if key not in taken]
+    if passed_over:
+        shown = passed_over[:_SHOWN_KEYS]
+        log.warning("settings passed over: unknown, or not a value", extra={"count": len(passed_over), "settings": shown})
+    return taken
+
+
+def _is_taken(settings: Settings, key: str, text: str) -> bool:
+    row = ROWS.get(key)
+    if row is None:
+        return key in settings.extra
+    try:
+        row.parse_change(text)
+    except ValueError:
+        return False
+    return True
 
 
 class ConfigWriter(FileWriter[Mapping[str, str], Done]):
     """Persists changes, each given as texts by outside name, and then puts them in force by ``apply``, which has to call
-    ``settings.update``. The caller has checked them against the black list."""
+    ``settings.change``. The changes come from ``checked_update``."""
 
     def __init__(self, settings: Settings, apply: Callable[[Mapping[str, str]], Done]) -> None:
         super().__init__(self._build_file, apply)
@@ -51,29 +97,18 @@ class ConfigWriter(FileWriter[Mapping[str, str], Done]):
 
     def _build_file(self, changes: Sequence[Mapping[str, str]]) -> Callable[[], None]:
         settings = self._settings
-        candidate = dataclasses.replace(settings, extra=dict(settings.extra), origins=dict(settings.origins))
+        candidate = dataclasses.replace(settings, extra=dict(settings.extra), run_time=dict(settings.run_time))
         for values in changes:
-            candidate.update(values)
-        text = candidate.file_text().encode()
-        return partial(write_atomically, Path(settings.config_store_path), text, backup=True)
+            candidate.change(values)
+        if candidate.run_time == settings.run_time:
+            return lambda: None
+        content = store_properties(candidate.run_time)
+        if load_properties(content) != candidate.run_time:
+            raise StorageError(f"{settings.run_time_file}: the change would not be read back as it is; nothing was changed")
+        return partial(write_atomically, settings.run_time_file, content, backup=True)
 
 
 def describe_written(settings: Settings, values: Mapping[str, str]) -> str:
-    """Of the ``values`` that were submitted and written: which are in force and which wait for a restart. Empty: all were passed
-    over, as names that do not exist and malformed values are."""
-    in_force: list[str] = []
-    waiting: list[str] = []
-    for key, text in values.items():
-        row = ROWS.get(key)
-        if row is None:
-            if settings.extra.get(key) == text:
-                waiting.append(key)
-            continue
-        try:
-            is_taken = row.parse(text) == settings.get(row)
-        except ValueError:
-            continue
-        if is_taken:
-            (in_force if row.live else waiting).append(key)
-    told = [(in_force, "in force on this node"), (waiting, "written for the next start of this node")]
-    return "; ".join(f"{', '.join(keys)} {what}" for keys, what in told if keys)
+    """Those of the ``values`` that were written and are in force. Empty: none."""
+    written = [key for key, text in values.items() if key in ROWS and ROWS[key].parse(text) == settings.get(ROWS[key])]
+    return f"{', '.join(written)} in force on this node" if written else ""

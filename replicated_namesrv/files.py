@@ -1,8 +1,8 @@
 """Files that survive a crash whole: the old content or the new, never a mixture.
 
 Content is written beside the target, synced, renamed over it, and the folder is synced. A disk that fills up half-way leaves
-the old file as it was. Writers of one path take turns: the file beside the target has a fixed name, so that a crash leaves at
-most one.
+the old file as it was. The new file has the permissions of the old one. Writers of one path take turns: the file beside the
+target has a fixed name, so that a crash leaves at most one.
 
 ``FileWriter`` is for files that are rewritten as a whole at each change of something in memory.
 """
@@ -10,6 +10,7 @@ most one.
 import asyncio
 import contextlib
 import os
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,9 +47,10 @@ def _replace(path: Path, content: bytes, backup: bool) -> None:
     saved_aside = path.with_name(path.name + ".bak.new")
     try:
         _create_folder(path.parent)
-        _write_synced(aside, content)
+        mode = _mode(path)
+        _write_synced(aside, content, mode)
         if backup and path.exists():
-            _write_synced(saved_aside, path.read_bytes())
+            _write_synced(saved_aside, path.read_bytes(), mode)
             os.replace(saved_aside, path.with_name(path.name + ".bak"))
         os.replace(aside, path)
     except OSError as cause:
@@ -78,8 +80,18 @@ def _create_folder(folder: Path) -> None:
         _sync_folder(folder.parent)
 
 
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+def _mode(path: Path) -> int | None:
+    """Permissions of a file that is to be replaced, None for a new one. A secret in it must not become readable for others."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        return None
+
+
+def _write_synced(path: Path, content: bytes, mode: int | None) -> None:
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)) as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -5,10 +5,12 @@ RocketMQ's settings keep RocketMQ's names, types and defaults (``NamesrvConfig``
 ``Settings``, is the only place where a setting is declared; help, the answer of code 319, ``-p`` and the documentation are
 made from it.
 
-Precedence: flag over environment (``NAMESRV_LISTEN_PORT``) over file over default. A node does not start with a setting it
+Precedence: flag over environment (``NAMESRV_LISTEN_PORT``) over what was changed at run time (``RUN_TIME_FILE``) over file over
+default. A node does not start with a setting it
 does not understand: the message names key, value and remedy. Two exceptions keep files written for the Java server usable:
 an unknown key in the file is only warned about unless it looks like a misspelt setting of ours, and a malformed value of a
-setting of RocketMQ's is warned about and ignored, as ``MixAll.properties2Object`` does.
+setting of RocketMQ's is warned about and ignored, as ``MixAll.properties2Object`` does. A line of ``RUN_TIME_FILE`` that no
+run-time change can have written is warned about and ignored as well: no accepted change may prevent a start.
 """
 
 import dataclasses
@@ -20,11 +22,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.errors import SettingError
-from replicated_namesrv.wire.properties import dump_properties, load_properties, store_properties
+from replicated_namesrv.address_list import checked_list, unit_lists
+from replicated_namesrv.errors import BodyError, SettingError
+from replicated_namesrv.wire.properties import dump_properties, load_properties
 
 NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
 Value = str | int | bool
+RUN_TIME_FILE = "runtime.properties"
+"""In ``dataDir``: what was changed at run time, and nothing else. The file given with -c is never written."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -64,7 +69,7 @@ class Settings:
     rocketmq_home: str = setting("", NAMESRV, "Accepted for compatibility; nothing is read from it.", name="rocketmqHome")
     kv_config_path: str = setting("", NAMESRV, "File of the KV config (AP). Empty: kvConfig.json in dataDir.")
     config_store_path: str = setting(
-        "", NAMESRV, "File that a run-time configuration change is written to; the file given with -c."
+        "", NAMESRV, "Shown for compatibility: the file given with -c. Run-time changes go to runtime.properties in dataDir."
     )
     product_env_name: str = setting(
         "center", NAMESRV, "Unit name under which clusterTest asks for the other environment's address list."
@@ -244,6 +249,8 @@ class Settings:
     """Keys of the -c file that are no setting of ours: shown by code 319, as Java does."""
     origins: dict[str, str] = field(default_factory=dict, repr=False)
     """Attribute to where its value came from: flag, environment, file; absent: default."""
+    run_time: dict[str, str] = field(default_factory=dict, repr=False)
+    """What was changed at run time, by outside name: the content of ``run_time_file``."""
     warnings: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -259,6 +266,11 @@ class Settings:
     def data_path(self) -> Path:
         """Folder of everything this node writes."""
         return Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
+
+    @property
+    def run_time_file(self) -> Path:
+        """File that run-time changes are written to and read from at the start."""
+        return self.data_path / RUN_TIME_FILE
 
     @property
     def listen_address(self) -> tuple[str, int]:
@@ -281,7 +293,7 @@ class Settings:
         return value
 
     def update(self, values: Mapping[str, str]) -> dict[str, Value]:
-        """Take a run-time change as ``Configuration.update`` does: unknown keys and malformed values are passed over.
+        """Take values as ``Configuration.update`` does: unknown keys and malformed values are passed over.
 
         Returns the attributes that moved, with their new values. Persisting is the caller's business.
         """
@@ -289,8 +301,6 @@ class Settings:
         for key, text in values.items():
             row = ROWS.get(key)
             if row is None:
-                if key in self.extra:
-                    self.extra[key] = text
                 continue
             try:
                 value = row.parse(text)
@@ -299,8 +309,18 @@ class Settings:
             if value != self.get(row):
                 setattr(self, row.attribute, value)
                 moved[row.attribute] = value
-                if row.group == NETTY_CLIENT:  # it stands in the file from now on
-                    self.origins[row.attribute] = f"file {self.config_store_path}"
+        return moved
+
+    def change(self, values: Mapping[str, str]) -> dict[str, Value]:
+        """``update`` for a change that ``run_time_file`` holds: what differs is noted in ``run_time``.
+
+        Keys of the -c file that are no settings change as well, as in Java.
+        """
+        for key, text in values.items():
+            if self.extra.get(key, text) != text:
+                self.extra[key] = self.run_time[key] = text
+        moved = self.update(values)
+        self.run_time |= {row.name: row.show(moved[row.attribute]) for row in ROWS.values() if row.attribute in moved}
         return moved
 
     def text(self) -> str:
@@ -310,19 +330,12 @@ class Settings:
         """
         return dump_properties(self._shown(row for row in ROWS.values() if not row.secret))
 
-    def file_text(self) -> str:
-        """What a run-time change writes over the file of ``configStorePath``: ``text`` and the passwords that stood there. It is
-        escaped, so that reading it gives the same settings. Where ``listen`` is set, what it says is not written again."""
-        left_out = _LISTEN_RIVALS if self.listen else ()
-        rows = (row for row in ROWS.values() if row.attribute not in left_out)
-        return store_properties(self._shown(row for row in rows if not row.secret or self._is_in_file(row))).decode("ascii")
-
     def _shown(self, rows: "Iterable[Row]") -> dict[str, str]:
         known = {row.name: row.show(self.get(row)) for row in rows if row.group != NETTY_CLIENT or self._is_in_file(row)}
         return dict(sorted({**self.extra, **known}.items()))
 
     def _is_in_file(self, row: "Row") -> bool:
-        return self.origins.get(row.attribute) == f"file {self.config_store_path}"
+        return self.origins.get(row.attribute, "").startswith("file ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +377,21 @@ class Row:
         if not self.is_plain(text):
             raise ValueError("give true or false")
         return self.parse(text)
+
+    def parse_change(self, text: str) -> Value:
+        """Value of a run-time change. Raises ValueError: malformed, or beyond ``_RUN_TIME_RANGES``."""
+        value = self.parse_strictly(text)
+        least, most = _RUN_TIME_RANGES.get(self.attribute, (-(2**31), 2**31 - 1))
+        if isinstance(value, int) and not least <= value <= most:
+            raise ValueError(f"give {least} to {most}")
+        try:
+            if self.attribute == "name_server_addresses":
+                checked_list(self.name, text)
+            if self.attribute == "unit_name_server_addresses":
+                unit_lists(text)
+        except SettingError as cause:
+            raise ValueError(str(cause)) from None
+        return value
 
     def show(self, value: Value) -> str:
         """Text of a value as Java prints it."""
@@ -437,6 +465,36 @@ def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warn
     return extra
 
 
+def _from_run_time_file(
+    path: Path, extra: dict[str, str], taken: dict[str, Value], origins: dict[str, str], warnings: list[str]
+) -> dict[str, str]:
+    """What was changed at run time; flags and environment go over it. Raises SettingError: the file cannot be read."""
+    changes: dict[str, str] = {}
+    try:
+        lines = load_properties(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return changes
+    except (OSError, BodyError) as cause:
+        reason = cause.strerror if isinstance(cause, OSError) else str(cause)
+        raise SettingError(f"{path}: {reason}; correct it, or remove it to undo the changes made at run time") from cause
+    for key, text in lines.items():
+        row = ROWS.get(key)
+        if row is None and key in extra:
+            extra[key] = changes[key] = text
+            continue
+        try:
+            if row is None or not row.live:
+                raise ValueError("it cannot change at run time")
+            value = row.parse_change(text)
+        except ValueError as cause:
+            warnings.append(f"{key}={text} ({path}): passed over; {cause}")
+            continue
+        changes[key] = text
+        if origins.get(row.attribute, "file ").startswith("file "):
+            taken[row.attribute], origins[row.attribute] = value, f"file {path}"
+    return changes
+
+
 def _from_tls_file(taken: dict[str, Value], origins: dict[str, str]) -> None:
     """``TlsHelper.extractTlsConfigFromFile``; flags and environment go over it all the same."""
     path = Path(str(taken.get("tls_config_file", Settings.__dataclass_fields__["tls_config_file"].default)))
@@ -471,7 +529,7 @@ def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], o
 def load_settings(
     file: str | None = None, flags: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """Settings from flags (outside name to text) over environment over the properties ``file`` over defaults.
+    """Settings from flags (outside name to text) over environment over run-time changes over the properties ``file``.
 
     Raises SettingError (unknown, malformed or contradictory), OSError (the file cannot be read), BodyError (it is no
     properties text).
@@ -493,7 +551,12 @@ def load_settings(
         taken[row.attribute] = _parse(row, text, "flag")
         origins[row.attribute] = "flag"
     _from_tls_file(taken, origins)
-    result = Settings(**taken, extra=extra, origins=origins, warnings=warnings)  # type: ignore[arg-type]  # by attribute, each parsed by its row
+    run_time_file = Settings(data_dir=str(taken.get("data_dir", ""))).run_time_file
+    if file is not None and Path(file).resolve() == run_time_file.resolve():
+        raise SettingError(f"-c {file}: run-time changes are written to this file; give the settings in another one")
+    run_time = _from_run_time_file(run_time_file, extra, taken, origins, warnings)
+    values: dict[str, Any] = dict(taken)  # by attribute, each parsed by its row
+    result = Settings(**values, extra=extra, origins=origins, run_time=run_time, warnings=warnings)
     check(result)
     return result
 
@@ -514,6 +577,10 @@ _AT_LEAST = {
     "server_socket_backlog": 1,
     "fence_after_ms": 700,
     "connection_loss_grace_ms": 0,
+    "client_request_thread_pool_queue_capacity": 1,
+    "default_thread_pool_queue_capacity": 1,
+    "un_register_broker_queue_capacity": 1,
+    "shutdown_wait_time_seconds": 0,
     "route_cache_bytes": 0,
     "max_connections": 1,
     "max_pending_per_connection": 1,
@@ -525,6 +592,17 @@ _AT_LEAST = {
     "max_kv_namespace_bytes": 65_536,
     "max_broker_bytes": 65_536,
 }
+
+
+_RUN_TIME_RANGES = {
+    "client_request_thread_pool_queue_capacity": (1_000, 1_000_000),
+    "default_thread_pool_queue_capacity": (1_000, 1_000_000),
+    "un_register_broker_queue_capacity": (100, 1_000_000),
+    "wait_seconds_for_service": (0, 45),
+    "shutdown_wait_time_seconds": (0, 300),
+}
+"""Least and greatest value of a run-time change. Narrower than what a file may say: anyone who reaches the remoting port can send
+one, so no value may keep the node from serving. 45 s is RocketMQ's default."""
 
 
 def _described(settings: Settings, attribute: str) -> str:
@@ -548,7 +626,7 @@ def check(settings: Settings) -> None:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:
         source = settings.origins.get(rival)
-        # A file that a run-time change wrote has all settings: one that is at its default has no effect.
+        # A file that an earlier version rewrote has all settings: one that is at its default has no effect.
         is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default
         if is_said and source is not None and source == settings.origins.get("listen"):
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"

@@ -3,19 +3,23 @@
 import asyncio
 import dataclasses
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from replicated_namesrv.client.queries import update_config_request
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.config_writer import ConfigWriter
 from replicated_namesrv.errors import PartlyDoneError, StorageError, UnavailableError
 from replicated_namesrv.server.server import RemotingServer
-from replicated_namesrv.settings import ROWS, Settings, load_settings
+from replicated_namesrv.settings import RUN_TIME_FILE, Settings, load_settings
+from replicated_namesrv.wire.properties import load_properties, store_properties
 from tests.support.nodes import running_node
 from tests.support.replicated_cluster import ClusterThread, Member, live_cluster
 from tests.support.waiting import wait_until
@@ -23,67 +27,63 @@ from tests.support.waiting import wait_until
 COUNT = 40
 
 
-def changes(settings: Settings) -> dict[str, str]:
-    """Distinct keys that a remoting client may change here alone, each with a value that it has not."""
-    rows = [row for row in ROWS.values() if not row.replicated and not row.secret and row.name not in settings.black_list]
-    numbers = {row.name: str(int(row.default) + 1 + place) for place, row in enumerate(rows) if row.kind is int}
-    switches = {"serverNettyWorkerGroupEnable": "false", "useEpollNativeSelector": "true"}
-    found = numbers | switches | {"productEnvName": "unit", "socksProxyConfig": "none"}
-    assert len(found) >= COUNT
-    return dict(list(found.items())[:COUNT])
+CHANGES = {f"my.own.{number}": f"value = {number} \\ : ! #" for number in range(COUNT)}
+"""Keys that the -c file has and that are no settings: as many as one likes, and 318 takes them."""
 
 
-async def send_all(server: RemotingServer, values: dict[str, str]) -> list[int]:
+def knows_them(settings: Settings) -> None:
+    settings.extra |= dict.fromkeys(CHANGES, "")
+
+
+async def send_all(server: RemotingServer) -> list[int]:
     """Response codes of as many 318s, sent at once over as many connections."""
 
-    async def send(key: str, value: str) -> int:
+    async def send(text: str) -> int:
         client = RemotingClient()
         try:
-            return (await client.request(f"127.0.0.1:{server.port}", update_config_request(f"{key}={value}\n"))).code
+            return (await client.request(f"127.0.0.1:{server.port}", update_config_request(text))).code
         finally:
             await client.close()
 
-    return await asyncio.gather(*(send(key, value) for key, value in values.items()))
-
-
-def assert_kept(path: Path, values: dict[str, str]) -> None:
-    """A node that is started with this file has all the values."""
-    settings = load_settings(str(path), {}, {})
-    assert {key: ROWS[key].show(settings.get(ROWS[key])) for key in values} == values
+    return await asyncio.gather(*(send(store_properties({key: value}).decode()) for key, value in CHANGES.items()))
 
 
 async def test_changes_at_once_all_survive_a_restart_of_an_independent_node(tmp_path: Path) -> None:
     async with running_node(tmp_path) as (node, _):
-        values = changes(node.settings)
-        codes = await send_all(node.remoting, values)
+        knows_them(node.settings)
+        codes = await send_all(node.remoting)
         assert codes == [0] * COUNT
-    assert_kept(tmp_path / "namesrv.properties", values)
+    assert load_properties((tmp_path / RUN_TIME_FILE).read_bytes()) == CHANGES
 
 
 def test_changes_at_once_all_survive_a_restart_of_a_replicated_node(tmp_path: Path) -> None:
     with live_cluster(tmp_path, nodes=1) as cluster:
         member = cluster.members[0]
-        values = changes(member.service._settings)
-        codes = cluster.wait_for(send_all(member.server, values))
+        knows_them(member.service._settings)
+        codes = cluster.wait_for(send_all(member.server))
         assert codes == [0] * COUNT
-    assert_kept(tmp_path / "n1" / "namesrv.properties", values)
+    assert load_properties((tmp_path / "n1" / RUN_TIME_FILE).read_bytes()) == CHANGES
 
 
-@pytest.mark.parametrize(
-    "given", ["listenPort=0", "listen=127.0.0.1:0", "listen=127.0.0.1:0\nadminListen=off\nconnectTimeoutMillis=5", "my.own=x"]
-)
-async def test_a_node_starts_again_with_the_file_that_it_wrote(tmp_path: Path, given: str) -> None:
-    path = tmp_path / "broker.conf"
-    path.write_text(f"{given}\ndataDir={tmp_path}\n")
-    before = load_settings(str(path), {}, {})
-    await ConfigWriter(before, before.update).submit({"connectTimeoutMillis": "1234", LIVE: "7", "my.own": "y"})
-    after = load_settings(str(path), {}, {})
-    assert after.text() == before.text()
-    assert (after.connect_timeout_millis, after.wait_seconds_for_service) == (1234, 7)
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=2, max_size=2))
+def test_a_node_starts_again_with_what_it_wrote(texts: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        given_file = Path(folder) / "broker.conf"
+        given_file.write_text(f"listenPort=0\ndataDir={folder}\nmy.own=x\nwaitSecondsForService=60\n")
+        before = load_settings(str(given_file), {}, {})
+        for text in texts:
+            asyncio.run(submit(before, {"my.own": text, LIVE: "7"}))
+        after = load_settings(str(given_file), {}, {})
+        assert after.text() == before.text()
+        assert (after.extra["my.own"], after.wait_seconds_for_service) == (texts[-1], 7)
 
 
-SHARED, LIVE, LATER = "orderMessageEnable", "waitSecondsForService", "serverSocketBacklog"
-MIXED = {SHARED: "true", LIVE: "7", LATER: "99", "noSuchKey": "1"}
+async def submit(settings: Settings, values: dict[str, str]) -> None:
+    await ConfigWriter(settings, settings.change).submit(values)
+
+
+SHARED, LIVE, OTHER = "orderMessageEnable", "waitSecondsForService", "shutdownWaitTimeSeconds"
+MIXED = {SHARED: "true", LIVE: "7", OTHER: "9", "noSuchKey": "1"}
 
 
 @pytest.fixture
@@ -104,12 +104,12 @@ def in_force(cluster: ClusterThread, member: Member) -> tuple[bool, str, str]:
         shown = dict(line.split("=", 1) for line in member.service.config_text().splitlines())
         shared = member.service.state.settings.order_message_enable
         assert shown[SHARED] == str(shared).lower()
-        return shared, shown[LIVE], shown[LATER]
+        return shared, shown[LIVE], shown[OTHER]
 
     return cluster.do(look)
 
 
-BEFORE, LOCAL_ONLY, AFTER = (False, "45", "1024"), (False, "7", "99"), (True, "7", "99")
+BEFORE, LOCAL_ONLY, AFTER = (False, "45", "30"), (False, "7", "9"), (True, "7", "9")
 
 
 def test_a_change_of_shared_and_local_keys_is_done_whole(cluster: ClusterThread) -> None:
@@ -120,7 +120,7 @@ def test_a_change_of_shared_and_local_keys_is_done_whole(cluster: ClusterThread)
 
 def test_if_the_file_cannot_be_written_no_shared_key_changes(cluster: ClusterThread, tmp_path: Path) -> None:
     member = cluster.follower()
-    (tmp_path / member.name / "namesrv.properties.new").mkdir()
+    (tmp_path / member.name / "runtime.properties.new").mkdir()
     with pytest.raises(StorageError, match="the old content is unchanged"):
         cluster.wait_for(change(member, MIXED))
     assert in_force(cluster, member) == BEFORE
@@ -152,7 +152,7 @@ def test_a_shared_key_that_is_refused_after_the_local_ones_is_named(cluster: Clu
     with pytest.raises(PartlyDoneError) as caught:
         cluster.wait_for(change(member, MIXED))
     text = str(caught.value)
-    assert f"{LIVE} in force on this node; {LATER} written for the next start of this node; {SHARED} not changed: " in text
+    assert f"{LIVE}, {OTHER} in force on this node; {SHARED} not changed: " in text
     assert "noSuchKey" not in text
     assert in_force(cluster, member) == LOCAL_ONLY
 
@@ -168,7 +168,7 @@ def lose_the_majority_while_writing(cluster: ClusterThread, monkeypatch: pytest.
     is_writing, go_on, replace = threading.Event(), threading.Event(), os.replace
 
     def slow_disk(source: Any, target: Any) -> None:
-        if str(target).endswith("namesrv.properties"):
+        if str(target).endswith(RUN_TIME_FILE):
             is_writing.set()
             go_on.wait()
         replace(source, target)
@@ -182,6 +182,6 @@ def lose_the_majority_while_writing(cluster: ClusterThread, monkeypatch: pytest.
     cluster.do(leader.service.reads._fence)
     with pytest.raises(PartlyDoneError) as caught:
         answer.result(30)
-    assert f"{LIVE} in force on this node" in str(caught.value)
+    assert f"{LIVE}, {OTHER} in force on this node" in str(caught.value)
     assert f"{SHARED} changed or not, which is not known" in str(caught.value)
     assert in_force(cluster, leader) == LOCAL_ONLY, "so far"

@@ -1,14 +1,11 @@
 """Settings: precedence, what stops a start, what only warns."""
 
-import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.settings import ROWS, Settings, camel_case, load_settings
+from replicated_namesrv.settings import ROWS, RUN_TIME_FILE, Settings, camel_case, load_settings
 
 
 def write(path: Path, **lines: str) -> str:
@@ -96,16 +93,35 @@ def test_every_setting_explains_itself() -> None:
     assert not any("password" in line.lower() for line in Settings(tls_server_key_password="hidden").text().splitlines())
 
 
-def test_what_a_change_writes_over_the_file_keeps_what_is_never_shown(tmp_path: Path) -> None:
-    """``Configuration`` shows of NettyClientConfig what stands in the file; passwords only stay where they are."""
-    given = {"tls.server.keyPassword": "hidden", "clientWorkerThreads": "7", "tls.client.keyPassword": ""}
-    settings = load_settings(
-        write(tmp_path / "f", **given), {"connectTimeoutMillis": "5"}, {"NAMESRV_TLS_CLIENT_KEY_PASSWORD": "x"}
-    )
-    written, shown = settings.file_text().splitlines(), settings.text().splitlines()
-    assert set(written) - set(shown) == {"tls.server.keyPassword=hidden"}
+def test_netty_client_settings_are_shown_where_the_file_has_them_and_passwords_never(tmp_path: Path) -> None:
+    """``Configuration`` shows of NettyClientConfig what stands in the file."""
+    given = {"tls.server.keyPassword": "hidden", "clientWorkerThreads": "7"}
+    shown = load_settings(write(tmp_path / "f", **given), {"connectTimeoutMillis": "5"}, {}).text().splitlines()
     assert "clientWorkerThreads=7" in shown
-    assert not [line for line in shown if line.startswith("connectTimeoutMillis")]
+    assert not [line for line in shown if line.startswith(("connectTimeoutMillis", "tls.server.keyPassword"))]
+
+
+def test_run_time_changes_go_over_the_file_and_under_flags_and_environment(tmp_path: Path) -> None:
+    data = {"dataDir": str(tmp_path)}
+    (tmp_path / RUN_TIME_FILE).write_text(
+        "waitSecondsForService=1\nshutdownWaitTimeSeconds=2\nneedWaitForService=true\nmy.own=b\n"
+    )
+    file = write(tmp_path / "f", waitSecondsForService="9", orderMessageEnable="true", **{"my.own": "a"})
+    environment = {"NAMESRV_SHUTDOWN_WAIT_TIME_SECONDS": "7"}
+    settings = load_settings(file, {"needWaitForService": "false", **data}, environment)
+    assert (settings.wait_seconds_for_service, settings.shutdown_wait_time_seconds) == (1, 7)
+    assert (settings.need_wait_for_service, settings.order_message_enable) == (False, True)
+    assert settings.extra == {"my.own": "b"}
+    assert list(settings.run_time) == ["waitSecondsForService", "shutdownWaitTimeSeconds", "needWaitForService", "my.own"]
+
+
+def test_run_time_changes_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:
+    (tmp_path / RUN_TIME_FILE).write_text("a=\\u12")
+    with pytest.raises(SettingError, match=rf"{RUN_TIME_FILE}: malformed.*remove it to undo"):
+        load_settings(None, {"dataDir": str(tmp_path)}, {})
+    (tmp_path / RUN_TIME_FILE).write_text("waitSecondsForService=1")
+    with pytest.raises(SettingError, match="give the settings in another one"):
+        load_settings(str(tmp_path / RUN_TIME_FILE), {"dataDir": str(tmp_path)}, {})
 
 
 @pytest.mark.parametrize(
@@ -130,31 +146,9 @@ def test_the_variable_for_operators_is_no_setting() -> None:
         load_settings(environment={"NAMESRV_ADMIN_LISTN": "127.0.0.1:9886"})
 
 
-@given(st.text(st.characters(codec="utf-8"), max_size=30), st.text("\\ \t\n\r\u00e4=#:\U0001f600", max_size=9))
-def test_the_file_that_a_change_writes_gives_the_same_settings(value: str, other: str) -> None:
-    """A line break in a value must not become a line of the file, nor a backslash go."""
-    settings = load_settings(environment={})
-    settings.extra["other key"] = other
-    settings.update({"nameServerAddresses": value, "unitNameServerAddresses": other, "waitSecondsForService": "7"})
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "namesrv.properties"
-        file.write_bytes(settings.file_text().encode())
-        again = load_settings(str(file), environment={})
-        assert again.extra == settings.extra
-        for row in ROWS.values():
-            if row.name not in ("configStorePath", "kvConfigPath"):
-                assert again.get(row) == settings.get(row), row.name
-        assert again.file_text().replace(str(file), "") == settings.file_text().replace(settings.config_store_path, "")
-
-
-def test_a_file_rewritten_by_a_change_can_be_read_again_whatever_it_said_about_listening(tmp_path: Path) -> None:
-    """It then has every setting, and those that say where to listen must not contradict each other."""
-    for number, line in enumerate(("listen=127.0.0.1:9877", "listenPort=9878", "bindAddress=127.0.0.1\nlistenPort=9879")):
-        file = tmp_path / str(number)
-        file.write_text(line)
-        settings = load_settings(str(file), environment={})
-        settings.update({"waitSecondsForService": "7"})
-        file.write_text(settings.file_text())
-        again = load_settings(str(file), environment={})
-        assert again.listen_address == settings.listen_address
-        assert again.wait_seconds_for_service == 7
+def test_a_file_that_an_earlier_version_rewrote_can_be_read(tmp_path: Path) -> None:
+    """It has every setting, and those that say where to listen must not contradict each other."""
+    file = write(tmp_path / "f", listen="127.0.0.1:9877", listenPort="9876", bindAddress="0.0.0.0", waitSecondsForService="7")
+    again = load_settings(file, environment={})
+    assert again.listen_address == ("127.0.0.1", 9877)
+    assert again.wait_seconds_for_service == 7

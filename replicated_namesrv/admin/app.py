@@ -13,8 +13,8 @@ import logging
 
 from aiohttp import web
 
+from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
-from replicated_namesrv.admin.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
 from replicated_namesrv.admin.paths import ROUTES

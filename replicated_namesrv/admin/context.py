@@ -30,7 +30,7 @@ class ChangedService(FreshState, Protocol):
         applied), OutcomeUnknownError, StorageError."""
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """Apply settings and write them to configStorePath."""
+        """Write settings, then put them in force."""
 
     def config_text(self) -> str:
         """Settings in force: sorted ``key=value`` lines."""

@@ -58,18 +58,18 @@ async def update_config(request: web.Request) -> web.Response:
     values = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
     _check_settings(values)
     context = request.app[CONTEXT]
-    waiting = [name for name in values if not ROWS[name].live]
-    return await _answer(context, context.service.update_config(values), inForceAfterRestart=waiting)
+    return await _answer(context, context.service.update_config(values), inForceAfterRestart=[])
 
 
 def _check_settings(values: Mapping[str, str]) -> None:
-    """Code 318 passes over what it does not understand; here a typing error is told. Raises BodyError."""
+    """Code 318 passes over what it does not take; here a typing error is told. Raises BodyError."""
     for name, text in values.items():
         if name not in ROWS:
             near = difflib.get_close_matches(name, ROWS, n=1)
             raise BodyError(f"unknown setting '{name}'" + (f"; did you mean {near[0]}?" if near else ""))
         try:
-            ROWS[name].parse_strictly(text)
+            row = ROWS[name]
+            (row.parse_change if row.live else row.parse_strictly)(text)
         except ValueError as cause:
             raise BodyError(f"{name}={text}: not a value of this setting; {cause}") from cause
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from replicated_namesrv import __version__
-from replicated_namesrv.admin.address_list import advertised_host
+from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.health import as_json, readiness
 from replicated_namesrv.admin.paging import Page, PageRequest, build_rows, cut, page_request

@@ -4,7 +4,7 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from replicated_namesrv.admin.address_list import checked_list, unit_lists
+from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.exposition import EXPOSITION
 from replicated_namesrv.admin.health import as_json, as_text, readiness

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from replicated_namesrv.admin.address_list import advertised_host
+from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exit, host_port
 from replicated_namesrv.errors import NamesrvError, SettingError

@@ -1,6 +1,7 @@
 """``namesrv config``: the settings that name servers run with."""
 
 import argparse
+import difflib
 from collections.abc import Mapping
 
 from replicated_namesrv.cli.client import (
@@ -15,6 +16,8 @@ from replicated_namesrv.cli.client import (
 )
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import RefusedError, config_request, read_config, read_done, update_config_request
+from replicated_namesrv.settings import ROWS
+from replicated_namesrv.wire.properties import store_properties
 
 HELP = "show the settings of running name servers, or change them"
 
@@ -45,7 +48,22 @@ def run(arguments: argparse.Namespace) -> int:
     for word in arguments.settings:
         if not word.partition("=")[0] or "=" not in word or "\n" in word:
             arguments.usage_error(f"'config set' wants KEY=VALUE on one line, got {word!r}")
+        if (problem := _problem(*word.split("=", 1))) is not None:
+            arguments.usage_error(problem)
     return run_with_servers(arguments, _set)
+
+
+def _problem(key: str, text: str) -> str | None:
+    """Why a server would pass over this change without an error; None: it would not."""
+    row = ROWS.get(key)
+    if row is None:
+        near = difflib.get_close_matches(key, ROWS, n=1)
+        return f"unknown setting '{key}'" + (f"; did you mean {near[0]}?" if near else "")
+    try:
+        (row.parse_change if row.live else row.parse_strictly)(text)
+    except ValueError as cause:
+        return f"{key}={text}: not a value of this setting; {cause}"
+    return None
 
 
 async def _get(servers: NameServers, arguments: argparse.Namespace) -> int:
@@ -85,5 +103,5 @@ def _print(keys: list[str], tables: Mapping[str, Mapping[str, str]], failures: M
 
 
 async def _set(servers: NameServers, arguments: argparse.Namespace) -> int:
-    text = "".join(f"{word}\n" for word in arguments.settings)
+    text = store_properties(dict(word.split("=", 1) for word in arguments.settings)).decode()
     return report_writes(await servers.tell_all(update_config_request(text)), read_done, arguments)

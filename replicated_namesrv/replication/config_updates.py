@@ -32,7 +32,7 @@ class ConfigUpdates:
     ) -> None:
         """``confirm_majority`` raises UnavailableError: a proposal would hardly be taken."""
         self._settings, self._propose, self._confirm_majority = settings, propose, confirm_majority
-        self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.update(values))))
+        self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.change(values))))
 
     async def update(self, values: dict[str, str]) -> Result:
         """Change the settings given by outside name. Raises PartlyDoneError if one part was done and the other was not, or may

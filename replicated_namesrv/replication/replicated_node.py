@@ -20,7 +20,7 @@ from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping
 from random import Random, SystemRandom
 
-from replicated_namesrv.config_writer import refused_update, route_settings
+from replicated_namesrv.config_writer import checked_update, route_settings
 from replicated_namesrv.errors import LimitError, UnavailableError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.raft_config import RaftConfig
@@ -235,8 +235,8 @@ class ReplicatedNode:
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
         """Shared keys go through the log, for all nodes; the others here, into the file. Fails with PartlyDoneError
         if one of the two was done and the other was not, or may not have been."""
-        refused = refused_update(self._settings, self.quotas, values)
-        return refused or self._tasks.keep(self._config.update(dict(values)))
+        taken = checked_update(self._settings, self.quotas, values)
+        return taken if isinstance(taken, Result) else self._tasks.keep(self._config.update(taken))
 
     async def _confirm_majority(self) -> None:
         if self.fenced:

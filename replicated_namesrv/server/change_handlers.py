@@ -38,8 +38,7 @@ class ChangeService(Protocol):
         applied), OutcomeUnknownError, StorageError. ``connection`` is the one it arrived over; None for our own."""
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """Code 318 after parsing: apply the values and write them to configStorePath. Unknown keys are ignored, and keys on the
-        black list refused."""
+        """Code 318 after parsing: write the values, then put them in force (``config_writer`` says which are taken)."""
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """Code 904, which is oneway: count a heartbeat. An unknown broker is ignored."""

@@ -67,6 +67,7 @@ class Queries:
         self._now_s = now_s
         self._other = other_environment
         self._started_s = now_s()
+        self._is_ready = False
 
     def started(self) -> None:
         """needWaitForService counts from here."""
@@ -96,9 +97,10 @@ class Queries:
     # -- routes
 
     def is_ready(self) -> bool:
-        """False while route queries are refused (needWaitForService)."""
-        settings = self._settings
-        return not settings.need_wait_for_service or self._now_s() - self._started_s >= settings.wait_seconds_for_service
+        """False while route queries are refused (needWaitForService). Once true it stays so: no later change ends the service."""
+        settings, waited_s = self._settings, self._now_s() - self._started_s
+        self._is_ready = self._is_ready or not settings.need_wait_for_service or waited_s >= settings.wait_seconds_for_service
+        return self._is_ready
 
     def route(self, request: Request) -> Outcome:
         """Code 105."""

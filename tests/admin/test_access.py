@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.admin.access import read_token
-from replicated_namesrv.admin.address_list import advertised_host
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.process import ServingNode
 from tests.support.nodes import http, running_node

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from replicated_namesrv.admin.address_list import advertised_host, checked_list, unit_lists
+from replicated_namesrv.address_list import advertised_host, checked_list, unit_lists
 from replicated_namesrv.admin.health import Layer, as_json, as_text, readiness
 from replicated_namesrv.admin.loop_lag import WINDOW_S, LoopLag
 from replicated_namesrv.admin.paging import PageRequest, build_rows, cut

@@ -9,18 +9,20 @@ HEAD = """# Settings
 
 <!-- Made by: python -m tests.packaging.settings_page -->
 
-A setting can be given four ways; the first that is given holds:
+A setting can be given five ways; the first that is given holds:
 
 1. as a flag: `--set listenPort=9877`, for some also by a flag of its own (`namesrv serve --help`);
 2. in the environment: `NAMESRV_LISTEN_PORT=9877`;
-3. in the properties file of `-c FILE`: `listenPort=9877`;
-4. its default.
+3. by a change at run time (`namesrv config set`, `mqadmin updateNamesrvConfig`), kept in `runtime.properties` in `dataDir`;
+4. in the properties file of `-c FILE`, which is never written: `listenPort=9877`;
+5. its default.
 
 `namesrv serve -p` prints what would be in force and ends. A setting that does not exist or contradicts another stops the
 start with a line that names key, value and remedy. Keys of RocketMQ's own files that this name server does not know are
 warned about, shown by `mqadmin getNamesrvConfig` and have no effect.
 
-"When": *start* is read at the start only; *live* follows `mqadmin updateNamesrvConfig` at once; *replicated* is live and, with
+"When": *start* is read at the start only, and a change at run time is refused; *live* follows `mqadmin updateNamesrvConfig` at
+once; *replicated* is live and, with
 `mode=cp`, one value for all nodes, changed through any of them.
 """
 

@@ -252,7 +252,7 @@ def test_a_request_may_ask_how_fresh_its_answer_is(serialize_type: int, tmp_path
 
 def test_properties_of_one_request_are_bounded(tmp_path: Path) -> None:
     with live_server(tmp_path) as server, Peer(server.port) as peer:
-        assert peer.call(318, body=b"unknown=" + bytes(MAX_BODY_BYTES - 8)).code == 0
+        assert peer.call(318, body=b"unknown=" + b"x" * (MAX_BODY_BYTES - 8)).code == 0
         refused = peer.call(318, body=b"a\n" * MAX_BODY_BYTES)
         assert (refused.code, refused.header.remark) == (
             1,
@@ -261,15 +261,15 @@ def test_properties_of_one_request_are_bounded(tmp_path: Path) -> None:
 
 
 def test_need_wait_for_service(tmp_path: Path) -> None:
-    with live_server(tmp_path, waitSecondsForService="3600") as server, Peer(server.port) as peer:
+    with live_server(tmp_path, waitSecondsForService="3600", needWaitForService="true") as server, Peer(server.port) as peer:
         for _ in range(3):
-            assert peer.call(105, {"topic": "T"}).code == 17
-        peer.call(318, body=b"needWaitForService=true")
-        answer = peer.call(105, {"topic": "T"})
-        assert (answer.code, answer.header.remark) == (1, "name server not ready")
+            answer = peer.call(105, {"topic": "T"})
+            assert (answer.code, answer.header.remark) == (1, "name server not ready")
         assert peer.call(206).code == 0
         peer.call(318, body=b"waitSecondsForService=0")
         assert peer.call(105, {"topic": "T"}).code == 17
+        peer.call(318, body=b"waitSecondsForService=45")
+        assert peer.call(105, {"topic": "T"}).code == 17, "once it serves, it goes on"
 
 
 def test_what_a_handler_raises_is_an_answer(tmp_path: Path) -> None:

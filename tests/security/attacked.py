@@ -1,0 +1,94 @@
+"""A node in a process of its own, started from a file as in production, and the requests of its attackers."""
+
+import asyncio
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from replicated_namesrv.client.queries import config_request, read_config, update_config_request
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from tests.support.nodes import DEADLINE_S, HttpAnswer, RunningCommand, http, running_command
+from tests.support.ports import free_port
+
+MODES = ("ap", "cp")
+
+
+@dataclass
+class AttackedNode:
+    """A running node; ``file`` is what -c names."""
+
+    command: RunningCommand
+    folder: Path
+    file: Path
+    port: int
+
+    @property
+    def admin_port(self) -> int:
+        """Of the admin HTTP."""
+        return self.port + 10
+
+    @property
+    def log(self) -> str:
+        """What the process logged so far, over all its starts."""
+        return "".join(path.read_text() for path in sorted(self.folder.glob("log-*")))
+
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.command.process.poll() is None
+
+    def stop(self) -> None:
+        """SIGTERM, and check that it ends in order."""
+        self.command.process.send_signal(signal.SIGTERM)
+        assert self.command.process.wait(DEADLINE_S) == 0
+
+    def ask(self, request: RemotingCommand) -> RemotingCommand:
+        """A request over a connection of its own."""
+
+        async def ask() -> RemotingCommand:
+            client = RemotingClient()
+            try:
+                return await client.request(f"127.0.0.1:{self.port}", request)
+            finally:
+                await client.close()
+
+        return asyncio.run(ask())
+
+    def change(self, text: str) -> RemotingCommand:
+        """Code 318 with this properties text."""
+        return self.ask(update_config_request(text))
+
+    def config(self) -> Mapping[str, str]:
+        """Code 319."""
+        return read_config(self.ask(config_request()))
+
+    def http(self, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] | None = None) -> HttpAnswer:
+        """A request to the admin HTTP."""
+        return asyncio.run(http(self.admin_port, path, method, body, headers))
+
+
+def write_file(folder: Path, mode: str, *lines: str) -> tuple[Path, int]:
+    """A file for -c with listenPort, as Java's users write it, and the port in it; the admin port is ten above."""
+    port = free_port(2, 10)
+    peers = [f"peers=n1=127.0.0.1:{port + 2}"] if mode == "cp" else []
+    own = [f"mode={mode}", f"listenPort={port}", "bindAddress=127.0.0.1", f"dataDir={folder / 'data'}", *peers, *lines]
+    file = folder / "given.properties"
+    file.write_text("".join(f"{line}\n" for line in own))
+    return file, port
+
+
+@contextmanager
+def started(folder: Path, file: Path, port: int) -> Iterator[AttackedNode]:
+    """Start a node with this file; it is ended with the block."""
+    log = folder / f"log-{len(list(folder.glob('log-*')))}"
+    with running_command("serve", "-c", str(file), stderr=log) as command:
+        command.wait_line("boot success")
+        yield AttackedNode(command, folder, file, port)
+
+
+@contextmanager
+def attacked(folder: Path, mode: str, *lines: str) -> Iterator[AttackedNode]:
+    """A started node with these further lines in its file."""
+    with started(folder, *write_file(folder, mode, *lines)) as node:
+        yield node
