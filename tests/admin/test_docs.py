@@ -14,7 +14,7 @@ def test_every_path_is_documented() -> None:
     for route in ROUTES:
         path = re.sub(r"\{(\w+):[^}]*\}", r"{\1}", route.path).replace("nsaddr-{unit}", "nsaddr-UNIT")
         if path != "/console/{file}":
-            assert f"`{route.method} {path}`" in TEXT
+            assert f"`{route.method} {path}`" in TEXT, f"docs/admin-http.md does not describe {route.method} {path}"
 
 
 def test_metrics_table_is_the_catalogue() -> None:
@@ -28,7 +28,15 @@ def test_metrics_table_is_the_catalogue() -> None:
         )
         for name, metric in METRICS.items()
     ]
-    assert rows == declared
+    names = {row[0] for row in declared}
+    wrong = [f"the row of {row[0]} in docs/admin-http.md has to be {as_row(row)}" for row in declared if row not in rows]
+    wrong += [f"{row[0]} is in docs/admin-http.md, not in METRICS of admin/exposition.py" for row in rows if row[0] not in names]
+    assert not wrong, "\n".join(wrong)
+    assert rows == declared, "the rows have another order than METRICS"
+
+
+def as_row(row: tuple[str, ...]) -> str:
+    return f"| `{row[0]}` | {' | '.join(row[1:])} |"
 
 
 def test_limits_are_those_of_the_code() -> None:

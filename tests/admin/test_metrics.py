@@ -14,7 +14,10 @@ async def test_every_declared_metric_is_exported_and_no_other(tmp_path: Path) ->
         text = (await http(port, "/metrics")).text
     families = {family.name: family for family in text_string_to_metric_families(text)}
     ours = {name.removeprefix(PREFIX): family for name, family in families.items() if name.startswith(PREFIX)}
-    assert set(ours) == set(METRICS)
+    missing = METRICS.keys() - ours.keys()
+    assert not missing, f"declared in METRICS, but yielded by no method of NodeCollector (admin/exposition.py): {sorted(missing)}"
+    unknown = ours.keys() - METRICS.keys()
+    assert not unknown, f"exported, but not declared in METRICS (admin/exposition.py): {sorted(unknown)}"
     for name, declared in METRICS.items():
         assert ours[name].documentation == declared.meaning
         for sample in ours[name].samples:

@@ -22,12 +22,14 @@ COMPLAINTS = {
 def test_all_scenarios_load_and_are_explained() -> None:
     scenarios = [load(name) for name in available()]
     assert len(scenarios) >= 20
-    assert all(scenario.title and scenario.about.strip() for scenario in scenarios)
+    unexplained = [scenario.name for scenario in scenarios if not (scenario.title and scenario.about.strip())]
+    assert not unexplained, f"without title or about: {', '.join(unexplained)}"
 
 
 def test_every_complaint_has_a_scenario_named_after_it() -> None:
     found = {scenario.complaint: name for name in available() if (scenario := load(name)).complaint}
-    assert set(found) == COMPLAINTS
+    assert not COMPLAINTS - set(found), f"no scenario has the complaint {sorted(COMPLAINTS - set(found))}"
+    assert not set(found) - COMPLAINTS, f"enter these in COMPLAINTS of this file: {sorted(set(found) - COMPLAINTS)}"
     for complaint, name in found.items():
         project, number = complaint.split("/")[1].split()
         assert name.startswith(f"{project}-{number}-")
@@ -35,7 +37,8 @@ def test_every_complaint_has_a_scenario_named_after_it() -> None:
 
 def test_every_kind_of_fault_is_used() -> None:
     names = [*available(), *map(str, Path(mutations.__file__).parent.glob("*.toml"))]
-    assert {fault.kind for name in names for fault in load(name).fault} == set(FaultKind)
+    unused = set(FaultKind) - {fault.kind for name in names for fault in load(name).fault}
+    assert not unused, f"no scenario has a fault of the kind {', '.join(sorted(unused))}: add one to chaos/scenarios"
 
 
 def test_the_suites_are_as_large_as_they_say() -> None:

@@ -57,7 +57,11 @@ def test_metadata() -> None:
     tables = pyproject()
     project = tables["project"]
     assert tables["tool"]["setuptools"]["packages"]["find"]["include"] == ["replicated_namesrv*"]
-    assert project["version"] == __version__
+    assert "version" not in project, "the version stands in replicated_namesrv/__init__.py only"
+    assert tables["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "replicated_namesrv.__version__"}
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == __version__, f"CHANGELOG.md begins with {newest[1]}, replicated_namesrv/__init__.py says {__version__}"
     assert set(project["scripts"]) == {"namesrv", "mqnamesrv"}
     assert (ROOT / "LICENSE").read_text(encoding="utf-8").lstrip().startswith("Apache License")
 
