@@ -5,11 +5,17 @@ import inspect
 import re
 
 from replicated_namesrv.cli.main import GROUPS
+from replicated_namesrv.replication.command_kinds import BASE_VERSION, newest_version
 from replicated_namesrv.routes import encoding, history, state
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.wire.codes import RequestCode
 from tests.packaging.tree import ROOT, sources
 
+BASE_COMMANDS = {
+    *("RegisterBroker", "UnregisterBrokers", "RegisterTopic", "DeleteTopic", "ChangeWritePerm", "PutKVConfig", "DeleteKVConfig"),
+    "UpdateSettings",
+}
+"""Those that nodes of every version apply."""
 HANDLERS = ("query_handlers", "change_handlers", "dispatch")
 SENT = {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE}
 """Sent by a name server, so it has no handler."""
@@ -64,6 +70,15 @@ def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
         }
         missing += [f"command {name} is not in {place}" for place, is_there in places.items() if not is_there]
     assert not missing, "\n".join(missing)
+
+
+def test_a_new_command_has_a_version_of_its_own() -> None:
+    """Nodes of an older version stop at a command that they do not know."""
+    later = [kind.__name__ for kind in Command.__args__ if kind.__name__ not in BASE_COMMANDS]
+    assert not later or newest_version() > BASE_VERSION, (
+        f"{', '.join(later)} would stop nodes of older versions: propose it with a kind of a newer version "
+        "(replication/command_kinds.py)"
+    )
 
 
 def test_every_command_module_is_offered() -> None:
