@@ -3,6 +3,17 @@
 A promotion takes two entries, a vacancy and a join, one after the other. Each is in force on a node from the moment it is in
 that node's log, as in single-server membership changes (dissertation, 4.1): quorums of before and after either change share a
 voter that is the same incarnation in both. A join that replaced one incarnation by another at once would not have this property.
+
+A change that is in the log and not applied is in force by the first row that matches:
+
+| row | change  | place before | in force     | why                                                                       |
+|-----|---------|--------------|--------------|---------------------------------------------------------------------------|
+| C1  | vacancy | any          | in the log   | a quorum without the place is a quorum with it, too                       |
+| C2  | join    | vacant       | in the log   | a quorum with the place shares a voter with each quorum without it        |
+| C3  | join    | occupied     | when applied | versions before protocol 1 write it; quorums before and after may be apart |
+
+Test: ``tests/raft/test_lost_memory.py::test_configuration_by_rows``. Transcripts: ``tests/golden/raft/lost_disk.txt``,
+``join_of_an_older_version.txt``.
 """
 
 from replicated_namesrv.raft.payloads import JOIN, pack_join, unpack_join
@@ -14,14 +25,7 @@ VACANT = 0
 class Configuration:
     """Which incarnation votes for each node: as applied, and as of the last entry of the log.
 
-    ``applied`` belongs to the replicated state. ``latest`` decides what is counted; changes in the log that are not applied
-    are in force by the first row that matches:
-
-    | change  | place before | in force     | why                                                                            |
-    |---------|--------------|--------------|--------------------------------------------------------------------------------|
-    | vacancy | any          | in the log   | a quorum without the place is a quorum with it, too                            |
-    | join    | vacant       | in the log   | a quorum with the place shares a voter with each quorum without it             |
-    | join    | occupied     | when applied | versions before protocol 1 write it: quorums of before and after may be apart  |
+    ``applied`` belongs to the replicated state. ``latest`` decides what is counted.
     """
 
     def __init__(self, voters: dict[str, int], in_log: bool) -> None:
@@ -64,7 +68,7 @@ class Configuration:
         latest = dict(self.applied)
         if self._in_log:
             for _, node, incarnation in self._waiting:
-                if incarnation == VACANT or latest.get(node) == VACANT:
+                if incarnation == VACANT or latest.get(node) == VACANT:  # C1, C2; otherwise C3
                     latest[node] = incarnation
         self.latest = latest
 

@@ -277,10 +277,10 @@ class Membership:
         elif standing is not Standing.PENDING and other == said.source:
             del self.known[peer]
             self._followers.forget(peer)
-        changed = self._judged[peer] != before
-        if before is None or (before[0], before[2]) != (said.source, standing):
+        if standing is not record.standing:
+            record.standing = standing
             self._report(peer, said, standing)
-        if changed or said.standing == Standing.PENDING:
+        if self._judged[peer] != before or said.standing == Standing.PENDING:
             self._answer(peer, now)
         self._on_own_standing(peer, said)
 
@@ -298,7 +298,12 @@ class Membership:
         if standing in (Standing.PENDING, Standing.ACCEPTED):
             return
         self._context.counters[f"peers_{standing.name.lower()}"] += 1
-        if standing is Standing.CONTESTED:
+        if standing is Standing.CONTESTED and self.known.get(peer, said.source) != said.source:
+            self._context.note(
+                f"two processes speak for {peer} from two data directories: the one that was there counts, the other one (boot "
+                f"{said.boot}) does not; stop one of the two processes"
+            )
+        elif standing is Standing.CONTESTED:
             self._context.note(
                 f"two processes speak for {peer} (one of boot {said.boot}): its data directory was copied, or two directories "
                 "are in use; it does not count until one of them is stopped"

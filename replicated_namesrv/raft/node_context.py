@@ -26,10 +26,12 @@ class NodeContext:
         self.environment, self.now, self.rng = environment, environment.now, environment.rng
         self.counters: Counter[str] = Counter()
         self.notes: list[str] = []
-        """The last few things worth an operator's attention."""
+        """The last few things worth an operator's attention, each once."""
 
     def note(self, text: str) -> None:
-        """Add to ``notes``."""
+        """Add to ``notes``; what is there already comes last."""
+        if text in self.notes:
+            self.notes.remove(text)
         self.notes.append(text)
         del self.notes[:-NOTES_MAX]
 

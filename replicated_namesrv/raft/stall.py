@@ -3,13 +3,16 @@
 A sync that hangs fails nothing, so nothing else notices: heartbeats flow, and a majority of others may even commit without this
 disk. Such a node counts as failed for whatever needs its disk:
 
-    disk stalled  role                              what the node does
-    no            any                               nothing
-    yes           follower, learner                 does not campaign and answers pre-votes with no: its vote could not leave
-    yes           leader, a follower has all        appends nothing more, hands over to the furthest follower
-    yes           leader, no hand-over succeeds     appends nothing more, steps down; the others elect after an election time
-    yes           leader of a group of one          appends nothing more
-    yes           any                               rejects proposals, which are surely not applied then
+| row | disk stalled | role                          | what the node does                                                        |
+|-----|--------------|-------------------------------|---------------------------------------------------------------------------|
+| D1  | no           | any                           | nothing                                                                   |
+| D2  | yes          | follower, learner             | does not campaign and answers pre-votes with no: its vote could not leave |
+| D3  | yes          | leader, a follower has all    | hands over to the furthest follower                                       |
+| D4  | yes          | leader, no hand-over succeeds | steps down; the others elect after an election time                       |
+| D5  | yes          | leader of a group of one      | goes on leading                                                           |
+
+On a stalled disk every leader appends nothing more, and every node rejects proposals, which are surely not applied then. The
+tests are in ``tests/raft/test_stall.py``, the transcripts are ``tests/golden/raft/disk_hangs_*.txt``.
 
 Proposals that were waiting when the disk stalled go to the next leader, or end as rejected when their time is up. A stalled
 follower stays harmless: it acknowledges nothing, so the leader sends it one window and then heartbeats. It goes on applying what

@@ -23,12 +23,15 @@ time.
 A node speaks as one incarnation. A process that was accepted by itself is then judged beside the incarnation of its node that is
 known already (``PeerMemories.judge_beside``):
 
-| row | known incarnation | it was heard                             | standing  | why                                          |
+| row | known incarnation | its last contact                         | standing  | why                                          |
 |-----|-------------------|------------------------------------------|-----------|----------------------------------------------|
 | I1  | none, or the same | any                                      | ACCEPTED  |                                              |
 | I2  | another           | not within the contest time              | ACCEPTED  | a disk was replaced, or a node rejoined      |
-| I3  | another           | after the new one was first heard        | CONTESTED | two directories are in use                   |
+| I3  | another           | after the first contact of the new one   | CONTESTED | two directories are in use                   |
 | I4  | another           | before that, within the contest time     | PENDING   | it may be gone: wait for the contest time    |
+
+The first contact of a new incarnation counts as long as it introduces itself at least once per contest time; after a longer
+silence its next contact is the first one. The known incarnation stays accepted in I3 and I4.
 
 The tests have the names of the rows: ``tests/raft/test_standing.py``.
 """
@@ -99,6 +102,8 @@ class IncarnationRecord:
     def __init__(self) -> None:
         self.memory = NOTHING
         self.boot = 0
+        self.standing = Standing.PENDING
+        """Of the process that introduced itself last."""
         self.current = 0
         """The process accepted last, 0 for none."""
         self._processes: dict[int, _Process] = {}
@@ -160,13 +165,20 @@ class IncarnationRecord:
         return NEVER if process is None else process.fresh_at
 
 
+class _Newcomer(NamedTuple):
+    """An incarnation of a peer beside the known one."""
+
+    incarnation: int
+    first_contact_at: float
+    last_contact_at: float
+
+
 class PeerMemories:
     """What a node remembers of its peers: for each, a record of the incarnations that it has heard."""
 
     def __init__(self, peers: Iterable[str]) -> None:
         self._by_peer: dict[str, dict[int, IncarnationRecord]] = {peer: {} for peer in peers}
-        self._newcomers: dict[str, tuple[int, float]] = {}
-        """Peer -> (incarnation other than the known one, when it was first heard)."""
+        self._newcomers: dict[str, _Newcomer] = {}
 
     def record(self, peer: str, incarnation: int) -> IncarnationRecord:
         """The record of ``incarnation``, made if there is none."""
@@ -190,11 +202,14 @@ class PeerMemories:
     ) -> Standing:
         """The standing of a process that is accepted by itself, beside the ``known`` incarnation of ``peer`` (0: none)."""
         if known in (0, incarnation) or not single_process:
-            self._newcomers.pop(peer, None)
             return Standing.ACCEPTED  # I1
-        if self._newcomers.get(peer, (0, 0.0))[0] != incarnation:
-            self._newcomers[peer] = incarnation, now
+        newcomer = self._newcomers.get(peer)
+        if newcomer is None or newcomer.incarnation != incarnation or now - newcomer.last_contact_at >= contest_s:
+            newcomer = _Newcomer(incarnation, now, now)
+        self._newcomers[peer] = newcomer._replace(last_contact_at=now)
         last_contact_at = self.record(peer, known).last_contact_at
         if now - last_contact_at >= contest_s:
             return Standing.ACCEPTED  # I2
-        return Standing.CONTESTED if last_contact_at > self._newcomers[peer][1] else Standing.PENDING  # I3, I4
+        if last_contact_at > newcomer.first_contact_at:
+            return Standing.CONTESTED  # I3
+        return Standing.PENDING  # I4

@@ -156,7 +156,7 @@ class Machine(Endpoint):
 
     def copied(self) -> "Machine":
         """A machine with a copy of this one's directory; to be started, and to be crashed in the end."""
-        copy = Machine(self.world, f"{self.name}-copy-{self.world.now_ns}", self.invariants, self._start_process)
+        copy = type(self)(self.world, f"{self.name}-copy-{self.world.now_ns}", self.invariants, self._start_process)
         copy.network, copy.speaks_as, copy.disk.mean_ms, copy.restored = self.network, self.name, self.disk.mean_ms, True
         copy.disk.restore(self.disk.image())
         return copy

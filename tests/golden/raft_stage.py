@@ -5,13 +5,13 @@ from dataclasses import fields
 from typing import Any, cast
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady
-from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.process_views import Process, RaftView
 from tests.golden.describe import payload_text, voters_text
-from tests.golden.stage import ALL, MESSAGES, Account, Stage
+from tests.golden.stage import ALL, MESSAGES, Account, Actor, Stage
 from tests.golden.transcript import ScriptError, command
 from tests.support.raft_world import Machine as CommandList
 
@@ -133,7 +133,7 @@ class RaftStage(Stage):
         self._config = RaftConfig()
         self._of_node: dict[str, RaftConfig] = {}
         self._states: dict[str, Commands] = {}
-        self._copies: dict[str, Machine] = {}
+        self._copies: dict[str, Actor] = {}
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
         assert machine.life is not None
@@ -166,14 +166,15 @@ class RaftStage(Stage):
 
     @command
     def configure(self, node: Machine, **settings: str) -> None:
-        """Settings of ``RaftConfig`` for the next process of this node."""
+        """Settings of ``RaftConfig`` for the next process of this node. ``without=NAME`` switches a defence off."""
         self._of_node[node.name] = config_of(settings)
 
     @command
     def copy(self, node: Machine, *, disk: str = "copy") -> None:
         """A second process starts under the node's name, on a copy of its directory, an ``empty`` one or that of an image."""
         copy = node.copied()
-        copy.name = f"{node.name}-copy"
+        assert isinstance(copy, Actor)
+        copy.name, copy.stage = f"{node.name}'", self
         if disk == "empty":
             copy.disk.wipe()
         elif disk != "copy":
@@ -276,12 +277,23 @@ def config_of(settings: dict[str, str]) -> RaftConfig:
     kinds = {field.name: type(field.default) for field in fields(RaftConfig)}
     values: dict[str, Any] = {}
     for name, text in settings.items():
+        if name == "without":
+            values["defences"] = defences_without(text)
+            continue
         kind = kinds.get(name)
         if kind not in (int, float, bool):
             raise ScriptError(f"no setting {name!r} of RaftConfig")
         values[name] = text == "true" if kind is bool else kind(text)
     try:
         return RaftConfig(**values)
+    except ValueError as error:
+        raise ScriptError(str(error)) from None
+
+
+def defences_without(name: str) -> Defences:
+    """All defences but one."""
+    try:
+        return Defences.without(name)
     except ValueError as error:
         raise ScriptError(str(error)) from None
 

@@ -5,17 +5,19 @@ connection to each node, made when it is first used; ``wire=2`` names another on
 could observe, whatever rules decide it.
 """
 
+from asyncio import Future
 from collections.abc import Callable
 from functools import partial
 from typing import NewType
 
+from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import Result
-from replicated_namesrv.service import DataVersionAnswer
+from replicated_namesrv.service import DataVersionAnswer, Freshness, ReadLevel
 from replicated_namesrv.simulation.invariants import Invariants
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Link
@@ -93,6 +95,20 @@ class RouteStage(Stage):
         if self.level >= MESSAGES:
             super().tell_message(name, arrow, link, message, fate)
 
+    def arrive(self, target: Machine, link: Link, message: Message) -> None:
+        """As at the shipped driver, ``deliver`` and ``repeat`` hand over a message in a callback of the loop, so that timers that
+        are due are called before what follows from it."""
+        server = self._server(target)
+
+        def receive() -> None:
+            server.raft.node.on_message(link[0], message)
+            server.raft.node.tick_reads()
+
+        def schedule(process: Process) -> None:
+            server.loop.call_soon(receive)
+
+        target.enqueue(schedule)
+
     def _say(self, name: Machine | str, text: str) -> None:
         self.changed()
         self.tell(name, text)
@@ -149,7 +165,7 @@ class RouteStage(Stage):
     def nodes(self, count: int, **settings: str) -> None:
         """Make machines n1 …, with settings of the name server by their outside names. None runs yet."""
         self.build(count)
-        cluster = self._cluster = RouteCluster(self.world, self.names, RaftConfig(), settings)
+        cluster = self._cluster = RouteCluster(self.world, self.names, RaftConfig(lease_reads=True), settings)
         cluster.on_failure = lambda text: self.invariants.violated("exception", text)
         cluster.on_applied = lambda server, index, state: self.applied(server, index)
 
@@ -199,6 +215,32 @@ class RouteStage(Stage):
             serving = "serves" if server.serving else "does not serve"
             connections = ",".join(sorted(connection.peer for connection in server.connections.values()))
             self.tell(machine, f"{role}, {serving}, connections [{connections}], brokers [{'; '.join(brokers)}]")
+
+    @command
+    def read(self, node: Machine, level: str = "default", *, max_staleness: int = -1) -> None:
+        """A query waits for the node's read barrier: ``linearizable``, ``lease``, ``stale`` or the ``default`` of the settings,
+        ``max_staleness`` in ms."""
+        server, named = self._server(node), None if level == "default" else ReadLevel(level)
+        what = f"read {level}" + ("" if max_staleness < 0 else f" max_staleness={max_staleness}")
+
+        def done(future: "Future[Freshness]") -> None:
+            error = future.exception()
+            self._say(node, f"{what}: {freshness_text(future.result()) if error is None else error}")
+
+        def ask(process: Process) -> None:
+            with server.loop.running():
+                try:
+                    found = server.node.barrier(named, None if max_staleness < 0 else max_staleness)
+                except NamesrvError as error:
+                    self._say(node, f"{what}: {error}")
+                    return
+            if isinstance(found, Freshness):
+                self._say(node, f"{what}: {freshness_text(found)}")
+            else:
+                found.add_done_callback(done)
+
+        node.enqueue(ask)
+        self.run(0.2)
 
     # Brokers
 
@@ -338,6 +380,12 @@ def registration_of(broker: str, version: int, timeout_ms: int) -> RegisterBroke
     return RegisterBroker(
         CLUSTER, broker, f"{broker}:1", 0, "", None, timeout_ms, False, version_of(version), topics, {}, None
     )  # fmt: skip
+
+
+def freshness_text(freshness: Freshness) -> str:
+    """What is said to the client about the age of the answer."""
+    age = f", {freshness.staleness_ms} ms old" if freshness.level is ReadLevel.STALE else ""
+    return f"answered {freshness.level} in term {freshness.term}{age}"
 
 
 def answer_text(result: object) -> str:

@@ -1,22 +1,31 @@
-"""Which rows of the decision tables of formation and standing a story takes, and which it claims in its ``# rows:`` line.
+"""Which rows of decision tables a story takes, and which it claims in its ``# rows:`` line.
 
-The handshake of the transport has a table, too. Transcripts use the simulated network in its place; ``tests/raft`` has a test of
-each of its rows.
+The rows are found by watching the functions that decide. The handshake of the transport has a table, too. Transcripts use the
+simulated network in its place; ``tests/raft`` has a test of each of its rows.
 """
 
 import re
+from asyncio import Future
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from replicated_namesrv.raft import formation, standing
-from replicated_namesrv.raft.raft_messages import Introduction
+from replicated_namesrv.errors import StaleReadError, UnavailableError
+from replicated_namesrv.raft import configuration, formation, stall, standing
+from replicated_namesrv.raft.configuration import VACANT, Configuration
+from replicated_namesrv.raft.elections import Elections
+from replicated_namesrv.raft.payloads import JOIN, unpack_join
+from replicated_namesrv.raft.raft_messages import Introduction, PreVote
 from replicated_namesrv.raft.standing import IncarnationRecord, PeerMemories, Standing
+from replicated_namesrv.raft.transfer_leadership import LeadershipTransfer
+from replicated_namesrv.replication import read_barrier
+from replicated_namesrv.replication.read_barrier import ReadBarrier
+from replicated_namesrv.service import Freshness, ReadLevel
 
-TABLES = {"formation": formation, "standing": standing}
-_ROW = re.compile(r"^\| ([A-Z]\d+) +\|", re.MULTILINE)
+TABLES = {"formation": formation, "standing": standing, "configuration": configuration, "stall": stall, "reads": read_barrier}
+_ROW = re.compile(r"^(?:\| |    )([A-Z]\d+) +", re.MULTILINE)
 _CLAIM = re.compile(r"^# rows: (.+)$", re.MULTILINE)
 
 
@@ -37,17 +46,33 @@ def rows_claimed(text: str) -> set[str]:
 
 @contextmanager
 def rows_taken() -> Iterator[set[str]]:
-    """The rows that are taken within, by watching the functions that decide."""
+    """The rows that are taken within."""
     taken: set[str] = set()
-    judge, beside = IncarnationRecord.judge, PeerMemories.judge_beside
+    with pytest.MonkeyPatch.context() as patch:
+        _watch_formation(patch, taken)
+        _watch_standing(patch, taken)
+        _watch_configuration(patch, taken)
+        _watch_stall(patch, taken)
+        _watch_reads(patch, taken)
+        _watch_fence(patch, taken)
+        yield taken
 
-    def watched_step(decide: Any) -> Any:
+
+def _watch_formation(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    def watched(decide: Any) -> Any:
         def decided(*arguments: Any) -> Any:
             step = decide(*arguments)
             taken.add(f"formation {step.row}")
             return step
 
         return decided
+
+    patch.setattr("replicated_namesrv.raft.membership.next_step", watched(formation.next_step))
+    patch.setattr("replicated_namesrv.raft.membership.judge_member", watched(formation.judge_member))
+
+
+def _watch_standing(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    judge, beside = IncarnationRecord.judge, PeerMemories.judge_beside
 
     def watched_judge(self: IncarnationRecord, said: Introduction, *arguments: Any, **options: Any) -> Standing | None:
         current = self.current
@@ -69,9 +94,138 @@ def rows_taken() -> Iterator[set[str]]:
         taken.add(f"standing {({Standing.ACCEPTED: accepted, Standing.CONTESTED: 'I3', Standing.PENDING: 'I4'})[result]}")
         return result
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("replicated_namesrv.raft.membership.next_step", watched_step(formation.next_step))
-        patch.setattr("replicated_namesrv.raft.membership.judge_member", watched_step(formation.judge_member))
-        patch.setattr(IncarnationRecord, "judge", watched_judge)
-        patch.setattr(PeerMemories, "judge_beside", watched_beside)
-        yield taken
+    patch.setattr(IncarnationRecord, "judge", watched_judge)
+    patch.setattr(PeerMemories, "judge_beside", watched_beside)
+
+
+def _watch_configuration(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    added = Configuration.added
+
+    def watched(self: Configuration, index: int, payload: bytes) -> None:
+        before = dict(self.latest)
+        added(self, index, payload)
+        if payload[:2] == JOIN:
+            node, incarnation = unpack_join(payload)
+            in_force = self.latest.get(node) == incarnation
+            if incarnation == VACANT and in_force:
+                taken.add("configuration C1")
+            elif before.get(node) == VACANT and in_force:
+                taken.add("configuration C2")
+            elif before.get(node) not in (VACANT, incarnation) and not in_force:
+                taken.add("configuration C3")
+
+    patch.setattr(Configuration, "added", watched)
+
+
+def _watch_stall(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    tick_stall, timeout_now = LeadershipTransfer.tick_stall, LeadershipTransfer.send_timeout_now
+    tick, pre_vote = Elections.tick, Elections.on_pre_vote
+
+    def watched_tick_stall(self: LeadershipTransfer) -> None:
+        led = self._core.is_leader
+        tick_stall(self)
+        if not self._stall.stalled:
+            taken.add("stall D1")
+        elif led and not self._context.peers:
+            taken.add("stall D5")
+        elif led and not self._core.is_leader:
+            taken.add("stall D4")
+
+    def watched_timeout_now(self: LeadershipTransfer, peer: str, term: int) -> None:
+        timeout_now(self, peer, term)
+        if self._stall.stalled:
+            taken.add("stall D3")
+
+    def watched_tick(self: Elections, now: float) -> None:
+        if self._stall.stalled and now >= self._leadership.election_deadline:
+            taken.add("stall D2")
+        tick(self, now)
+
+    def watched_pre_vote(self: Elections, peer: str, message: PreVote) -> None:
+        if self._stall.stalled:
+            taken.add("stall D2")
+        pre_vote(self, peer, message)
+
+    patch.setattr(LeadershipTransfer, "tick_stall", watched_tick_stall)
+    patch.setattr(LeadershipTransfer, "send_timeout_now", watched_timeout_now)
+    patch.setattr(Elections, "tick", watched_tick)
+    patch.setattr(Elections, "on_pre_vote", watched_pre_vote)
+
+
+def _watch_reads(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    barrier, ask, answered, judged = ReadBarrier.barrier, ReadBarrier._ask, ReadBarrier._answered, ReadBarrier._judged
+
+    def watched_barrier(self: ReadBarrier, level: ReadLevel | None, bound: int | None) -> Any:
+        live = self._is_live
+        stale = "R3" if level is ReadLevel.STALE else "R4" if self._default is ReadLevel.STALE else "R5"
+        try:
+            result = barrier(self, level, bound)
+        except UnavailableError:
+            taken.add("reads R6" if live else "reads R1")
+            raise
+        except StaleReadError:
+            taken.add(f"reads {stale}")
+            raise
+        if isinstance(result, Freshness):
+            taken.add(f"reads {'R2' if result.level is ReadLevel.LEASE else stale}")
+        else:
+            taken.add("reads R7")
+        return result
+
+    def watched_ask(self: ReadBarrier) -> None:
+        shared = self._collecting
+        was_done = shared is None or shared.done()
+        ask(self)
+        if shared is not None and shared.done() and not was_done:
+            taken.add("reads W1")
+
+    def watched_answered(self: ReadBarrier, shared: "Future[Freshness]", answer: Any) -> None:
+        was_done = shared.done()
+        answered(self, shared, answer)
+        if shared.done() and not was_done:
+            taken.add("reads W2" if shared.exception() is None else "reads W3")
+
+    def watched_judged(self: ReadBarrier, shared: "Future[Freshness]", level: ReadLevel | None, bound: int | None) -> Any:
+        own = judged(self, shared, level, bound)
+
+        def done(future: "Future[Freshness]") -> None:
+            if not shared.cancelled() and shared.exception() is None and shared.result().level is ReadLevel.STALE:
+                taken.add("reads W5" if level is None else "reads W6")
+
+        own.add_done_callback(done)
+        return own
+
+    patch.setattr(ReadBarrier, "barrier", watched_barrier)
+    patch.setattr(ReadBarrier, "_ask", watched_ask)
+    patch.setattr(ReadBarrier, "_answered", watched_answered)
+    patch.setattr(ReadBarrier, "_judged", watched_judged)
+
+
+def _watch_fence(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
+    tick, confirmed, fence = ReadBarrier.tick, ReadBarrier.confirmed, ReadBarrier._fence
+
+    def watched_tick(self: ReadBarrier) -> None:
+        live, fenced = self._is_live, self.fenced
+        tick(self)
+        if not live:
+            row = "F1"
+        elif fenced:
+            row = "F5"
+        elif self.fenced:
+            row = "F4"
+        else:
+            row = "F3" if self._silent_ms > self._fence_after_ms else "F2"
+        taken.add(f"reads {row}")
+
+    def watched_confirmed(self: ReadBarrier, asked_ms: float) -> None:
+        taken.add("reads F6" if self.fenced else "reads F7")
+        confirmed(self, asked_ms)
+
+    def watched_fence(self: ReadBarrier) -> None:
+        waiting = [shared for shared in self._waiting if not shared.done()]
+        fence(self)
+        taken.update("reads W4" if shared.exception() else "reads W5" for shared in waiting)
+
+    patch.setattr(ReadBarrier, "tick", watched_tick)
+    patch.setattr(ReadBarrier, "confirmed", watched_confirmed)
+    patch.setattr(ReadBarrier, "_fence", watched_fence)

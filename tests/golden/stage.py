@@ -6,7 +6,7 @@ from typing import NewType, cast
 from replicated_namesrv.raft.interfaces import Observer
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.invariants import Invariants
-from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.machine import Machine, ProcessLife
 from replicated_namesrv.simulation.network import Endpoint, Link, Network
 from replicated_namesrv.simulation.process_views import Process, RaftView
 from replicated_namesrv.simulation.world import MS
@@ -56,7 +56,7 @@ class Wires(Network):
             fate = f"held as #{self._held_count}"
         elif self._matches(self.dropped, link, kind) or link in self.cut_now:
             fate = "lost"
-        self._stage.tell_message(source, "->", link, sent, fate)
+        self._stage.tell_message(self._stage.acting, "->", link, sent, fate)
         if not fate:
             super().send(source, target, message)
 
@@ -79,6 +79,10 @@ class Actor(Machine):
     """A machine that tells when its connections come and go, and when it starts and ends."""
 
     stage: "Stage"
+
+    def _turn(self, life: ProcessLife) -> None:
+        self.stage.acting = self.name
+        super()._turn(life)
 
     def connected(self, peer: str) -> None:
         self.stage.forget_routine((self.name, peer))
@@ -107,8 +111,10 @@ class Stage:
         self._images: dict[str, dict[str, bytes]] = {}
         self._lines: list[str] = []
         self.level = MESSAGES
+        self.acting = ""
+        """The machine that has its turn: two may speak under one name."""
         self._header: tuple[str, str] = ("", "")
-        self._routine: dict[tuple[str, Link, str], str] = {}
+        self._routine: dict[tuple[str, str, Link, str], str] = {}
         self._hidden = 0
         self._told_ns = 0
         self._changed_ns = 0
@@ -157,16 +163,16 @@ class Stage:
         """A message was sent or received; one that repeats the last of its kind on its link is only counted."""
         kind, text = type(message).__name__, describe(message, self.incarnations, link)
         if self.level < ALL and is_routine(message) and not fate.startswith("held"):
-            if self._routine.get((arrow, link, kind)) == text:
+            if self._routine.get((name, arrow, link, kind)) == text:
                 self._hidden += self.level >= MESSAGES
                 return
-            self._routine[arrow, link, kind] = text
+            self._routine[name, arrow, link, kind] = text
         peer = link[1] if arrow == "->" else link[0]
         self.tell(name, f"{arrow} {peer} {text}" + (f" ({fate})" if fate else ""), MESSAGES)
 
     def forget_routine(self, link: Link) -> None:
         """There is a new connection: what is said over it is no repetition."""
-        for key in [key for key in self._routine if key[1] == link]:
+        for key in [key for key in self._routine if key[2] == link]:
             del self._routine[key]
 
     def take_output(self) -> list[str]:
@@ -445,8 +451,12 @@ class Stage:
         target = self.machines[link[1]]
         if not target.is_up():
             raise ScriptError(f"{target.name} is down")
-        target.receive(link[0], message)
+        self.arrive(target, link, message)
         self.world.run_until(self.world.now_ns + MS // 5)
+
+    def arrive(self, target: Machine, link: Link, message: Message) -> None:
+        """``target`` receives the message."""
+        target.receive(link[0], message)
 
 
 class Account(Observer):

@@ -106,6 +106,7 @@ def row_i3() -> Standing:
     judge = Judge()
     judge.record, judge.sequence, judge.next = found.record("b", 11), 10, 10
     judge.hears(5, 0.2)
+    assert found.judge_beside("b", 11, 11, 0.2, CONTEST_S) is Standing.ACCEPTED, "the known one stays"
     return found.judge_beside("b", 12, 11, 0.3, CONTEST_S)
 
 
@@ -135,6 +136,17 @@ def test_every_row_has_a_test() -> None:
 def test_row(row: str) -> None:
     case, expected = CASES[row]
     assert case() is expected
+
+
+def test_a_new_incarnation_that_was_silent_for_the_contest_time_begins_anew() -> None:
+    """It was tried once, long ago: that the known one was heard since is no contest."""
+    found = memories(0.0)
+    found.judge_beside("b", 12, 11, 0.1, CONTEST_S)
+    judge = Judge()
+    judge.record, judge.sequence, judge.next = found.record("b", 11), 10, 10
+    judge.hears(5, 50.0)
+    assert found.judge_beside("b", 12, 11, 50.1, CONTEST_S) is Standing.PENDING
+    assert found.judge_beside("b", 12, 11, 50.0 + CONTEST_S, CONTEST_S) is Standing.ACCEPTED
 
 
 def test_a_repeated_boot_is_a_regression_though_nothing_is_missing() -> None:
