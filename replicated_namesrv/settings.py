@@ -216,7 +216,7 @@ class Settings:
     data_dir: str = setting("", OWN, "Folder of everything this node writes. Empty: ~/namesrv.")
     admin_listen: str = setting("", OWN, "HOST:PORT of the admin HTTP; empty: 127.0.0.1, ten above listenPort; 'off': none.")
     admin_token_file: str = setting(
-        "", OWN, "File whose first line lets a caller from elsewhere than loopback change state over HTTP."
+        "", OWN, "File whose first line is the token of the admin HTTP: then views and changes need it, on loopback too."
     )
     name_server_addresses: str = setting(
         "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr gives; empty: this node alone.", live=True

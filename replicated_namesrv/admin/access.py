@@ -1,24 +1,24 @@
 """Who may do what over HTTP.
 
-========================  =======================  ============================================
-request                   from loopback            from elsewhere
-========================  =======================  ============================================
-health, metrics, nsaddr   yes                      yes: balancers, Prometheus, brokers, clients
-console page              yes                      yes: it holds no data
-other views               yes                      yes, unless ``adminTokenFile`` is set: then with the token
-changes                   yes                      with the token only
-========================  =======================  ============================================
+======================================  ==============================  =====================================
+request                                 ``adminTokenFile`` is set       not set
+======================================  ==============================  =====================================
+health, metrics, nsaddr, console page   anyone                          anyone: balancers, Prometheus, brokers
+KV, backup, configuration, watch        with the token                  from loopback
+other views                             with the token                  anyone
+changes                                 with the token                  from loopback
+======================================  ==============================  =====================================
 
-Views tell no more than the remoting port tells anyone, hence open. "From loopback" is not only the peer's address. A
-request that a proxy forwarded came from elsewhere. And a web page may have a browser on this machine send requests here:
-a change without a token must therefore name this machine by address or as localhost (no DNS rebinding) and, if it names an
-origin, that must be the console itself.
+The token is needed on loopback too: other users are on the machine, and a proxy there may pass on what came from elsewhere.
+"From loopback" excludes requests that a proxy says it forwarded. A web page may have a browser send requests here. Therefore a
+request without a token must name this node in ``Host`` (DNS rebinding), and a change that names an origin must name the console.
 """
 
 import hmac
 import ipaddress
 import logging
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -60,29 +60,44 @@ def read_token(path: str) -> bytes:
 class Access:
     """Decides by the table above. The token file is read at each use, so that a new token needs no restart."""
 
-    def __init__(self, token_file: str) -> None:
+    def __init__(self, token_file: str, own_hosts: Collection[str]) -> None:
+        """``own_hosts``: names of this node besides its addresses, localhost and the machine's name."""
         self._token_file = token_file
+        self._own_hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in own_hosts)}
 
     def check_view(self, request: web.Request) -> None:
         """Raises AccessError."""
-        if self._token_file and not is_local(request):
+        if self._token_file or "Authorization" in request.headers:
             self._check_token(request)
+            return
+        self._check_host(request)
+
+    def check_secret_view(self, request: web.Request) -> None:
+        """Of what not everyone may read. Raises AccessError."""
+        if not self._token_file and not is_local(request):
+            raise AccessError(403, "this view is open to this machine only", "set adminTokenFile and send its token")
+        self.check_view(request)
 
     def check_change(self, request: web.Request) -> None:
         """Raises AccessError."""
-        if "Authorization" in request.headers:
+        if self._token_file or "Authorization" in request.headers:
             self._check_token(request)
             return
         if not is_local(request):
-            if not self._token_file:
-                raise AccessError(403, "changes are accepted from this machine only", "set adminTokenFile and send its token")
-            self._check_token(request)
-        host = urlsplit(f"//{request.host}").hostname or ""
-        if not _names_this_machine(host):
-            raise AccessError(403, f"a change without a token was sent to the name '{host}'", "use the address or localhost")
+            raise AccessError(403, "changes are accepted from this machine only", "set adminTokenFile and send its token")
+        self._check_host(request)
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             raise AccessError(403, f"a page of {origin} may not change anything here", "use the console of this node")
+
+    def _check_host(self, request: web.Request) -> None:
+        try:
+            host = urlsplit(f"//{request.host}").hostname or ""
+        except ValueError:
+            host = request.host
+        if host not in self._own_hosts and not _is_address(host):
+            remedy = "use the node's address, localhost or a name in nameServerAddresses, or send the token of adminTokenFile"
+            raise AccessError(403, f"a request without a token was sent to the name '{host}'", remedy)
 
     def _check_token(self, request: web.Request) -> None:
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
@@ -119,9 +134,7 @@ def _is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
-def _names_this_machine(host: str) -> bool:
-    if host == "localhost":
-        return True
+def _is_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:

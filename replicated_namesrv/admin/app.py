@@ -12,11 +12,13 @@ import errno
 import logging
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
+from replicated_namesrv.admin.http_changes import BodyTooLargeError
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
@@ -30,6 +32,7 @@ from replicated_namesrv.errors import (
     UnavailableError,
 )
 from replicated_namesrv.server.query_handlers import BadConsistencyError
+from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -37,14 +40,38 @@ CONNECTIONS_MAX = 256
 """HTTP connections held at once; one more is closed at once."""
 KEEPALIVE_TIMEOUT_S = 15.0
 """A connection that has not sent a whole request head for so long is closed, a new one too."""
-BODY_BYTES_MAX = 1 << 20
+CAUSE_CHARACTERS_MAX = 80
 STOP_TIMEOUT_S = 2.0
+
+
+def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
+    """A request that is no HTTP is the peer's mistake: one short line and no traceback."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        cause = error.message.partition("\n")[0][:CAUSE_CHARACTERS_MAX]
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        record.__dict__ |= {"peer": str(record.args[0]) if isinstance(record.args, tuple) and record.args else "", "cause": cause}
+        record.msg, record.args, record.exc_info = "a request is no HTTP", (), None
+    return True
+
+
+http_log = logging.getLogger(f"{__name__}.http")
+http_log.addFilter(_shorten_protocol_errors)
+
+
+def own_hosts(settings: Settings) -> set[str]:
+    """Hosts by which the settings name this node or its cluster."""
+    lists = (settings.name_server_addresses.split(";"), [part.partition("=")[2] for part in settings.peers.split(",")])
+    addresses = [settings.listen, settings.admin_listen, *lists[0], *lists[1]]
+    return {address.rpartition(":")[0].strip("[] ") for address in addresses if ":" in address}
 
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Whatever goes wrong gets a JSON answer that tells its reader what to do."""
     try:
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            return json_error(415, "compressed bodies are not taken", "send the body without Content-Encoding")
         return await handler(request)
     except AccessError as denied:
         response = json_error(denied.status, denied.error, denied.remedy)
@@ -72,8 +99,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         response = json_error(405, f"{request.path} does not take {request.method}", f"use {allowed}")
         response.headers["Allow"] = allowed
         return response
-    except web.HTTPRequestEntityTooLarge:
-        return json_error(413, f"the body is larger than {BODY_BYTES_MAX} bytes", "send less at once")
+    except BodyTooLargeError as error:
+        return json_error(413, str(error), "send less at once")
     except web.HTTPException:
         raise
     except Exception:
@@ -108,9 +135,9 @@ class AdminServer:
         self._connections_max = connections_max
         watchers = Watchers()
         self._exposition = Exposition(context, watchers)
-        self._app = web.Application(middlewares=[errors_as_json], client_max_size=BODY_BYTES_MAX)
+        self._app = web.Application(middlewares=[errors_as_json])
         self._app[CONTEXT] = context
-        self._app[ACCESS] = Access(settings.admin_token_file)
+        self._app[ACCESS] = Access(settings.admin_token_file, own_hosts(settings))
         self._app[EXPOSITION] = self._exposition
         self._app[WATCHERS] = watchers
         context.service.on_leader(watchers.notify_leader)
@@ -118,7 +145,13 @@ class AdminServer:
         self._app.on_response_prepare.append(_set_headers)
         self._app.add_routes(ROUTES)
         self._runner = web.AppRunner(
-            self._app, access_log=None, keepalive_timeout=keepalive_timeout_s, shutdown_timeout=STOP_TIMEOUT_S
+            self._app,
+            access_log=None,
+            logger=http_log,
+            keepalive_timeout=keepalive_timeout_s,
+            shutdown_timeout=STOP_TIMEOUT_S,
+            auto_decompress=False,
+            lingering_time=0,
         )
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] | None = None

@@ -20,6 +20,10 @@ from replicated_namesrv.routes.results import Result
 from replicated_namesrv.settings import ROWS
 
 BODY_TIMEOUT_S = 10.0
+BODY_BYTES_MAX = 1 << 20
+"""Of a value of the KV config. Paths that take no body read none: the connection is closed after the answer."""
+CONFIG_BYTES_MAX = 65_536
+DROPPED_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 1024
 _STATUS_OF_CODE = {2: 503, 16: 403, 17: 404, 22: 404}
 
@@ -28,7 +32,7 @@ async def put_kv(request: web.Request) -> web.Response:
     """``PUT /v1/kv/{namespace}/{key}``: the body, UTF-8 text, becomes the value."""
     namespace, key = _name(request, "namespace"), _name(request, "key")
     try:
-        value = (await _body(request)).decode()
+        value = (await _body(request, BODY_BYTES_MAX)).decode()
     except UnicodeDecodeError as cause:
         raise BodyError(f"the value is not UTF-8: {cause.reason} at byte {cause.start}") from cause
     return await _propose(request, PutKVConfig(namespace, key, value))
@@ -50,7 +54,7 @@ async def delete_topic(request: web.Request) -> web.Response:
 async def update_config(request: web.Request) -> web.Response:
     """``POST /v1/config`` with ``{"name": value, …}``: change settings at run time, as code 318 does."""
     try:
-        given = orjson.loads(await _body(request))
+        given = orjson.loads(await _body(request, CONFIG_BYTES_MAX))
     except orjson.JSONDecodeError as cause:
         raise BodyError(f"the body is no JSON: {cause}") from cause
     if not isinstance(given, dict) or not all(isinstance(value, str | bool | int) for value in given.values()):
@@ -81,12 +85,28 @@ def _name(request: web.Request, field: str) -> str:
     return name
 
 
-async def _body(request: web.Request) -> bytes:
+class BodyTooLargeError(Exception):
+    """The body has more bytes than its path takes."""
+
+
+async def _body(request: web.Request, bytes_max: int) -> bytes:
+    """Raises BodyTooLargeError, BodyError: it did not arrive in time.
+
+    A few bytes too many are read and dropped: to close before they came would reset the connection and lose the answer.
+    """
+    body, size = bytearray(), 0
+    expected = request.content_length or 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await request.read()
+            while max(expected, size) <= bytes_max + DROPPED_BYTES_MAX and (part := await request.content.readany()):
+                size += len(part)
+                if size <= bytes_max:
+                    body += part
     except TimeoutError as cause:
         raise BodyError(f"the body did not arrive within {BODY_TIMEOUT_S:g} s") from cause
+    if max(expected, size) > bytes_max:
+        raise BodyTooLargeError(f"the body is larger than {bytes_max} bytes")
+    return bytes(body)
 
 
 async def _propose(request: web.Request, command: Command) -> web.Response:

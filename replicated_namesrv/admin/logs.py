@@ -6,14 +6,19 @@ object a line (``time``, ``level``, ``logger``, ``message``, then the facts), so
 Writing happens in a thread of its own behind a bounded queue: a terminal that was stopped with Ctrl-S or a pipe whose reader
 hangs must not stop the name server. When the queue is full, records are dropped and counted; the count is written as soon
 as the output moves again.
+
+Warnings and errors are throttled by kind and source (``Throttle``): strangers can cause them, and must not fill the disk.
 """
 
 import atexit
 import json
 import logging
 import queue
+import re
 import sys
 import threading
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
@@ -21,6 +26,8 @@ from replicated_namesrv.errors import SettingError
 
 QUEUED_LINES_MAX = 10_000
 """Lines that may wait for a slow output before further ones are dropped."""
+THROTTLE_S, LINES_PER_SOURCE, LINES_PER_KIND, KINDS_MAX, KIND_CHARACTERS = 10.0, 20, 100, 1_000, 60
+_NUMBERS = re.compile(r"[0-9]+")
 LEVELS = ("debug", "info", "warning", "error")
 
 _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
@@ -40,9 +47,9 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line; facts that JSON does not know are written as their ``str``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, object] = {
-            "time": time,
+            "time": when,
             "level": record.levelname.lower(),
             "logger": short_name(record.name),
             "message": record.getMessage(),
@@ -57,9 +64,9 @@ class HumanFormatter(logging.Formatter):
     """Local time, level, where from, the sentence, then the facts as ``name=value``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
+        when = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
         facts = "".join(f"  {name}={value}" for name, value in facts_of(record).items())
-        line = _printable(f"{time} {record.levelname:<7} {short_name(record.name)}: {record.getMessage()}{facts}")
+        line = _printable(f"{when} {record.levelname:<7} {short_name(record.name)}: {record.getMessage()}{facts}")
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -68,6 +75,48 @@ class HumanFormatter(logging.Formatter):
 def _printable(line: str) -> str:
     """``line`` with control characters escaped: what a peer sent must neither forge lines nor drive the terminal."""
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+class Throttle(logging.Filter):
+    """Lets ``LINES_PER_SOURCE`` warnings and errors of a kind pass in ``THROTTLE_S`` for each source, ``LINES_PER_KIND`` in all.
+
+    The kind is the logger and the message without its numbers; the source is the host in the fact ``peer``. The next line of a
+    kind that passes says how many were ``left_out``. Memory is bounded by ``KINDS_MAX``: further kinds count as one.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now_s = now_s
+        self._period_began_s = -THROTTLE_S
+        self._passed: dict[tuple[str, ...], int] = {}
+        self._left_out: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        with self._lock:
+            return self._passes(record)
+
+    def _passes(self, record: logging.LogRecord) -> bool:
+        now_s = self._now_s()
+        if now_s - self._period_began_s >= THROTTLE_S:
+            self._period_began_s = now_s
+            self._passed.clear()
+        kind = f"{record.name}: {_NUMBERS.sub('0', str(record.msg)[:KIND_CHARACTERS])}"
+        if (kind,) not in self._passed and len(self._passed) >= KINDS_MAX:
+            kind = "others"
+        peer = str(record.__dict__.get("peer", ""))
+        source = (kind, peer.rpartition(":")[0] or peer)
+        if self._passed.get((kind,), 0) >= LINES_PER_KIND or self._passed.get(source, 0) >= LINES_PER_SOURCE:
+            if kind in self._left_out or len(self._left_out) < KINDS_MAX:
+                self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return False
+        self._passed[(kind,)] = self._passed.get((kind,), 0) + 1
+        self._passed[source] = self._passed.get(source, 0) + 1
+        if left_out := self._left_out.pop(kind, 0):
+            record.__dict__["left_out"] = left_out
+        return True
 
 
 class BackgroundHandler(logging.Handler):
@@ -125,6 +174,7 @@ def configure_logging(level: str, stream: TextIO | None = None, *, as_json: bool
     stream = stream or sys.stderr
     handler = BackgroundHandler(stream)
     json_wanted = not stream.isatty() if as_json is None else as_json
+    handler.addFilter(Throttle())
     handler.setFormatter(JsonFormatter() if json_wanted else HumanFormatter())
     root = logging.getLogger()
     for old in list(root.handlers):

@@ -12,6 +12,14 @@ def _view(path: str, handler: Handler) -> web.RouteDef:
         request.app[ACCESS].check_view(request)
         return await handler(request)
 
+    return web.get(path, checked)
+
+
+def _secret_view(path: str, handler: Handler) -> web.RouteDef:
+    async def checked(request: web.Request) -> web.StreamResponse:
+        request.app[ACCESS].check_secret_view(request)
+        return await handler(request)
+
     return web.get(path, checked, allow_head=handler not in (watch, operations.backup))
 
 
@@ -35,11 +43,11 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _view("/v1/topics", json_views.topics),
     _view("/v1/brokers", json_views.brokers),
     _view("/v1/routes/{topic:.+}", json_views.route),
-    _view("/v1/kv", json_views.kv),
-    _view("/v1/config", json_views.config),
+    _secret_view("/v1/kv", json_views.kv),
+    _secret_view("/v1/config", json_views.config),
     _view("/v1/digest", json_views.digest),
-    _view("/v1/watch", watch),
-    _view("/v1/backup", operations.backup),
+    _secret_view("/v1/watch", watch),
+    _secret_view("/v1/backup", operations.backup),
     _change("PUT", "/v1/kv/{namespace}/{key:.+}", http_changes.put_kv),
     _change("DELETE", "/v1/kv/{namespace}/{key:.+}", http_changes.delete_kv),
     _change("DELETE", "/v1/topics/{topic:.+}", http_changes.delete_topic),

@@ -69,7 +69,7 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
     parser.add_argument(
         "--token-file",
         metavar="FILE",
-        help=f"file with the nodes' admin token (default: {TOKEN_VARIABLE}); needed from elsewhere",
+        help=f"file with the nodes' admin token (default: {TOKEN_VARIABLE}); needed where a node has one",
     )
 
 
@@ -182,6 +182,8 @@ def reason_of(cause: BaseException) -> str:
 
 
 def _refusal(address: str, status: int, answer: dict[str, Any]) -> NamesrvError:
+    if status == http.client.UNAUTHORIZED:
+        answer = answer | {"remedy": f"give the node's token with --token-file FILE or {TOKEN_VARIABLE}"}
     refused = AdminRefusedError(address, status, answer)
     return AdminUnknownError(str(refused)) if answer.get("outcome") == "unknown" else refused
 

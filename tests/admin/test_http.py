@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.admin.app import BODY_BYTES_MAX
+from replicated_namesrv.admin.http_changes import BODY_BYTES_MAX
 from replicated_namesrv.errors import SettingError, StorageError
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.process import ServingNode, StartError

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from replicated_namesrv.admin.logs import BackgroundHandler, HumanFormatter, JsonFormatter, configure_logging
+from replicated_namesrv.admin.logs import (
+    KINDS_MAX,
+    LINES_PER_KIND,
+    LINES_PER_SOURCE,
+    THROTTLE_S,
+    BackgroundHandler,
+    HumanFormatter,
+    JsonFormatter,
+    Throttle,
+    configure_logging,
+)
 from replicated_namesrv.errors import SettingError
 
 
@@ -110,3 +120,29 @@ def test_closed_output_is_survived() -> None:
 def test_unknown_level_names_the_choices() -> None:
     with pytest.raises(SettingError, match=r"logLevel=loud.*debug, info, warning, error"):
         configure_logging("loud", io.StringIO())
+
+
+def _warning(message: str, peer: str) -> logging.LogRecord:
+    return logging.makeLogRecord({"name": "x", "levelno": logging.WARNING, "msg": message, "peer": peer})
+
+
+def test_warnings_are_throttled_by_kind_and_source() -> None:
+    now_s = [0.0]
+    throttle = Throttle(lambda: now_s[0])
+    hosts = [f"10.0.0.{number}" for number in range(20)]
+    records = [_warning(f"refused {n}", f"{host}:{n}") for host in hosts for n in range(50)]
+    passed = [throttle.filter(record) for record in records]
+    assert sum(passed[:50]) == LINES_PER_SOURCE
+    assert sum(passed) == LINES_PER_KIND
+    assert throttle.filter(_warning("something else", "10.0.0.0:1"))
+    assert all(throttle.filter(logging.makeLogRecord({"levelno": logging.INFO})) for _ in range(1000))
+    now_s[0] = THROTTLE_S
+    record = _warning("refused 1", "10.0.0.0:1")
+    assert throttle.filter(record)
+    assert sum(each.__dict__.get("left_out", 0) for each in [*records, record]) == 1000 - LINES_PER_KIND
+
+
+def test_messages_of_ever_new_kinds_are_throttled_together() -> None:
+    throttle = Throttle(lambda: 0.0)
+    words = (f"{chr(97 + n // 676)}{chr(97 + n // 26 % 26)}{chr(97 + n % 26)}" for n in range(10 * KINDS_MAX))
+    assert sum(throttle.filter(_warning(word, "")) for word in words) <= KINDS_MAX + LINES_PER_KIND

@@ -1,0 +1,114 @@
+"""The admin HTTP: who may do what, and what a hostile caller can make a node do."""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from time import monotonic
+
+import pytest
+
+from tests.security.attacked import MODES, AttackedNode, attacked
+from tests.support.nodes import DEADLINE_S, http, run_command
+
+TOKEN = "a-secret-of-some-length"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+COMPRESSED_BYTES = 1_000_000
+LOG_BYTES_MAX = 10_000
+
+
+@pytest.fixture(scope="module", params=MODES)
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "token").write_text(TOKEN)
+    with attacked(folder, request.param, f"adminTokenFile={folder / 'token'}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def open_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
+    with attacked(tmp_path_factory.mktemp("open"), "ap") as running:
+        yield running
+
+
+def test_loopback_needs_the_token(node: AttackedNode) -> None:
+    """Any local user, and anyone behind a proxy on this machine, comes from loopback."""
+    assert node.http("/v1/kv/n/k", "PUT", b"v").status == 401
+    for path in ("/v1/status", "/v1/kv", "/v1/config", "/v1/backup", "/v1/watch"):
+        assert node.http(path).status == 401, path
+    assert node.http("/v1/kv/n/k", "PUT", b"v", BEARER).status == 200
+    assert node.http("/v1/kv", headers=BEARER).json["entries"][0]["value"] == "v"
+    assert node.http("/readyz").status == 200
+
+
+def test_commands_read_the_token_from_its_file(node: AttackedNode) -> None:
+    refused = run_command("status", "-a", f"127.0.0.1:{node.admin_port}")
+    assert (refused.returncode != 0, "--token-file" in refused.stdout + refused.stderr) == (True, True)
+    allowed = run_command("status", "-a", f"127.0.0.1:{node.admin_port}", "--token-file", str(node.folder / "token"))
+    assert allowed.returncode == 0, allowed.stdout + allowed.stderr
+
+
+def test_views_cannot_be_read_by_dns_rebinding(open_node: AttackedNode) -> None:
+    for path in ("/v1/status", "/v1/topics", "/v1/kv", "/v1/config"):
+        assert open_node.http(path, headers={"Host": "evil.example:9886"}).status == 403, path
+        assert open_node.http(path, headers={"Host": f"localhost:{open_node.admin_port}"}).status == 200, path
+
+
+def test_compressed_bodies_are_neither_inflated_nor_drained(node: AttackedNode) -> None:
+    """Six requests of 1 MB, which inflate to hundreds each, once stopped the event loop for seconds."""
+    packer = zlib.compressobj(1)
+    head, repeated = packer.compress(b""), packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    body = head + repeated * (COMPRESSED_BYTES // len(repeated))
+
+    async def attack(path: str, method: str) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: deflate\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            writer.write(head.encode() + body)
+            answer = await reader.read()
+            assert not answer or b"415" in answer.split(b"\r\n")[0]
+        except ConnectionError:
+            pass  # closed before all of it came
+        finally:
+            writer.close()
+
+    async def probes() -> list[float]:
+        attacks = asyncio.gather(*(attack(*kind) for kind in (("/livez", "GET"), ("/v1/kv/n/k", "PUT")) for _ in range(3)))
+        took_s = []
+        while not attacks.done():
+            began_s = monotonic()
+            assert (await http(node.admin_port, "/livez")).status == 200
+            took_s.append(monotonic() - began_s)
+        await asyncio.wait_for(attacks, DEADLINE_S)
+        return took_s
+
+    began_cpu_s = cpu_s(node)
+    asyncio.run(probes())
+    assert cpu_s(node) - began_cpu_s < 1, "inflating them takes six seconds and more"
+
+
+def cpu_s(node: AttackedNode) -> float:
+    """CPU seconds of the node so far: unlike latency it does not depend on what else the machine does."""
+    with open(f"/proc/{node.command.process.pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_bodies_have_limits_by_path(node: AttackedNode) -> None:
+    assert node.http("/v1/config", "POST", b" " * 70_000, BEARER).status == 413
+    assert node.http("/v1/kv/n/large", "PUT", b"v" * 70_000, BEARER).status == 200
+
+
+def test_malformed_requests_do_not_fill_the_log(node: AttackedNode) -> None:
+    async def attack() -> None:
+        for number in range(200):
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
+            writer.write(b"GET /livez HTTP/1.1\r\nX Bad %d: \x00\r\n\r\n" % number)
+            await reader.read()
+            writer.close()
+
+    before = len(node.log)
+    asyncio.run(attack())
+    assert node.http("/livez").status == 200
+    written = node.log[before:]
+    assert "Traceback" not in written
+    assert len(written) < LOG_BYTES_MAX
