@@ -12,7 +12,7 @@ from zlib import crc32
 import pytest
 
 from replicated_namesrv.compat.independent_node import IndependentNode
-from replicated_namesrv.server import registration_queue, registrations
+from replicated_namesrv.server import registrations
 from replicated_namesrv.server.connection import LONG_FRAME_BYTES, ROOM_MAX_BYTES, ROOM_MIN_BYTES
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.settings import Settings
@@ -21,7 +21,7 @@ from tests.support.remoting_server import Peer, ServerThread, broker_fields, liv
 from tests.support.waiting import wait_until
 
 LARGE = topic_table(*[f"Topic-{n:05}" for n in range(9000)])
-assert len(LARGE) > registration_queue.SMALL_BYTES
+assert len(LARGE) > registrations.SMALL_BYTES
 
 
 def with_crc(body: bytes) -> dict[str, str]:
@@ -99,7 +99,7 @@ def test_small_registrations_do_not_wait_for_large_ones(tmp_path: Path, monkeypa
 
 def test_what_waits_is_dropped_when_its_peer_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with live_server(tmp_path) as server:
-        monkeypatch.setattr(registration_queue, "TURN_BUDGET_NS", 0)
+        monkeypatch.setattr(registrations, "TURN_BUDGET_NS", 0)
         peers = [Peer(server.port) for _ in range(6)]
         for number, peer in enumerate(peers):
             peer.send(request(103, broker_fields("a", f"10.0.0.{number}:1"), LARGE, opaque=1))
@@ -120,7 +120,7 @@ def test_what_waits_is_dropped_when_its_peer_leaves(tmp_path: Path, monkeypatch:
 
 def test_what_waits_is_dropped_when_the_server_closes_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with live_server(tmp_path) as server, Peer(server.port) as closed, Peer(server.port) as other:
-        monkeypatch.setattr(registration_queue, "TURN_BUDGET_NS", 0)
+        monkeypatch.setattr(registrations, "TURN_BUDGET_NS", 0)
         closed.send(request(103, broker_fields("a", "10.0.0.1:1"), LARGE, opaque=1))
         wait_until(lambda: queued_bytes(server), "it to wait")
         queue = server.server.dispatcher.registrations.queue

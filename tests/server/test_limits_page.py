@@ -7,7 +7,7 @@ import pytest
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import command_bounds, quotas, sizes, snapshot
-from replicated_namesrv.server import connection, registration_queue
+from replicated_namesrv.server import connection, registrations
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.wire import (
     bodies,
@@ -68,9 +68,9 @@ def test_fixed_limits(row: str, told: str) -> None:
 
 
 def test_waiting_registrations() -> None:
-    assert f"have {registration_queue.QUEUED_BYTES_MAX >> 20} MiB in all" in PAGE
-    assert f"takes {registration_queue.TURN_BUDGET_NS // 1_000_000} ms of a turn" in PAGE
-    assert f"more than {registration_queue.SMALL_BYTES >> 20} MiB wait in a queue" in PAGE
+    assert f"have {registrations.QUEUED_BYTES_MAX >> 20} MiB in all" in PAGE
+    assert f"takes {registrations.TURN_BUDGET_NS // 1_000_000} ms of a turn" in PAGE
+    assert f"more than {registrations.SMALL_BYTES >> 20} MiB wait in a queue" in PAGE
     assert f"more than {OWN_MAPPING_BYTES >> 20} MiB have mappings" in PAGE
 
 

@@ -16,7 +16,7 @@ from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.routes.commands import RegisterBroker
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteInfoManager
-from replicated_namesrv.server import registration_queue
+from replicated_namesrv.server import registrations
 from replicated_namesrv.server.route_answers import REQUEST_MAX_BYTES, RouteAnswers, cut_frame
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Connection
@@ -192,12 +192,12 @@ def test_large_registrations_are_taken_in_turn_and_in_order(tmp_path: Path) -> N
 
 
 def test_queued_registrations_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_queue, "QUEUED_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(registrations, "QUEUED_BYTES_MAX", 1_000_000)
     with live_server(tmp_path) as server, Peer(server.port) as peer:
         refused = peer.call(103, broker_fields(), topic_table(*[f"T{n}" for n in range(20_000)]))
         assert (refused.code, server.metrics.limits_hit) == (2, {"queuedRegistrationBytes": 1})
         assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
-        monkeypatch.setattr(registration_queue, "QUEUED_BYTES_MAX", 5_000_000)
+        monkeypatch.setattr(registrations, "QUEUED_BYTES_MAX", 5_000_000)
         for counter in (1, 2):
             large = topic_table(*[f"V{counter}-{n}" for n in range(20_000)], counter=counter)
             assert peer.call(103, broker_fields(), large).code == 0, "what was decoded waits no more"
