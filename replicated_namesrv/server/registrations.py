@@ -1,11 +1,11 @@
 """Code 103: registrations, recognised without decoding where nothing can have changed, else evaluated in slices.
 
-**Recognised.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a hash of the body
-(less the one stamp in it that means nothing), and the group's generation are remembered, but only of a registration that was
-fully evaluated, changed nothing, and during whose evaluation the generation did not move. ``RouteInfoManager.group_generation``
-proves that the same registration changes nothing and has the same answer as long as that generation stands; so it is only a
-sign of life then. The hash has 128 bits and is not cryptographic: whoever forges an equal one makes his own registration go
-unnoticed, nobody else's.
+**Recognised.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a
+hash of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a
+registration that was fully evaluated, changed nothing, and during whose evaluation the generation did not move.
+``RouteInfoManager.group_generation`` proves that the same registration changes nothing and has the same answer as long as that
+generation stands; so it is only a sign of life then. The hash has 128 bits and is not cryptographic: whoever forges an equal one
+makes his own registration go unnoticed, nobody else's.
 
 The checksum of the body that brokers send along is compared each time. For a body that differs from the remembered one in its
 stamp alone it follows from the remembered checksum (``wire.crc32``), so that the body is read once, for the hash.
@@ -57,8 +57,7 @@ from replicated_namesrv.wire.bodies import encode_kv_table
 from replicated_namesrv.wire.codes import ResponseCode
 from replicated_namesrv.wire.crc32 import VariedCrc
 from replicated_namesrv.wire.fastjson import finish
-from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body
-from replicated_namesrv.wire.registration_canonical import without_meaning
+from replicated_namesrv.wire.registration_body import RegisterBrokerBody, decode_register_body, without_meaning
 
 if TYPE_CHECKING:
     from replicated_namesrv.server.connection import RemotingConnection

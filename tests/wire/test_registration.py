@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
-from replicated_namesrv.wire import registration_canonical
+from replicated_namesrv.wire import registration_body
 from replicated_namesrv.wire.fastjson import MalformedJsonError, finish
-from replicated_namesrv.wire.registration_body import RegisterBrokerBody, Steps, decode_general, decode_register_body
-from replicated_namesrv.wire.registration_canonical import decode_canonical
+from replicated_namesrv.wire.registration_body import (
+    RegisterBrokerBody,
+    Steps,
+    decode_canonical,
+    decode_general,
+    decode_register_body,
+)
 from tests.wire.data import lines, recorded_frames
 from tests.wire.strategies import NAMES, PLAIN_NAMES, damaged, registration
 
@@ -208,14 +213,14 @@ def test_equal_values_are_one_object() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_canonical, "MAX_REMEMBERED", 100)
+    monkeypatch.setattr(registration_body, "MAX_REMEMBERED", 100)
     for start in range(0, 1000, 60):
         names = [f"bounded{n}" for n in range(start, start + 60)]
         assert list(decode(body_of(names)).topics or {}) == names
-        assert len(registration_canonical._known) <= 100
+        assert len(registration_body._known) <= 100
     long_name = "x" * 2000
     assert decode(body_of([long_name])).topics == {long_name: QueueData(6, 8, 0, 8)}
-    assert not any(long_name.encode() in piece for piece in registration_canonical._known)
+    assert not any(long_name.encode() in piece for piece in registration_body._known)
 
 
 # -- slices
