@@ -11,8 +11,7 @@ from typing import Final, TypeVar
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import BrokerData, ClusterInfo, DataVersion, QueueData, TopicQueueMappingInfo, TopicRouteData
-from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads
-from replicated_namesrv.wire.fastjson_values import members, to_int, to_list, to_object, to_text
+from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, loads, members, to_int, to_list, to_object, to_text
 from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, quote_standard
 from replicated_namesrv.wire.registration_values import data_version_of, interned
 

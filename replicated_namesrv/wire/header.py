@@ -19,8 +19,19 @@ import orjson
 
 from replicated_namesrv.errors import FrameError
 from replicated_namesrv.wire.codes import RESPONSE_FLAG, SERVER_VERSION, LanguageCode, SerializeType
-from replicated_namesrv.wire.fastjson import MAX_ESCAPES, MalformedJsonError, decode_utf8, finish, parse_steps
-from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN, members, to_int, to_map, to_text
+from replicated_namesrv.wire.fastjson import (
+    INT_MAX,
+    INT_MIN,
+    MAX_ESCAPES,
+    MalformedJsonError,
+    decode_utf8,
+    finish,
+    members,
+    parse_steps,
+    to_int,
+    to_map,
+    to_text,
+)
 from replicated_namesrv.wire.fastjson_writer import quote
 from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
 

@@ -34,8 +34,16 @@ from typing import Final
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.wire.codes import V3_0_11
-from replicated_namesrv.wire.fastjson import MAX_BYTES_AT_ONCE, MalformedJsonError, decode_utf8, loads, parse_steps
-from replicated_namesrv.wire.fastjson_values import members, to_map, to_object
+from replicated_namesrv.wire.fastjson import (
+    MAX_BYTES_AT_ONCE,
+    MalformedJsonError,
+    decode_utf8,
+    loads,
+    members,
+    parse_steps,
+    to_map,
+    to_object,
+)
 from replicated_namesrv.wire.registration_compressed import decode_compressed
 from replicated_namesrv.wire.registration_values import (
     MAX_TOPICS,

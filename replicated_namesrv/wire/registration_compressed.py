@@ -12,8 +12,7 @@ from typing import Final
 
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.wire.codes import V5_0_0
-from replicated_namesrv.wire.fastjson import MalformedJsonError, loads
-from replicated_namesrv.wire.fastjson_values import INT_MAX, INT_MIN
+from replicated_namesrv.wire.fastjson import INT_MAX, INT_MIN, MalformedJsonError, loads
 from replicated_namesrv.wire.registration_values import (
     MAX_TOPICS,
     RegisterBrokerBody,

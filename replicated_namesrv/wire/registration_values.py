@@ -9,10 +9,10 @@ from sys import intern
 from typing import Final, NamedTuple
 
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
-from replicated_namesrv.wire.fastjson import MalformedJsonError
-from replicated_namesrv.wire.fastjson_values import (
+from replicated_namesrv.wire.fastjson import (
     INT_MAX,
     INT_MIN,
+    MalformedJsonError,
     members,
     to_bool,
     to_int,

@@ -17,8 +17,11 @@ from replicated_namesrv.wire.fastjson import (
     finish,
     loads,
     parse_steps,
+    to_bool,
+    to_int,
+    to_long,
+    to_text,
 )
-from replicated_namesrv.wire.fastjson_values import to_bool, to_int, to_long, to_text
 from replicated_namesrv.wire.fastjson_writer import dumps, hash_order, quote, quote_standard
 from tests.wire.data import DATA, recorded_frames
 
