@@ -24,7 +24,6 @@ from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, checked_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.routes.command_bounds import with_own_mappings
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     Command,
@@ -35,6 +34,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.history import EXPIRED, LOST, UNREGISTERED, History
+from replicated_namesrv.routes.quotas import with_own_mappings
 from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.service import (

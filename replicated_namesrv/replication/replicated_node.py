@@ -39,8 +39,8 @@ from replicated_namesrv.replication.read_barrier import NO_MAJORITY, ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
-from replicated_namesrv.routes.command_bounds import with_own_mappings
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.routes.quotas import with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel, quotas_of, within

@@ -19,7 +19,6 @@ from typing import Any
 from replicated_namesrv.model import ClusterInfo, QueueData, TopicList, TopicRouteData
 from replicated_namesrv.routes import lookups, quotas
 from replicated_namesrv.routes.broker_group import Registration
-from replicated_namesrv.routes.command_bounds import check_whole, refusal
 from replicated_namesrv.routes.commands import (
     ChangeWritePerm,
     Command,
@@ -34,7 +33,7 @@ from replicated_namesrv.routes.commands import (
 from replicated_namesrv.routes.digest import DIGEST_VERSION, digest
 from replicated_namesrv.routes.kv import delete_kv_config, put_kv_config
 from replicated_namesrv.routes.kv_index import KVIndex
-from replicated_namesrv.routes.quotas import Need
+from replicated_namesrv.routes.quotas import Need, check_whole, refusal
 from replicated_namesrv.routes.registration import register_broker, register_topic, result_of, unchanged_result
 from replicated_namesrv.routes.removal import change_write_perm, delete_topic, unregister_brokers
 from replicated_namesrv.routes.results import Applied, Result
@@ -72,11 +71,11 @@ class RouteInfoManager:
         return Applied(result, tuple(tables.effects))
 
     def refusal(self, command: Command) -> Result | None:
-        """Why ``command`` must not be proposed (command_bounds.py); None: it may. ``apply`` does not ask."""
+        """Why ``command`` must not be proposed (quotas.py); None: it may. ``apply`` does not ask."""
         return refusal(self._tables, command)
 
     def check_numbers(self) -> None:
-        """Raises LimitError if there is more of anything than commands may add (command_bounds.py)."""
+        """Raises LimitError if there is more of anything than commands may add (quotas.py)."""
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:

@@ -12,8 +12,9 @@ number as ``NumberText``. A lone surrogate becomes ``?``, as Java writes it, so 
 
 ``loads`` lets orjson read what is plain JSON; only numbers differ then: those with a fraction, or beyond 64 bits, are float.
 
-``to_int`` and so on give what fastjson 1 makes of a value where Java declares a type (``TypeUtils.castTo…``): one rule for headers
-and bodies. A value that does not fit raises ``MalformedJsonError`` with the member's name; null keeps the member's default.
+``to_int`` and so on give what fastjson 1 makes of a value where Java declares a type (``TypeUtils.castTo…``): one rule for
+headers and bodies. A value that does not fit raises ``MalformedJsonError`` with the member's name; null keeps the
+member's default.
 """
 
 import re

@@ -13,7 +13,7 @@ from replicated_namesrv.cli.admin import neighbours
 from replicated_namesrv.cli.status import assess
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
-from replicated_namesrv.routes import command_bounds
+from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -344,7 +344,7 @@ async def test_an_edited_backup_is_refused_before_anything_is_proposed(tmp_path:
         large = tmp_path / "large"
         large.write_bytes(b"".join(encode(origin, state.snapshot())))
         with monkeypatch.context() as patch:
-            patch.setattr(command_bounds, "KV_NAMESPACES_MAX", 0)
+            patch.setattr(quotas, "KV_NAMESPACES_MAX", 0)
             refused = await run("restore", str(large), "-a", cluster.admin)
         assert refused.code == 1, refused
         assert "1 KV namespaces, 0 are allowed" in refused.err

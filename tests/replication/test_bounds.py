@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from replicated_namesrv.replication import command_proposer
-from replicated_namesrv.routes import command_bounds
+from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.commands import ChangeWritePerm
 from tests.replication.virtual import registration, virtual_cluster
 from tests.support.remoting_server import Peer, broker_fields, live_server, topic_table
@@ -64,7 +64,7 @@ def test_a_broker_announces_its_own_static_topic_mappings_only(serving: Any, tmp
 def test_an_emptied_namespace_stays_known_and_namespaces_are_bounded(
     serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_bounds, "KV_NAMESPACES_MAX", 1)
+    monkeypatch.setattr(quotas, "KV_NAMESPACES_MAX", 1)
     with serving(tmp_path) as port, Peer(port) as peer:
         assert peer.call(100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
         assert peer.call(102, {"namespace": "n", "key": "k"}).code == 0
@@ -79,7 +79,7 @@ def test_an_emptied_namespace_stays_known_and_namespaces_are_bounded(
 def test_a_registration_beyond_a_bound_is_refused_and_leaves_nothing(
     serving: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_bounds, "MEMBERS_MAX", 1)
+    monkeypatch.setattr(quotas, "MEMBERS_MAX", 1)
     with serving(tmp_path) as port, Peer(port) as peer:
         assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
         refused = peer.call(103, {**broker_fields(), "brokerId": "1", "brokerAddr": "10.0.0.9:1"}, topic_table("T", "U"))

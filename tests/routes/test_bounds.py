@@ -4,15 +4,15 @@ import pytest
 
 from replicated_namesrv.errors import LimitError
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
-from replicated_namesrv.routes import command_bounds
-from replicated_namesrv.routes.command_bounds import with_own_mappings
+from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.quotas import with_own_mappings
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.support.routes import mapping, register, unregister
 
 
 def test_no_more_namespaces_than_allowed_emptied_ones_included(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_bounds, "KV_NAMESPACES_MAX", 2)
+    monkeypatch.setattr(quotas, "KV_NAMESPACES_MAX", 2)
     state = RouteInfoManager()
     for command in (PutKVConfig("a", "k", "v"), PutKVConfig("b", "k", "v"), DeleteKVConfig("b", "k")):
         assert state.refusal(command) is None
@@ -26,7 +26,7 @@ def test_no_more_namespaces_than_allowed_emptied_ones_included(monkeypatch: pyte
 
 
 def test_no_more_brokers_of_one_name_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_bounds, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(quotas, "MEMBERS_MAX", 2)
     state = RouteInfoManager()
     for broker_id in range(2):
         state.apply(register("b", broker_id, f"b{broker_id}:1"), 1)
@@ -38,7 +38,7 @@ def test_no_more_brokers_of_one_name_than_allowed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_more_different_queue_settings_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_bounds, "QUEUE_SETTINGS_MAX", 3)
+    monkeypatch.setattr(quotas, "QUEUE_SETTINGS_MAX", 3)
     state = RouteInfoManager()
     state.apply(register("b", 0, "b:1", topics={f"t{number}": QueueData(6, 8, 0, number) for number in range(2)}), 1)
     assert state.refusal(register("b", 0, "b:1", version=2, topics=[f"u{number}" for number in range(9)])) is None
@@ -71,7 +71,7 @@ def test_no_more_names_and_brokers_than_allowed(
     monkeypatch: pytest.MonkeyPatch, limit: str, other: RegisterBroker, told: str
 ) -> None:
     """Those of registrations that were refused, and that nobody is registered under, included."""
-    monkeypatch.setattr(command_bounds, limit, 2)
+    monkeypatch.setattr(quotas, limit, 2)
     state = RouteInfoManager()
     state.apply(register("b", 0, "b:1"), 1)
     assert state.refusal(other) is None
@@ -90,12 +90,12 @@ def test_no_more_mappings_in_one_registration_than_allowed(monkeypatch: pytest.M
     state = RouteInfoManager()
     two = register("b", 0, "b:1", mappings={topic: mapping(topic, "b") for topic in "TU"})
     assert state.refusal(two) is None
-    monkeypatch.setattr(command_bounds, "MAPPED_QUEUES_MAX", 3)
+    monkeypatch.setattr(quotas, "MAPPED_QUEUES_MAX", 3)
     refused = state.refusal(two)
     assert refused is not None
     assert "has 2 static topic mappings with 4 queues, 10000 with 3 are allowed" in (refused.remark or "")
     monkeypatch.undo()
-    monkeypatch.setattr(command_bounds, "MAPPINGS_MAX", 1)
+    monkeypatch.setattr(quotas, "MAPPINGS_MAX", 1)
     refused = state.refusal(two)
     assert refused is not None
     assert "has 2 static topic mappings with 4 queues, 1 with 100000 are allowed" in (refused.remark or "")
@@ -124,8 +124,8 @@ def test_a_whole_state_has_no_more_of_anything_than_commands_may_add(
     for namespace in "ab":
         state.apply(PutKVConfig(namespace, "k", "v"), 1)
     state.check_numbers()
-    monkeypatch.setattr(command_bounds, bound, held)
+    monkeypatch.setattr(quotas, bound, held)
     state.check_numbers()
-    monkeypatch.setattr(command_bounds, bound, held - 1)
+    monkeypatch.setattr(quotas, bound, held - 1)
     with pytest.raises(LimitError, match=told):
         state.check_numbers()

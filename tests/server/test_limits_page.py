@@ -6,7 +6,7 @@ import pytest
 
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
-from replicated_namesrv.routes import command_bounds, quotas, sizes, snapshot
+from replicated_namesrv.routes import quotas, sizes, snapshot
 from replicated_namesrv.server import connection, registrations
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.wire import (
@@ -45,11 +45,11 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration_body.MAX_MEMBERS:,}"),
-        ("clusters |", f"{command_bounds.CLUSTERS_MAX:,}"),
-        ("broker names;", f"{command_bounds.BROKER_NAMES_MAX:,}; {command_bounds.BROKERS_MAX:,}"),
+        ("clusters |", f"{quotas.CLUSTERS_MAX:,}"),
+        ("broker names;", f"{quotas.BROKER_NAMES_MAX:,}; {quotas.BROKERS_MAX:,}"),
         (
             "static topic mappings that are taken",
-            f"{command_bounds.MAPPINGS_MAX:,} with {command_bounds.MAPPED_QUEUES_MAX:,} queues",
+            f"{quotas.MAPPINGS_MAX:,} with {quotas.MAPPED_QUEUES_MAX:,} queues",
         ),
         ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
