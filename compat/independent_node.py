@@ -115,6 +115,10 @@ class IndependentNode:
         """Nobody can tell."""
         return UNKNOWN_AGE
 
+    def suspected_since(self) -> dict[tuple[str, str], int]:
+        """Silence is not recorded."""
+        return {}
+
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker was last heard, None for one that is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
@@ -147,6 +151,9 @@ class IndependentNode:
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
         """Never calls ``tell``: there is no leader."""
+
+    def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
+        """Never calls ``notify``: silence is not recorded."""
 
     async def start(self) -> None:
         """Load the KV config and begin to look for silent brokers. Raises StorageError if kvConfig.json cannot be used."""

@@ -50,7 +50,7 @@ def camel_case(snake: str) -> str:
 
 _NEVER_BY_REMOTING = {
     *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
-    "connectionLossGraceMs",
+    *("connectionLossGraceMs", "lateCopyMs"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
@@ -207,6 +207,11 @@ class Settings:
     no_quorum_policy: str = setting("fence", OWN, "fence, or serve-stale: without a majority answer what is known (cp).")
     connection_loss_grace_ms: int = setting(
         500, OWN, "A broker whose every connection is lost is dropped after this long without a new one (cp)."
+    )
+    late_copy_ms: int = setting(
+        10_000,
+        OWN,
+        "An older data version is taken if the broker repeats it after this long (cp); the shortest period between its rounds.",
     )
     watch_history_bytes: int = setting(
         16_777_216, OWN, "Changes kept for /v1/watch; a watcher that resumes at an older one has to read the state anew."
@@ -581,6 +586,7 @@ _AT_LEAST = {
     "default_thread_pool_queue_capacity": 1,
     "un_register_broker_queue_capacity": 1,
     "shutdown_wait_time_seconds": 0,
+    "late_copy_ms": 0,
     "route_cache_bytes": 0,
     "max_connections": 1,
     "max_pending_per_connection": 1,

@@ -141,6 +141,7 @@ class AdminServer:
         self._app[EXPOSITION] = self._exposition
         self._app[WATCHERS] = watchers
         context.service.on_leader(watchers.notify_leader)
+        context.service.on_suspected(watchers.notify_suspected)
         self._app.on_shutdown.append(watchers.stop)
         self._app.on_response_prepare.append(_set_headers)
         self._app.add_routes(ROUTES)

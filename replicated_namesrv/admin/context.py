@@ -67,6 +67,10 @@ class WatchedService(Protocol):
         """``notify(leader, term)`` at once and at each change of the leader that this node knows. Never where nodes elect
         none."""
 
+    def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
+        """``notify(broker, since_ms)`` when a broker begins to be suspected (``suspected_since``), and with None when it ends.
+        Never where silence is not recorded."""
+
 
 class ObservedService(Protocol):
     """What status and metrics need."""
@@ -96,7 +100,11 @@ class ObservedService(Protocol):
         """Age of the oldest write to the log that is not on the disk; 0 if there is none."""
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the broker's last heartbeat on this node; None: none came here."""
+        """Milliseconds since the broker's last heartbeat on this node, or on any if this one leads; None: none is known here."""
+
+    def suspected_since(self) -> Mapping[tuple[str, str], int]:
+        """Brokers (cluster, address) that are known to be silent for a third of their time-out or more, and when that was
+        recorded, in milliseconds since 1970. Empty where silence is not recorded."""
 
     def replication_status(self) -> dict[str, object] | None:
         """How this node stands in its group, JSON-able; None where there is no group."""

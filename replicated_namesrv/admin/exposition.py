@@ -70,6 +70,7 @@ METRICS: dict[str, Declared] = {
     "bounded_bytes_limit": Declared(GAUGE, "The most they may be.", ("limit",)),
     "revision": Declared(GAUGE, "Revision of the state; moves with every change."),
     "brokers_expired": Declared(COUNTER, "Brokers dropped because they were not heard within their time-out."),
+    "brokers_suspected": Declared(GAUGE, "Brokers silent for a third of their time-out or more (mode=cp)."),
     "brokers_lost": Declared(COUNTER, "Brokers dropped because their connection ended."),
     "loop_lag_seconds": Declared(HISTOGRAM, "How late the event loop ran."),
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest lag of the event loop within the last seconds."),
@@ -212,6 +213,7 @@ class NodeCollector:
         yield _by_label("bounded_bytes_limit", {bound: limit() for bound, limit in quotas.limits.items()})
         yield _single("revision", state.revision)
         yield _single("brokers_expired", service.expired_count)
+        yield _single("brokers_suspected", len(service.suspected_since()))
         yield _single("brokers_lost", service.lost_count)
 
 

@@ -8,6 +8,7 @@ headers tell what it got, by the names that answers over remoting use.
 import asyncio
 import os
 from asyncio import Future
+from collections.abc import Mapping
 from time import monotonic
 from typing import Any
 
@@ -28,6 +29,8 @@ from replicated_namesrv.service import Freshness, ReadLevel
 
 KV_ENTRIES_PER_TURN = 1_000
 """About a millisecond of work."""
+SUSPECTED_SHOWN_MAX = 100
+"""Suspected brokers in the status; ``/v1/brokers`` tells of each."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
 
@@ -96,11 +99,21 @@ async def status(request: web.Request) -> web.Response:
             "replication": context.service.replication_status(),
             "connections": metrics.connections_open,
             "requests": sum(metrics.request_counts().values()),
+            "suspectedBrokers": _suspected(context),
             "brokersExpired": context.service.expired_count,
             "brokersLost": context.service.lost_count,
             "loopLagRecentMaxMs": round(context.loop_lag.recent_max_s * 1000, 3),
         }
     )
+
+
+def _suspected(context: AdminContext) -> list[dict[str, Any]]:
+    """Silent brokers, those that are silent for longest first."""
+    found = sorted(context.service.suspected_since().items(), key=lambda item: item[1])
+    return [
+        {"clusterName": cluster, "brokerAddr": address, "suspectedSinceMs": since_ms}
+        for (cluster, address), since_ms in found[:SUSPECTED_SHOWN_MAX]
+    ]
 
 
 async def topics(request: web.Request) -> web.Response:
@@ -133,9 +146,10 @@ async def brokers(request: web.Request) -> web.Response:
     wanted = page_request(request)
     state, told = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
+    suspected = context.service.suspected_since()
     revision = state.revision  # of the rows; building them may let others change the state
     page = cut(sorted(by_key), wanted)
-    rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key]))
+    rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
     return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
 
 
@@ -144,7 +158,7 @@ def _broker_key(registration: Registration) -> str:
     return _SEPARATOR.join(parts)
 
 
-def _broker_row(context: AdminContext, registration: Registration) -> dict[str, Any]:
+def _broker_row(context: AdminContext, registration: Registration, suspected: Mapping[tuple[str, str], int]) -> dict[str, Any]:
     age_ms = context.service.heartbeat_age_ms(registration.cluster_name, registration.broker_addr)
     version = registration.data_version
     return {
@@ -159,6 +173,7 @@ def _broker_row(context: AdminContext, registration: Registration) -> dict[str, 
         "registeredSinceMs": registration.since_ms,
         "heartbeatTimeoutMillis": registration.heartbeat_timeout_ms,
         "heartbeatAgeMs": None if age_ms is None else int(age_ms),
+        "suspectedSinceMs": suspected.get((registration.cluster_name, registration.broker_addr)),
         "filterServers": registration.filter_servers,
     }
 

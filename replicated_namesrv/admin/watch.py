@@ -5,7 +5,8 @@ Each change of the state is one event whose ``id`` is its revision; whoever has 
 its own pace: nothing is kept per watcher but a position. If the position is no longer in the history, that is answer 410, or the
 event ``end`` within a stream; both name the oldest revision from which one may go on. If the whole state is replaced, an open
 stream goes on with the event ``restored``. A position that is newer than this node's state is denied only after a majority was
-asked. Events without an ``id`` tell of this node: the leader it knows (``leader``) and why the stream ends (``end``).
+asked. Events without an ``id`` change no route: the leader that this node knows (``leader``), brokers that are silent
+(``broker-suspected``, ``broker-cleared``; ``/v1/status`` has all of them), and why the stream ends (``end``).
 
 Nodes of a cluster count the same revisions, so a watcher may go on at another one. An independent node counts anew in each of
 its lives: its ids name the life too (``REVISION@HISTORY``), and one of an earlier life is answered with 410.
@@ -68,7 +69,14 @@ class Watchers:
     def notify_leader(self, leader: str | None, term: int) -> None:
         """Send every watcher, and each later one with its first event, the leader that this node knows."""
         self.leadership = {"leader": leader, "term": term}
-        text = _event("leader", json.dumps(self.leadership))
+        self._notify(_event("leader", json.dumps(self.leadership)))
+
+    def notify_suspected(self, broker: tuple[str, str], since_ms: int | None) -> None:
+        """Send every watcher that a broker is suspected of being dead, or (None) no longer."""
+        fields = {"clusterName": broker[0], "brokerAddr": broker[1], "suspectedSinceMs": since_ms}
+        self._notify(_event("broker-suspected" if since_ms is not None else "broker-cleared", json.dumps(fields)))
+
+    def _notify(self, text: str) -> None:
         for watcher in self._open:
             if len(watcher.notices) < NOTICES_MAX:  # beyond that it has long been too slow
                 watcher.notices.append(text)

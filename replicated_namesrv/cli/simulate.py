@@ -9,6 +9,7 @@ from collections import Counter
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.raft.raft_config import Defences
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.simulation.campaign import Shrinker, cores, explain, run_all
 from replicated_namesrv.simulation.simulation import RunResult, Scenario
 
@@ -80,7 +81,8 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
         if arguments.plain:
             raise SettingError("--off and --plain exclude each other: plain PySyncObj has none of the defences")
         try:
-            Defences.without(arguments.off)
+            if arguments.application != "routes" or arguments.off not in LivenessDefences.names():
+                Defences.without(arguments.off)
         except ValueError as error:
             raise SettingError(f"--off: {error}") from None
     if arguments.plain and arguments.application != "registers":

@@ -1,4 +1,4 @@
-"""CP mode: the route state machine on top of Raft, leases in place of heartbeats in the log.
+"""CP mode: the route state machine on top of Raft, silence in the log in place of heartbeats.
 
 ``DESIGN.md`` beside this file argues for every rule.
 """

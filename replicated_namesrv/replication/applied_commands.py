@@ -26,8 +26,8 @@ class AppliedBrokers(Protocol):
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
         """A registration was applied, in an earlier turn."""
 
-    def lead_applied(self, term: int, before: int) -> None:
-        """A leader's LEAD was applied; ``before``: term of the one before."""
+    def lead_applied(self, term: int) -> None:
+        """A leader's LEAD was applied."""
 
 
 class AppliedCommands:
@@ -54,8 +54,8 @@ class AppliedCommands:
             epoch = epoch if self.is_live else None
             asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch, content)
 
-    def _on_lead(self, term: int, before: int) -> None:
-        asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term, before)
+    def _on_lead(self, term: int) -> None:
+        asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term)
 
     def applied(self, term: int) -> None:
         """An entry of that term was applied: perform what its commands ask for."""

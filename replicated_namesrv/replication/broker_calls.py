@@ -9,27 +9,34 @@ linearizable read.
 
 The order in which one connection said things is kept where it matters: code 104 waits for the registrations that came before it
 over its connection.
+
+    code 104 over a connection                                         removes
+    whose last registration of the broker has ended since              nothing, and is answered: a newer life is registered
+    whose last registration of the broker is in force                  the broker, if the leader says so (``departures.py``)
+    that never registered the broker                                   what is registered now, if the leader says so
+    whose registration before it failed, the first                     nothing; the connection is closed
+    older than another one by more than a second                       nothing; the connection is detached and closed
 """
 
 import asyncio
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import DataVersion
-from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady
 from replicated_namesrv.replication.consensus import Consensus, confirm
+from replicated_namesrv.replication.liveness.conversations import Conversations
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.late_copies import LateCopies
 from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LATE, REMOVING
-from replicated_namesrv.replication.liveness.leader_role import ACCEPTED
-from replicated_namesrv.replication.liveness.leases import Registered, Sign
+from replicated_namesrv.replication.liveness.renewals import ACCEPTED
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import (
     NO_REGISTRATION,
     Ignored,
-    Opened,
     ProposalResult,
     RouteStateMachine,
     content_of,
@@ -41,15 +48,12 @@ from replicated_namesrv.routes.results import BrokerRemoved, Result
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 REMOVING_PAUSE_S = 0.02
 REGISTRATION_S = 20.0
 """So long a registration may take while this node is not fenced: when all brokers return at once there is a queue. A broker of
 RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
-STALL_MS = 300.0
-"""A process that did not run for this long may find connections that were opened meanwhile, without its knowing when."""
-BACKLOG_MS = 1_000.0
-"""Connections accepted so long after a stall may have been opened during it."""
 
 
 class Liveness(Protocol):
@@ -59,11 +63,14 @@ class Liveness(Protocol):
     def leader_time_ms(self) -> int:
         """The leader's clock, milliseconds since 1970."""
 
-    def attach(self, key: Key, epoch: int, connection_id: int, sign: Sign) -> None:
+    def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, registers: bool) -> None:
         """The broker made contact over this connection."""
 
-    def detach(self, connection_id: int, is_loss: bool) -> bool:
-        """The connection is gone; whether a broker was attached to it."""
+    def detach(self, key: Key, connection_id: int) -> None:
+        """The process at the other end says that the broker leaves."""
+
+    def lose(self, connection_id: int, in_peace: bool) -> None:
+        """The connection is gone."""
 
     def report_soon(self) -> None:
         """Something changed that the leader should know."""
@@ -71,11 +78,8 @@ class Liveness(Protocol):
     def brokers_of(self, connection_id: int) -> list[Key]:
         """Brokers attached to this connection."""
 
-    def registered_over(self, key: Key, connection_id: int) -> Registered | None:
-        """What this connection registered or renewed last for the broker."""
-
-    def came_back(self, key: Key, registered: Registered) -> bool:
-        """Whether the same life of the broker has attached here over another connection since."""
+    def registered_epoch(self, key: Key, connection_id: int) -> int | None:
+        """What this connection registered last for the broker."""
 
     def removed(self, key: Key, epoch: int) -> list[int]:
         """A registration ended; the connections that it was attached to here."""
@@ -89,7 +93,7 @@ class Liveness(Protocol):
     def withdraw(self, number: int, key: Key, content: str) -> None:
         """The registration of this question will not be applied, for all that is known here."""
 
-    def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
+    def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
         """REMOVED or LATE, by the leader's word."""
 
 
@@ -106,92 +110,72 @@ class BrokerCalls:
         is_leaving: Callable[[], bool],
         budget_s: float,
         monotonic_ms: Callable[[], float],
+        late_copy_ms: float,
+        defences: LivenessDefences,
     ) -> None:
         """``is_leaving``: this node stops or serves nobody, so that connections end by its own doing."""
         self._machine, self._liveness = machine, liveness
         self._propose, self._consensus, self._tasks = propose, consensus, tasks
         self._is_leaving, self._budget_s = is_leaving, budget_s
         self._monotonic_ms = monotonic_ms
-        self._opened: dict[int, Opened] = {}
-        """Open connections."""
-        self._of_stall: dict[int, int] = {}
-        """Connections that may have been opened during a stall: the revision before it."""
-        self._ran_ms = monotonic_ms()
-        """When this process was last seen running, and the revision that it had."""
-        self._ran_revision = 0
-        self._stalled: tuple[int, float] | None = None
-        """Revision before the stall, and until when connections may be of that time."""
-        self._late: dict[int, str] = {}
-        """Content of the last late copy, by connection."""
+        self._conversations = Conversations(monotonic_ms())
+        self._late_copies = LateCopies(late_copy_ms)
+        self._defences = defences
         self._refused: dict[tuple[int, Key], int] = {}
         """Renewals that have to be registered after all, by connection: the revision when they were received."""
         self._carriers: dict[int, Connection] = {}
         """Connections that brokers are or were attached to."""
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
         """Registrations under way, by connection."""
-        self._ended: dict[int, bool] = {}
-        """Connections that ended while registrations of theirs were under way: whether that was a loss."""
 
     # Connections
 
     def opened(self, connection: Connection) -> None:
-        """The server accepted this connection: find out between which revisions of the cluster this connection was opened."""
-        connection_id = connection.connection_id
-        self.tick()
-        least = connection.opened_revision
-        if self._stalled is not None:
-            least = self._of_stall[connection_id] = min(least, self._stalled[0])
-        self._opened[connection_id] = Opened(least, None)
-
-        def confirmed(outcome: "Future[ReadOutcome]") -> None:
-            if not outcome.cancelled() and isinstance(outcome.result(), ReadReady) and connection_id in self._opened:
-                self._opened[connection_id] = Opened(least, self._machine.state.revision)
-
-        self._consensus.read_index().add_done_callback(confirmed)
+        """The server accepted this connection."""
+        self._conversations.opened(connection.connection_id, self._monotonic_ms())
 
     def tick(self) -> None:
-        """Call it several times in STALL_MS. The kernel goes on opening connections while this process does not run, and they
-        are accepted once it does: what was committed meanwhile may have been committed before or after that. Who wakes has much
-        to do and may stand still again before it has accepted them all."""
-        now = self._monotonic_ms()
-        if now - self._ran_ms > STALL_MS:
-            before = self._ran_revision if self._stalled is None else self._stalled[0]
-            self._stalled = (before, now + BACKLOG_MS)
-        elif self._stalled is not None and now > self._stalled[1]:
-            self._stalled = None
-        self._ran_ms, self._ran_revision = now, self._machine.state.revision
+        """Call it several times in ``conversations.STALL_MS``."""
+        self._conversations.tick(self._monotonic_ms())
 
     def lost(self, connection: Connection, reason: CloseReason) -> None:
         """The connection ended."""
         connection_id = connection.connection_id
-        self._opened.pop(connection_id, None)
-        self._of_stall.pop(connection_id, None)
+        is_peaceful = self._conversations.closed(connection_id, self._monotonic_ms()) or not self._defences.peace
         self._carriers.pop(connection_id, None)
-        self._late.pop(connection_id, None)
         for slot in [slot for slot in self._refused if slot[0] == connection_id]:
             del self._refused[slot]
-        is_loss = reason is not CloseReason.OURS and not self._is_leaving()
-        if any(pending == connection_id for pending, _ in self._pending):
-            self._ended[connection_id] = is_loss
-        if self._liveness.detach(connection_id, is_loss):
-            self._liveness.report_soon()
+        by_peer = reason is not CloseReason.OURS and not self._is_leaving()
+        self._liveness.lose(connection_id, by_peer and is_peaceful)
 
     def removed(self, effect: BrokerRemoved, is_expired: bool) -> None:
         """A registration ended. A broker that expired may not know: its connections are closed, as RocketMQ does, unless they
         carry others."""
-        for connection_id in self._liveness.removed((effect.cluster_name, effect.broker_addr), effect.epoch):
+        key = (effect.cluster_name, effect.broker_addr)
+        self._late_copies.forget(key)
+        for connection_id in self._liveness.removed(key, effect.epoch):
             connection = self._carriers.get(connection_id)
             if is_expired and connection is not None and not self._liveness.brokers_of(connection_id):
                 connection.close(CloseReason.OURS)
 
-    def _attach(self, key: Key, epoch: int, connection: Connection, sign: Sign) -> None:
+    def _attach(self, key: Key, epoch: int, connection: Connection, registers: bool) -> None:
         connection_id = connection.connection_id
-        if connection_id in self._ended:  # it ended while the registration was under way
-            self._liveness.attach(key, epoch, connection_id, sign)
-            self._liveness.detach(connection_id, self._ended[connection_id])
-        elif connection_id in self._opened:
+        opened_ms = self._conversations.opened_ms(connection_id)
+        if opened_ms is not None:
             self._carriers[connection_id] = connection
-            self._liveness.attach(key, epoch, connection_id, sign)
+            self._liveness.attach(key, epoch, connection_id, opened_ms, registers)
+        else:  # it ended while the request was under way
+            self._liveness.attach(key, epoch, connection_id, 0.0, registers)
+            self._liveness.lose(connection_id, False)
+
+    def _converse(self, connection: Connection | None, work: "Coroutine[Any, Any, T]") -> "Future[T]":
+        """Run what answers a request of this connection."""
+        task = self._tasks.keep(work)
+        if connection is not None:
+            asked_ms, connection_id = self._monotonic_ms(), connection.connection_id
+            self._conversations.asked(connection_id)
+            task.add_done_callback(lambda _: self._conversations.answered(connection_id, asked_ms, self._monotonic_ms()))
+        return task
 
     # Registrations
 
@@ -199,22 +183,19 @@ class BrokerCalls:
         """A registration: a renewal if it changes nothing, else through the log."""
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
-        opened = self._opened.get(connection.connection_id, Opened(connection.opened_revision, None))
         received = self._refused.pop(slot, self._machine.state.revision)
-        task = self._tasks.keep(self._register(registration, connection, received, opened))
+        task = self._converse(connection, self._register(registration, connection, received))
         self._pending[slot] = task
 
         def ended(done: "Future[Result]") -> None:
             if self._pending.get(slot) is done:
                 del self._pending[slot]
-                if not any(connection_id == slot[0] for connection_id, _ in self._pending):
-                    self._ended.pop(slot[0], None)
 
         task.add_done_callback(ended)
         return task
 
-    async def _register(self, registration: RegisterBroker, connection: Connection, received: int, opened: Opened) -> Result:
-        key = (registration.cluster_name, registration.broker_addr)
+    async def _register(self, registration: RegisterBroker, connection: Connection, received: int) -> Result:
+        key, received_ms = (registration.cluster_name, registration.broker_addr), self._monotonic_ms()
         content, asked = "", None
         try:
             async with Budget(REGISTRATION_S):
@@ -229,19 +210,22 @@ class BrokerCalls:
                         break
                     asked = None
                     await confirm(self._consensus)
-            if connection.connection_id not in self._opened:
+            if not self._conversations.is_open(connection.connection_id):
                 raise UnavailableError("its connection has ended meanwhile")
-            data = encode_register(registration, self._liveness.leader_time_ms, received, opened, content)
+            is_meant = self._late_copies.is_repeated(key, content, received_ms) or not self._defences.repeated_versions
+            time_ms, replaces = self._liveness.leader_time_ms, received if is_meant else 0
+            data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics)
         except NamesrvError:  # copies of it that other nodes received go on without this one
             if asked is not None:
                 self._liveness.withdraw(asked, key, content)
             raise
-        if applied.ignored is Ignored.LATE_COPY and connection.connection_id in self._opened:
-            if self._late.get(connection.connection_id) == content:
-                connection.close(CloseReason.OURS)  # whoever repeats it means it: over a new connection it is taken
-            self._late[connection.connection_id] = content
+        if applied.ignored is Ignored.LATE_COPY:
+            if self._machine.state.registration(*key) is not None:
+                self._late_copies.had_no_effect(key, content, received_ms)
+            return applied.result
+        self._late_copies.forget(key)
         return self._registered(registration, connection, applied)
 
     async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
@@ -256,15 +240,13 @@ class BrokerCalls:
 
     def _registered(self, registration: RegisterBroker, connection: Connection, applied: ProposalResult) -> Result:
         key = (registration.cluster_name, registration.broker_addr)
-        if applied.ignored in (Ignored.DOUBTFUL, Ignored.UNREGISTERED):
-            # Judged by revisions as this node saw them, and it may have lagged: over a new connection the broker says again
-            # what it means.
+        if applied.ignored is Ignored.UNREGISTERED:
             log.info("registration not taken: %s", applied.ignored, extra={"peer": connection.peer, "broker": key[1]})
             connection.close(CloseReason.OURS)
             raise UnavailableError(str(applied.ignored))
         held = self._machine.state.registration(*key)
         if held is not None and held.epoch == applied.result.epoch:
-            self._attach(key, held.epoch, connection, Sign.REGISTRATION if applied.ignored is None else Sign.OVERTAKEN)
+            self._attach(key, held.epoch, connection, True)
             self._liveness.report_soon()
         return applied.result
 
@@ -280,8 +262,8 @@ class BrokerCalls:
         generation = self._machine.state.group_generation(registration.broker_name)
         received = self._machine.state.revision
         key = (cluster_name, broker_addr)
-        self._attach(key, registration.epoch, connection, Sign.REGISTRATION)  # now: it may be removed before the task begins
-        return self._tasks.keep(self._renew_unchanged(key, result, generation, received, connection))
+        self._attach(key, registration.epoch, connection, True)  # now: it may be removed before the task begins
+        return self._converse(connection, self._renew_unchanged(key, result, generation, received, connection))
 
     async def _renew_unchanged(
         self, key: Key, result: Result, generation: int, received: int, connection: Connection
@@ -290,23 +272,28 @@ class BrokerCalls:
         async with Budget(REGISTRATION_S):
             if await self._liveness.renew(key, result.epoch, generation) == ACCEPTED:
                 return result
-        if connection.connection_id in self._opened:
+        if self._conversations.is_open(connection.connection_id):
             self._refused[connection.connection_id, key] = received
         return None
 
-    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, sign: Sign = Sign.REGISTRATION) -> int:
+    async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, registers: bool = True) -> int:
         """Call it in the turn in which the registration was looked at."""
-        self._attach(key, epoch, connection, sign)
+        self._attach(key, epoch, connection, registers)
         return await self._liveness.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """Code 904: a sign of life; the leader is told with the next report."""
+        """Code 904: a contact; the leader learns of it with the next report."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is not None:
-            self._attach((cluster_name, broker_addr), registration.epoch, connection, Sign.ALIVE)
+            self._attach((cluster_name, broker_addr), registration.epoch, connection, False)
 
-    async def query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
+    def query_data_version(
+        self, key: Key, data_version: DataVersion | None, connection: Connection
+    ) -> "Future[DataVersionAnswer]":
         """Code 322: a linearizable read that renews; while a removal is proposed it waits for the outcome."""
+        return self._converse(connection, self._query_data_version(key, data_version, connection))
+
+    async def _query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
         state = self._machine.state
         async with Budget(self._budget_s):
             while True:
@@ -314,8 +301,7 @@ class BrokerCalls:
                 registration = state.registration(*key)
                 if registration is None:
                     return DataVersionAnswer(True, None)
-                sign = Sign.ALIVE if data_version in (None, registration.data_version) else Sign.OVERTAKEN
-                verdict = await self._renew(key, registration.epoch, 0, connection, sign)
+                verdict = await self._renew(key, registration.epoch, 0, connection, registers=False)
                 current = state.registration(*key)
                 if verdict == ACCEPTED and current is not None:
                     return DataVersionAnswer(data_version != current.data_version, current.data_version)
@@ -326,49 +312,40 @@ class BrokerCalls:
 
     def unregister(self, command: UnregisterBrokers, connection: Connection | None) -> "Future[Result]":
         """Code 104, answered once it is applied here."""
-        received = []
-        for removal in command.removals:
-            received.append((removal, self._registered_over((removal.cluster_name, removal.broker_addr), connection)))
-        return self._tasks.keep(self._unregister(received, connection))
+        received = [(removal, self._registered_epoch(removal, connection)) for removal in command.removals]
+        opened_ms = None if connection is None else self._conversations.opened_ms(connection.connection_id) or 0.0
+        return self._converse(connection, self._unregister(received, connection, opened_ms))
 
-    def _registered_over(self, key: Key, connection: Connection | None) -> Registered | None:
-        return None if connection is None else self._liveness.registered_over(key, connection.connection_id)
-
-    async def _unregister(self, received: list[tuple[BrokerRemoval, Registered | None]], connection: Connection | None) -> Result:
+    async def _unregister(
+        self, received: Iterable[tuple[BrokerRemoval, int | None]], connection: Connection | None, opened_ms: float | None
+    ) -> Result:
         async with Budget(self._budget_s, OutcomeUnknownError):
-            for removal, registered in received:
+            for removal, epoch in received:
                 key = (removal.cluster_name, removal.broker_addr)
                 if connection is not None and (pending := self._pending.get((connection.connection_id, key))) is not None:
                     await asyncio.wait((pending,))
-                    registered = self._registered_over(key, connection) or registered
-                    if registered is None and (pending.cancelled() or pending.exception() is not None):
+                    epoch = self._registered_epoch(removal, connection) or epoch
+                    if epoch is None and (pending.cancelled() or pending.exception() is not None):
                         raise self._not_taken(removal, connection, "its registration before this was not taken")
-                if registered is not None:
-                    removal = replace(removal, epoch=registered.epoch)
-                    if self._liveness.came_back(key, registered):
-                        continue
-                    if registered.sign is Sign.OVERTAKEN:
-                        raise self._not_taken(removal, connection, "another data version than its connection told of is in force")
-                else:  # what was acknowledged before counts, wherever
-                    await confirm(self._consensus)
-                    registration = self._machine.state.registration(*key)
-                    removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
-                if (registered is None or registered.sign is Sign.ALIVE) and self._may_be_older(connection, key):
-                    raise self._not_taken(removal, connection, "it may have registered after this connection was opened")
-                if await self._liveness.remove(removal, registered) == LATE:
-                    raise self._not_taken(removal, connection, "it has a newer connection to another node")
+                await confirm(self._consensus)  # what was acknowledged before counts, wherever
+                registration = self._machine.state.registration(*key)
+                if epoch is not None and (registration is None or registration.epoch != epoch):
+                    continue
+                removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
+                if await self._liveness.remove(removal, opened_ms) == LATE:
+                    if connection is not None:
+                        self._liveness.detach(key, connection.connection_id)
+                    raise self._not_taken(removal, connection, "it has a newer connection")
                 await self._removed_here()
         return Result()
 
-    def _may_be_older(self, connection: Connection | None, key: Key) -> bool:
-        """Whether the connection was opened while this process stood still, and maybe before what is registered now."""
-        least = None if connection is None else self._of_stall.get(connection.connection_id)
-        mark = self._machine.marks.get(key)
-        return least is not None and mark is not None and mark.version_revision > least
+    def _registered_epoch(self, removal: BrokerRemoval, connection: Connection | None) -> int | None:
+        key = (removal.cluster_name, removal.broker_addr)
+        return None if connection is None else self._liveness.registered_epoch(key, connection.connection_id)
 
     @staticmethod
     def _not_taken(removal: BrokerRemoval, connection: Connection | None, why: str) -> UnavailableError:
-        """Of an earlier process, or of one that reconnected elsewhere: who leaves says so over its newer connections too."""
+        """Close the connection instead of an answer: 0 would mean that the broker is gone."""
         if connection is not None:
             connection.close(CloseReason.OURS)
         return UnavailableError(f"{removal.broker_addr} is not removed: {why}")

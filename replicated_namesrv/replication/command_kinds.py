@@ -10,10 +10,12 @@ from replicated_namesrv.routes.encoding import load
 
 ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
 """First byte of a command: of the routes' (``route_machine.py``), of a restore's (``cluster_restore.py``)."""
-PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD = range(5)
+PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD, SUSPECT = range(6)
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 BASE_VERSION = 1
 """Of the commands that every node applies."""
+SUSPICION_VERSION = 2
+"""Of those that record the silence of brokers."""
 
 
 class CommandKind(NamedTuple):
@@ -30,6 +32,7 @@ COMMAND_KINDS = {
     (ENVELOPE_FORMAT, UNREGISTER): CommandKind("unregister", BASE_VERSION),
     (ENVELOPE_FORMAT, EXPIRE): CommandKind("expire", BASE_VERSION),
     (ENVELOPE_FORMAT, LEAD): CommandKind("lead", BASE_VERSION),
+    (ENVELOPE_FORMAT, SUSPECT): CommandKind("suspect", SUSPICION_VERSION),
     (RESTORE_MARK, BEGIN): CommandKind("restore-begin", BASE_VERSION),
     (RESTORE_MARK, PIECE): CommandKind("restore-piece", BASE_VERSION),
     (RESTORE_MARK, FINISH): CommandKind("restore-finish", BASE_VERSION),

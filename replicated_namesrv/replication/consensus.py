@@ -122,13 +122,12 @@ class RaftConsensus(Observer):
         machine: RouteStateMachine,
         config: RaftConfig,
         now_ms: Callable[[], float],
-        running_ms: Callable[[], float],
     ) -> None:
-        """``now_ms``: a clock that never stands still; ``running_ms``: time in which this process ran."""
+        """``now_ms``: a clock that never stands still."""
         self._node_id, self._members, self._machine = node_id, members, machine
-        self._now_ms, self._running_ms = now_ms, running_ms
-        self.on_confirmed: Callable[[float, float], None] = lambda asked_ms, asked_running_ms: None
-        """A majority has confirmed a read index that was asked for at these times, by either clock."""
+        self._now_ms = now_ms
+        self.on_confirmed: Callable[[float], None] = lambda asked_ms: None
+        """A majority has confirmed a read index that was asked for at this time."""
         self.on_leading: Callable[[int], None] = lambda term: None
         """This node leads the term; called in a later turn of the loop."""
         self.on_leader: Callable[[str | None, int], None] = lambda leader, term: None
@@ -150,12 +149,12 @@ class RaftConsensus(Observer):
 
     def read_index(self) -> "Future[ReadOutcome]":
         question = self._raft.read_index()
-        question.add_done_callback(partial(self._answered, self._now_ms(), self._running_ms()))
+        question.add_done_callback(partial(self._answered, self._now_ms()))
         return question
 
-    def _answered(self, asked_ms: float, asked_running_ms: float, answer: "Future[ReadOutcome]") -> None:
+    def _answered(self, asked_ms: float, answer: "Future[ReadOutcome]") -> None:
         if not answer.cancelled() and isinstance(answer.result(), ReadReady):
-            self.on_confirmed(asked_ms, asked_running_ms)
+            self.on_confirmed(asked_ms)
 
     def lease_valid(self) -> bool:
         return self._raft.lease_valid()

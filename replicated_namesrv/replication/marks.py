@@ -1,9 +1,9 @@
 """What is known of brokers beyond their registrations, and the first line of a snapshot, which holds it.
 
-The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. A
-fourth number is the command version, if it is newer than the first. The line is written and read ROWS_MAX rows at a time. Both
-tables may have as many rows as there are brokers. Earlier versions wrote the same line in one step and read it so; hence its form
-stays. It begins with a blank, which tells ``encoding.load`` to expect any text.
+The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. If
+the command version is newer than the first, it is a fourth number, and the table of suspicions is the last. The line is written
+and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote the same line in
+one step and read it so; hence its form stays. It begins with a blank, which tells ``encoding.load`` to expect any text.
 """
 
 import json
@@ -22,7 +22,7 @@ _HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),(?:(\d+),)?\[")
 _ROWS = re.compile(rb'(?:\[(?:[^][\n"]|"(?:[^"\\\n]|\\.)*+")*+\],?)*+')
 """Complete rows: arrays of numbers and texts."""
 _BETWEEN, _END = b"],[", b"]]\n"
-"""What follows the rows of the first table, and those of the second."""
+"""What follows the rows of a table, and those of the last."""
 NOT_OURS = "snapshot cannot be read: its first line is not that of this version"
 Key = tuple[str, str]
 """Cluster and address of a broker."""
@@ -37,6 +37,15 @@ class Mark(NamedTuple):
     """Number of the last registration of it in the log, changed or not."""
     content: str
     """Hash of that registration (``content_of``)."""
+
+
+class Suspicion(NamedTuple):
+    """For how long a registered broker is known to be silent."""
+
+    share: int
+    """Thirds of its time-out: 1 or 2."""
+    since_ms: int
+    """The leader's clock when the first of them was recorded."""
 
 
 def _mark_hash(key: Key, mark: Mark) -> int:
@@ -57,17 +66,39 @@ def unregistered_table() -> SummedTable[Key, int]:
     return SummedTable(_unregistered_hash)
 
 
-def own_line(numbers: Sequence[int], marks: SummedTable[Key, Mark], unregistered: SummedTable[Key, int]) -> Iterator[bytes]:
+def _suspected_hash(key: Key, known: Suspicion) -> int:
+    return entry_hash("suspected", *key, *known)
+
+
+def suspected_table() -> SummedTable[Key, Suspicion]:
+    """An empty table of suspicions."""
+    return SummedTable(_suspected_hash)
+
+
+def tables_of(numbers: Sequence[int]) -> int:
+    """How many tables there are beside these numbers."""
+    return len(numbers) - 1
+
+
+Tables = tuple[SummedTable[Key, Mark], SummedTable[Key, int], SummedTable[Key, Suspicion]]
+
+
+def own_line(numbers: Sequence[int], tables: Tables) -> Iterator[bytes]:
     """Parts of the first line as of this call; what changes while they are taken is not in them."""
-    return _parts(numbers, list(marks.items()), list(unregistered.items()))
+    marks, unregistered, suspected = tables
+    rows: list[Iterable[list[Any]]] = [
+        ([*key, *mark] for key, mark in list(marks.items())),
+        ([*key, revision] for key, revision in list(unregistered.items())),
+        ([*key, *known] for key, known in list(suspected.items())),
+    ]
+    return _parts(numbers, rows[: tables_of(numbers)])
 
 
-def _parts(numbers: Sequence[int], marks: list[tuple[Key, Mark]], unregistered: list[tuple[Key, int]]) -> Iterator[bytes]:
+def _parts(numbers: Sequence[int], tables: list[Iterable[list[Any]]]) -> Iterator[bytes]:
     yield b" " + dump(list(numbers))[:-1] + b",["
-    yield from _rows([*key, *mark] for key, mark in marks)
-    yield _BETWEEN
-    yield from _rows([*key, revision] for key, revision in unregistered)
-    yield _END
+    for position, rows in enumerate(tables):
+        yield from _rows(rows)
+        yield _BETWEEN if position + 1 < len(tables) else _END
 
 
 def _rows(rows: Iterable[list[Any]]) -> Iterator[bytes]:
@@ -82,11 +113,12 @@ class OwnLineReader:
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
-        self.marks, self.unregistered = marks_table(), unregistered_table()
+        self.marks, self.unregistered, self.suspected = marks_table(), unregistered_table(), suspected_table()
         self.complete = False
         self._rest = b""
         """Of a row that is not complete."""
-        self._is_second = False
+        self._table = 0
+        """Position of the table that is being read."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes and give back those behind the line. Raises RouteFormatError."""
@@ -99,9 +131,10 @@ class OwnLineReader:
             data = data[head.end() :]
         while True:
             data = self._take_rows(data.removeprefix(b","))
-            if not self._is_second and data.startswith(_BETWEEN):
-                self._is_second, data = True, data[len(_BETWEEN) :]
-            elif self._is_second and data.startswith(_END):
+            is_last = self._table + 1 == tables_of(self.numbers)
+            if not is_last and data.startswith(_BETWEEN):
+                self._table, data = self._table + 1, data[len(_BETWEEN) :]
+            elif is_last and data.startswith(_END):
                 self.complete = True
                 return data[len(_END) :]
             else:
@@ -119,11 +152,13 @@ class OwnLineReader:
         try:
             rows = json.loads(b"[" + data[: found.end()].removesuffix(b",") + b"]")
             for cluster, address, *values in rows:
-                if self._is_second:
+                if self._table == 0:
+                    self.marks.put((cluster, address), Mark(*values))
+                elif self._table == 1:
                     (revision,) = values
                     self.unregistered.put((cluster, address), revision)
                 else:
-                    self.marks.put((cluster, address), Mark(*values))
+                    self.suspected.put((cluster, address), Suspicion(*values))
         except (ValueError, TypeError) as error:
             raise RouteFormatError(NOT_OURS) from error
         return data[found.end() :]

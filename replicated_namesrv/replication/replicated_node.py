@@ -34,6 +34,7 @@ from replicated_namesrv.replication.command_proposer import CommandProposer
 from replicated_namesrv.replication.config_updates import ConfigUpdates
 from replicated_namesrv.replication.consensus import RaftConsensus, RaftFactory, confirm, raft_on_sockets
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.read_barrier import NO_MAJORITY, ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
@@ -65,6 +66,7 @@ class ReplicatedNode:
         monotonic_s: Callable[[], float] | None = None,
         wall_s: Callable[[], float] = time.time,
         rng: Random | None = None,
+        defences: LivenessDefences = LivenessDefences(),  # noqa: B008 - frozen
     ) -> None:
         """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to go on
         while the machine sleeps."""
@@ -76,7 +78,7 @@ class ReplicatedNode:
         running = RunningClock(now_ms())
 
         def running_ms() -> float:
-            return running.read(now_ms())
+            return running.read(now_ms()) if defences.running_time else now_ms()
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
@@ -100,7 +102,7 @@ class ReplicatedNode:
             lease_reads=True,
             apply_bytes_max=APPLY_BYTES_MAX,
         )
-        consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms, running_ms)
+        consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms)
         self.consensus = consensus
         self._tasks = Tasks()
         self.reads = ReadBarrier(
@@ -125,6 +127,7 @@ class ReplicatedNode:
             now_ms,
             lambda: int(wall_s() * 1000),
             rng or SystemRandom(),
+            defences,
         )
         self.broker_calls = BrokerCalls(
             self._machine,
@@ -135,11 +138,13 @@ class ReplicatedNode:
             lambda: self._stopping or self.fenced,
             budget_ms / 1000,
             now_ms,
+            settings.late_copy_ms,
+            defences,
         )
         self._applied = AppliedCommands(self._machine, self.liveness, self.broker_calls.removed, consensus)
         self._config = ConfigUpdates(settings, self._propose_plain, self._confirm_majority)
         self._machine.on_settings = lambda: self._config.show(self.state.settings)
-        consensus.on_confirmed = self._confirmed
+        consensus.on_confirmed = self.reads.confirmed
         consensus.on_leading = self.liveness.leads
         consensus.on_leader = self._leader_changed
         consensus.on_applied = self._applied.applied
@@ -149,10 +154,6 @@ class ReplicatedNode:
         self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
         self._ticker: asyncio.TimerHandle | None = None
         self._stopping = False
-
-    def _confirmed(self, asked_ms: float, asked_running_ms: float) -> None:
-        self.reads.confirmed(asked_ms)
-        self.liveness.confirmed(asked_running_ms)
 
     def _leader_changed(self, leader: str | None, term: int) -> None:
         self._on_leader(leader, term)
@@ -298,7 +299,7 @@ class ReplicatedNode:
             registration = self.state.registration(*key)
             stored = None if registration is None else registration.data_version
             return DataVersionAnswer(stored is None or data_version != stored, stored)
-        return self._tasks.keep(self.broker_calls.query_data_version(key, data_version, connection))
+        return self.broker_calls.query_data_version(key, data_version, connection)
 
     # What operators can see and ask for
 
@@ -347,8 +348,22 @@ class ReplicatedNode:
         return self.liveness.lost_count
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the newest sign of life that this node knows of."""
+        """Milliseconds since the last contact: with any node if this one leads, else with this one."""
         return self.liveness.age_ms((cluster_name, broker_addr))
+
+    def suspected_since(self) -> dict[tuple[str, str], int]:
+        """Brokers whose silence is recorded, and since when by the leader's clock."""
+        return {key: known.since_ms for key, known in self._machine.suspected.items()}
+
+    def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
+        """``notify(broker, since_ms)`` when a broker begins to be suspected, and with None when it ends; never in replay."""
+
+        def changed(keys: list[tuple[str, str]]) -> None:
+            for key in keys if self._applied.is_live else ():
+                known = self._machine.suspected.get(key)
+                notify(key, None if known is None else known.since_ms)
+
+        self._machine.on_suspected = changed
 
     def replication_status(self) -> dict[str, object] | None:
         """JSON-able: how this node stands in its group."""

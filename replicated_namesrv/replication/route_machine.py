@@ -2,21 +2,22 @@
 
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
-- A registration with an older data version than the stored one is a *late copy* if its connection was open before the stored
-  version was committed: it changes nothing. What its node knows are two bounds for the revision at which the connection was
-  opened; where they leave it open, nothing changes either, and the node closes the connection instead of answering.
+- A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node says that the
+  broker repeats it: then it names the revision up to which stored versions may be replaced (``liveness/late_copies.py``).
 - A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
 - A removal of code 104 names the epoch it is meant for; one that saw no registration removes none that came since.
-- An expiry names, besides the epoch, the last sign of life in the log that the leader knew (``serial``): a registration that
-  was already under way in the log saves the broker, though it keeps its epoch.
+- An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``): a registration or a cleared
+  suspicion that was already under way in the log saves the broker, though it keeps its epoch.
+- SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
+  names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with 0.
 - The time on a command is the leader's clock, as the leader told it to the proposer; it counts only as far as it goes forward.
 
 A command of a newer format stops the node (UnknownCommandError): guessing would make nodes differ.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, replace
 from enum import StrEnum
 from hashlib import blake2b
@@ -33,9 +34,20 @@ from replicated_namesrv.replication.command_kinds import (
     LEAD,
     PLAIN,
     REGISTER,
+    SUSPECT,
     UNREGISTER,
 )
-from replicated_namesrv.replication.marks import Key, Mark, OwnLineReader, marks_table, own_line, unregistered_table
+from replicated_namesrv.replication.marks import (
+    Key,
+    Mark,
+    OwnLineReader,
+    Suspicion,
+    marks_table,
+    own_line,
+    suspected_table,
+    tables_of,
+    unregistered_table,
+)
 from replicated_namesrv.routes.broker_group import Registration
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers, UpdateSettings
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, dump, encode_command, load
@@ -53,8 +65,7 @@ NO_REGISTRATION = 0
 class Ignored(StrEnum):
     """Why a command that says something new changed nothing."""
 
-    LATE_COPY = "a newer data version was committed while its connection was open"
-    DOUBTFUL = "a newer data version may have been committed before its connection was opened"
+    LATE_COPY = "a newer data version is stored"
     UNREGISTERED = "it was received before the broker was unregistered"
     OTHER_TERM = "another leader has taken over"
 
@@ -68,12 +79,13 @@ class ProposalResult(NamedTuple):
     """Of the begin of a restore that was refused: another one, whose pieces this node still holds."""
 
 
-class Opened(NamedTuple):
-    """Bounds for the cluster's revision when a connection was opened."""
+class Suspect(NamedTuple):
+    """What SUSPECT records of one broker."""
 
-    least: int
-    most: int | None
-    """None: not known."""
+    key: Key
+    epoch: int
+    share: int
+    """0: it made contact."""
 
 
 def is_older(one: DataVersion, other: DataVersion) -> bool:
@@ -94,9 +106,10 @@ def encode_plain(command: Command, time_ms: int) -> bytes:
     return _encode([PLAIN], command, time_ms)
 
 
-def encode_register(registration: RegisterBroker, time_ms: int, received: int, opened: Opened, content: str) -> bytes:
-    """``received``: revision at receipt."""
-    return _encode([REGISTER, received, *opened, content], registration, time_ms)
+def encode_register(registration: RegisterBroker, time_ms: int, received: int, replaces: int, content: str) -> bytes:
+    """``received``: revision at receipt. ``replaces``: a stored version that was committed at this revision or before is replaced
+    also by an older one; 0: none. (The argument after it is read by version 0.1.)"""
+    return _encode([REGISTER, received, replaces, 0, content], registration, time_ms)
 
 
 def encode_unregister(command: UnregisterBrokers, time_ms: int, term: int) -> bytes:
@@ -107,6 +120,12 @@ def encode_unregister(command: UnregisterBrokers, time_ms: int, term: int) -> by
 def encode_expire(command: UnregisterBrokers, time_ms: int, term: int, serial: int, is_lost: bool) -> bytes:
     """Brokers silent or lost, by the leader of ``term``, which had applied ``serial`` commands."""
     return _encode([EXPIRE, term, serial, int(is_lost)], command, time_ms)
+
+
+def encode_suspect(suspects: Iterable[Suspect], time_ms: int, term: int, serial: int) -> bytes:
+    """Silence or contact of brokers, by the leader of ``term``, which had applied ``serial`` commands."""
+    rows = [[*suspect.key, suspect.epoch, suspect.share] for suspect in suspects]
+    return _encode([SUSPECT, term, serial, rows], UpdateSettings({}), time_ms)
 
 
 def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
@@ -135,6 +154,8 @@ class RouteStateMachine:
         """The newest version of a command applied: every node of the cluster applies commands up to it, or has stopped."""
         self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
+        self.suspected = suspected_table()
+        """Registered brokers that are known to be silent."""
         self.effects: list[Effect] = []
         """Of the commands applied since the owner took them."""
         self.expired: dict[Key, int] = {}
@@ -142,9 +163,11 @@ class RouteStateMachine:
         self.on_registered: Callable[[Key, int | None, str], None] = lambda key, epoch, content: None
         """Called for every registration applied, whatever its outcome, with the hash of its content; the epoch is None if it was
         refused or ignored. Also in replay."""
+        self.on_suspected: Callable[[list[Key]], None] = lambda keys: None
+        """Told the brokers whose suspicion has changed."""
         self.on_settings: Callable[[], None] = lambda: None
-        self.on_lead: Callable[[int, int], None] = lambda term, before: None
-        """Told the term of every LEAD that counts, and that of the one before."""
+        self.on_lead: Callable[[int], None] = lambda term: None
+        """Told the term of every LEAD that counts."""
 
     def apply(self, data: bytes) -> ProposalResult:
         """Apply one command of the log. Raises UnknownCommandError."""
@@ -177,6 +200,7 @@ class RouteStateMachine:
         for effect in applied.effects:
             if isinstance(effect, BrokerRemoved):
                 self.marks.take((effect.cluster_name, effect.broker_addr))
+                self._clear((effect.cluster_name, effect.broker_addr))
         self.effects.extend(applied.effects)
         return applied.result
 
@@ -191,27 +215,25 @@ class RouteStateMachine:
             return ProposalResult(Result(), Ignored.OTHER_TERM)
         before, self.led_term = self.led_term, term
         applied = ProposalResult(Result()) if before else self._plain(command)
-        self.on_lead(term, before)
+        self.on_lead(term)
         return applied
 
-    def _register(self, command: Command, received: int, least: int, most: int | None, content: str) -> ProposalResult:
+    def _register(self, command: Command, received: int, replaces: int, unused: int | None, content: str) -> ProposalResult:
         """The one exit of every registration: what waits for a copy of it waits for any outcome."""
         assert isinstance(command, RegisterBroker)
-        applied = self._judge(command, received, Opened(least, most), content)
+        applied = self._judge(command, received, replaces, content)
         epoch = applied.result.epoch if applied.ignored is None else None
         self.on_registered((command.cluster_name, command.broker_addr), epoch, content)
         return applied
 
-    def _judge(self, command: RegisterBroker, received: int, opened: Opened, content: str) -> ProposalResult:
+    def _judge(self, command: RegisterBroker, received: int, replaces: int, content: str) -> ProposalResult:
         key = (command.cluster_name, command.broker_addr)
         before = self.state.registration(*key)
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
             return ProposalResult(Result(), Ignored.UNREGISTERED)
-        if before is not None and mark is not None:
-            ignored = _lateness(command, before, mark, opened)
-            if ignored is not None:
-                return ProposalResult(self.state.renewal_result(*key) or Result(), ignored)
+        if before is not None and mark is not None and mark.version_revision > replaces and _is_overtaken(command, before):
+            return ProposalResult(self.state.renewal_result(*key) or Result(), Ignored.LATE_COPY)
         result = self._apply(command)
         after = self.state.registration(*key)
         if after is not None:
@@ -220,6 +242,7 @@ class RouteStateMachine:
             revision = mark.version_revision if same and mark is not None else self.state.revision
             self.marks.put(key, Mark(revision, self.serial, content))
             self._unregistered.take(key)
+            self._clear(key)
         return ProposalResult(result)
 
     def _unregister(self, command: Command, term: int) -> ProposalResult:
@@ -265,21 +288,49 @@ class RouteStateMachine:
         mark = self.marks.get((removal.cluster_name, removal.broker_addr))
         return 0 if mark is None else mark.serial
 
+    def _suspect(self, command: Command, term: int, serial: int, rows: list[tuple[str, str, int, int]]) -> ProposalResult:
+        if term != self.led_term:
+            return ProposalResult(Result(), Ignored.OTHER_TERM)
+        changed = []
+        for cluster_name, broker_addr, epoch, share in rows:
+            key = (cluster_name, broker_addr)
+            registration, mark = self.state.registration(*key), self.marks.get(key)
+            if registration is None or mark is None or registration.epoch != epoch:
+                continue
+            known = self.suspected.get(key)
+            if not share:
+                self.suspected.take(key)
+                self.marks.put(key, mark._replace(serial=self.serial))
+            elif mark.serial <= serial and (known is None or share > known.share):
+                self.suspected.put(key, Suspicion(share, self.time_ms if known is None else known.since_ms))
+            if (known is None) != (key not in self.suspected):
+                changed.append(key)
+        if changed:
+            self.on_suspected(changed)
+        return ProposalResult(Result())
+
+    def _clear(self, key: Key) -> None:
+        if key in self.suspected:
+            self.suspected.take(key)
+            self.on_suspected([key])
+
     # The whole
 
-    def _newer_version(self) -> list[int]:
-        """The command version, once there is more than the first: nodes that know no other read snapshots until then."""
-        return [self.command_version] if self.command_version > BASE_VERSION else []
+    def _numbers(self) -> list[int]:
+        """The command version is the last of them, once there is more than the first: nodes that know no other read snapshots and
+        compare digests until then."""
+        newer = [self.command_version] if self.command_version > BASE_VERSION else []
+        return [self.serial, self.time_ms, self.led_term, *newer]
 
     def digest(self) -> bytes:
         """Equal on two nodes exactly if their states are."""
-        sums = (f"{self.marks.sum:x}", f"{self._unregistered.sum:x}")
-        own = [self.serial, self.time_ms, self.led_term, *sums, *self._newer_version()]
+        numbers, sums = self._numbers(), [self.marks.sum, self._unregistered.sum, self.suspected.sum]
+        own = [*numbers[:3], *(f"{one:x}" for one in sums[: tables_of(numbers)]), *numbers[3:]]
         return self.state.digest() + blake2b(dump(own), digest_size=16).digest()
 
     def snapshot(self) -> Iterator[bytes]:
         """Our own line, then those of the routes."""
-        own = own_line((self.serial, self.time_ms, self.led_term, *self._newer_version()), self.marks, self._unregistered)
+        own = own_line(self._numbers(), (self.marks, self._unregistered, self.suspected))
         return chain(own, self.state.snapshot())
 
     def restore(self) -> "Restoring":
@@ -291,7 +342,7 @@ class RouteStateMachine:
         self.state.adopt(reader)
         self.serial, self.time_ms, self.led_term, *newer = own.numbers
         self.command_version = newer[0] if newer else BASE_VERSION
-        self.marks, self._unregistered = own.marks, own.unregistered
+        self.marks, self._unregistered, self.suspected = own.marks, own.unregistered, own.suspected
         self.history.restart(self.state.revision, self.time_ms)
         self.effects.clear()
         self.expired.clear()
@@ -305,6 +356,7 @@ class RouteStateMachine:
         self.state.begin_anew(max(before, self.state.revision) + revisions_skipped)
         self.serial += 1
         self.history.restart(self.state.revision, self.time_ms)
+        self.suspected = suspected_table()
         for registration in self.state.registrations():
             key = (registration.cluster_name, registration.broker_addr)
             self.marks.put(key, Mark(self.state.revision, self.serial, ""))
@@ -312,13 +364,8 @@ class RouteStateMachine:
         self.on_settings()
 
 
-def _lateness(command: RegisterBroker, held: Registration, mark: Mark, opened: Opened) -> Ignored | None:
-    """Whether the registration is a copy that a newer one has overtaken."""
-    if command.broker_id != held.broker_id or not is_older(command.data_version, held.data_version):
-        return None
-    if mark.version_revision <= opened.least:
-        return None
-    return Ignored.LATE_COPY if opened.most is not None and opened.most < mark.version_revision else Ignored.DOUBTFUL
+def _is_overtaken(command: RegisterBroker, held: Registration) -> bool:
+    return command.broker_id == held.broker_id and is_older(command.data_version, held.data_version)
 
 
 class Restoring:
@@ -348,5 +395,6 @@ _HANDLERS: dict[int, tuple[Callable[..., ProposalResult], int]] = {
     UNREGISTER: (RouteStateMachine._unregister, 1),
     EXPIRE: (RouteStateMachine._expire, 3),
     LEAD: (RouteStateMachine._lead, 1),
+    SUSPECT: (RouteStateMachine._suspect, 3),
 }
 """How each kind is applied, and how many arguments it has beside its command."""

@@ -1,12 +1,14 @@
-"""``--application routes``: the route state machine with leases on top of Raft, and brokers that live and die.
+"""``--application routes``: the route state machine with the liveness of brokers on top of Raft, and brokers that live and die.
 
 Each broker registers with every node, period after period, as RocketMQ's do. Seeded, it changes its topics, restarts (with its
-content, without, at another address), swaps its id with its partner, unregisters, falls silent with its connections open, or is
-cut off from a node. Beside the invariants of Raft, which hold after every event, these do:
+content, without, at another address; killed, or stopped with its UNREGISTER_BROKERs held back on the way), swaps its id with its
+partner, unregisters, falls silent with its connections open, or is cut off from a node. Leaders are lost as often as a time-out
+allows, and nobody leads for longer than one. Beside the invariants of Raft, which hold after every event, these do:
 
 - What was acknowledged is there: a linearizable read, on whichever node, shows a broker that was acknowledged and goes on being
   heard by a majority, with the newest acknowledged version or a newer one.
-- A broker that a majority hears is never dropped.
+- A broker that was acknowledged by any node within half of its time-out is never dropped.
+- A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
 - A broker whose unregistration was answered stays away until a registration reaches a node after that. (If it was fenced with an
   epoch that had ended, as when another broker took its id, a newer registration of its own may be there.)
 - Two nodes that have applied the same entries have the same digest, entry by entry.
@@ -20,6 +22,7 @@ from random import Random
 
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.model import DataVersion, QueueData
+from replicated_namesrv.replication.command_kinds import SUSPICION_VERSION
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import Result
@@ -31,6 +34,13 @@ from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 CLUSTER = "c"
+SAME_PROCESS_NS = 1_500 * MS
+"""Connections that were opened closer together count as those of one process, and a late 104 over one ends the next process."""
+SETTLED_NS = 2 * SECOND
+"""So long after a restart or a change of ids the broker may be dropped for a round."""
+LED_SLACK_NS, CHANGE_SLACK_NS = 3 * SECOND, 700 * MS
+"""What a removal may take beside its bound: commits over slow disks; and with each change of leader, what is under way then."""
+SAMPLE_NS = 100 * MS
 Key = tuple[str, str]
 
 
@@ -70,6 +80,8 @@ class Broker:
         self.topics = self._topics()
         self.is_steady = True
         """False once another process may have said something under this broker's id or address."""
+        self.alone_ns = 0
+        """Since when no other process of it, or under its id, is around."""
         self.life = self._begin(f"10.0.{number}.1:10911")
 
     def _topics(self) -> dict[str, QueueData]:
@@ -114,10 +126,10 @@ class Broker:
         wire, command, count, sent_ns = life.wires[machine.name], self.command(), self.count, self._world.now_ns
         kind = self.rng.random()
         if kind < 0.15:
-            wire.call(lambda server, c: server.node.heartbeat(*life.key, c), lambda _: None)
+            wire.call(lambda server, c: self._heartbeat(server, c, life), lambda _: None)
         if kind < 0.3:
             version = command.data_version
-            wire.call(lambda server, c: server.node.query_data_version(*life.key, version, c), self._compared)
+            wire.call(lambda server, c: self._query(server, c, life, version), self._compared)
 
         def answered(result: object) -> None:
             if isinstance(result, Result) and result.code == 0 and life is self.life:
@@ -126,6 +138,17 @@ class Broker:
 
         wire.call(lambda server, c: self._brokers.register(server, c, command), answered)
         self._world.after(3 * SECOND, self._give_up, life, machine, sent_ns)
+
+    def _heartbeat(self, server: NameServer, connection: SimulatedConnection, life: Life) -> None:
+        self._brokers.arrived(life.key)
+        server.node.heartbeat(*life.key, connection)
+
+    def _query(self, server: NameServer, connection: SimulatedConnection, life: Life, version: DataVersion) -> object:
+        self._brokers.arrived(life.key)
+        outcome = server.node.query_data_version(*life.key, version, connection)
+        if isinstance(outcome, Future):
+            outcome.add_done_callback(lambda _: self._brokers.arrived(life.key))
+        return outcome
 
     def _compared(self, answer: object) -> None:
         assert answer is None or isinstance(answer, DataVersionAnswer)
@@ -158,6 +181,18 @@ class Broker:
         for wire in self.life.wires.values():
             wire.forget()
 
+    def stop_late(self) -> None:
+        """The process ends in order, but some of its 104s are held back, and arrive when the next process runs."""
+        self._world.note(f"{self.name} stops, and what it says last is late")
+        life, removal = self.life, BrokerRemoval(CLUSTER, self.life.address, self.group, self.broker_id, None)
+        life.is_running = False
+        for wire in (wire for wire in life.wires.values() if wire.is_open):
+            if self.rng.random() < 0.7:
+                wire.hold_back(int(self.rng.random() * 3 * SECOND))
+            for _ in range(self.rng.choice((1, 1, 2))):
+                wire.call(lambda server, c: server.node.propose(UnregisterBrokers((removal,)), c), lambda _: None)
+            wire.hang_up()
+
     def leave(self) -> None:
         """Code 104 to every node in turn, then the process ends."""
         self._world.note(f"{self.name} unregisters")
@@ -174,8 +209,7 @@ class Broker:
             state: dict[str, bool | int | None] = {"over": False, "epoch": None}
 
             def ask(server: NameServer, connection: SimulatedConnection) -> object:
-                registered = server.node.liveness.registered_over(life.key, connection.connection_id)
-                state["epoch"] = None if registered is None else registered.epoch
+                state["epoch"] = server.node.liveness.registered_epoch(life.key, connection.connection_id)
                 return server.node.propose(command, connection)
 
             def over(result: object) -> None:
@@ -194,9 +228,13 @@ class Broker:
     def restart(self) -> None:
         """A new process: the same, one that lost its disk, or one at another address."""
         if self.life.is_running:
-            self.kill()
+            dialled_ns = max(self.life.began_ns, *(wire.dialled_ns for wire in self.life.wires.values()))
+            if self.rng.random() < 0.5 and self._world.now_ns - dialled_ns > SAME_PROCESS_NS:
+                self.stop_late()
+            else:
+                self.kill()
         address, kind = self.life.address, self.rng.random()
-        self.is_steady = False
+        self.is_steady, self.alone_ns = False, self._world.now_ns
         if kind < 0.3:
             self.count, self._changed_ns = 0, self._world.now_ns
         elif kind < 0.6:
@@ -208,11 +246,19 @@ class Broker:
         """Master and slave change places."""
         self._world.note(f"{self.name} and {other.name} switch ids")
         self.is_steady = other.is_steady = False
+        self.alone_ns = other.alone_ns = self._world.now_ns
         self.broker_id, other.broker_id = other.broker_id, self.broker_id
         self.change()
         other.change()
 
     # What must be true of it
+
+    def is_acknowledged(self) -> bool:
+        """Whether it must not be dropped: alive, alone, and lately acknowledged by any node."""
+        life, now_ns = self.life, self._world.now_ns
+        since_ns = max(now_ns - self.timeout_ms * MS // 2, life.began_ns)
+        is_alone = now_ns - self.alone_ns > SETTLED_NS
+        return life.is_running and is_alone and max(life.acknowledged_ns.values(), default=-1) >= since_ns
 
     def is_heard(self) -> bool:
         """Whether it must be shown: alive, and lately acknowledged by a majority."""
@@ -220,6 +266,15 @@ class Broker:
         since_ns = self._world.now_ns - self.timeout_ms * MS // 2
         lately = sum(1 for at_ns in life.acknowledged_ns.values() if at_ns >= max(since_ns, life.began_ns))
         return life.is_running and self.is_steady and 2 * lately > len(machines)
+
+
+class DeadBroker:
+    """One that is dead and still registered."""
+
+    def __init__(self, contact_ns: int) -> None:
+        self.contact_ns = contact_ns
+        """When something that it had said arrived last."""
+        self.led_ns = self.changes = 0
 
 
 class Brokers:
@@ -240,8 +295,16 @@ class Brokers:
         self._shown: set[Key] = set()
         self._arrived_ns: dict[Key, int] = {}
         """When a registration of this address last reached a node."""
+        self._contact_ns: dict[Key, int] = {}
+        """When anything of this address did, or was answered."""
         self._memos: dict[tuple[int, Key], tuple[RegisterBroker, int]] = {}
         self.drain_ns = 15 * SECOND
+        self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
+        """Have ``machine``, which leads, hand over."""
+        self._dead: dict[Key, DeadBroker] = {}
+        self.chase_until_ns = 0
+        """Until when leaders are lost on purpose."""
+        self._led: tuple[str, int] | None = None
         self.counts = {"registrations": 0, "renewals": 0, "reads": 0, "reads of a heard broker": 0, "brokers dropped": 0}
         cluster.on_failure = lambda text: invariants.violated("exception", text)
         cluster.on_applied = self._applied
@@ -254,6 +317,8 @@ class Brokers:
     def start_clients(self) -> None:
         self.brokers = [Broker(self, number) for number in range(self._count)]
         self.world.after(SECOND, self._act)
+        self.world.after(SECOND, self._chase)
+        self.world.after(SECOND, self._sample)
         for _ in range(self._readers):
             self.world.after(SECOND, self._read)
 
@@ -310,10 +375,94 @@ class Brokers:
     def _mend(wire: Wire) -> None:
         wire.is_cut = False
 
+    # Leaders
+
+    def _leader(self) -> NameServer | None:
+        """Who leads and has applied its LEAD."""
+        servers = (self.cluster.servers.get(machine.name) for machine in self.machines if machine.is_up())
+        leading = [server for server in servers if server is not None and server.is_alive and server.node.led_term is not None]
+        ready = [s for s in leading if s.node.liveness.role is not None and s.node.liveness.role.silence is not None]
+        return max(ready, key=lambda server: server.node.led_term or 0, default=None)
+
+    def _chase(self) -> None:
+        """Lose leaders one after the other, or all of them for longer than a time-out."""
+        left_ns = self.chase_until_ns - self.world.now_ns
+        if left_ns <= 0:
+            return
+        self.world.after(int(exponential(self._rng) * 8 * SECOND) + 1, self._chase)
+        if self.world.now_ns >= self._quiet_until_ns and len(self.machines) > 1:
+            kind = self._rng.random()
+            if kind < 0.25:
+                self.world.note("nobody hears anybody")
+                self._cut(self.machines, min(left_ns, int((1.5 + 4 * self._rng.random()) * SECOND)))
+            else:
+                pause_ns = int((0.3 if self._rng.random() < 0.5 else 1.5) * SECOND + 2 * self._rng.random() * SECOND)
+                self._lose_leader(self._rng.randint(2, 6), pause_ns, is_cut=kind < 0.6)
+
+    def _lose_leader(self, times: int, pause_ns: int, is_cut: bool) -> None:
+        leader = self._leader()
+        left_ns = self.chase_until_ns - self.world.now_ns
+        if left_ns <= 0 or not times:
+            return
+        if leader is not None and is_cut:
+            self._cut([leader.machine], min(left_ns, 700 * MS))
+        elif leader is not None:
+            self.transfer(leader.machine, None)
+        self.world.after(pause_ns, self._lose_leader, times - 1, pause_ns, is_cut)
+
+    def _cut(self, machines: list[Machine], duration_ns: int) -> None:
+        network = machines[0].network
+        assert network is not None
+        names = {machine.name for machine in machines}
+        links = [link for link in network.links if names.intersection(link)]
+        network.cut(links, hold=False)
+        self.world.after(duration_ns, network.mend, links)
+
+    # The dead
+
+    def _sample(self) -> None:
+        """Count the time in which somebody leads, for every broker that is dead and still registered."""
+        self.world.after(SAMPLE_NS, self._sample)
+        leader = self._leader()
+        if leader is None:
+            return
+        led = leader.machine.name, leader.node.led_term or 0
+        is_change, self._led = led != self._led, led
+        state, machine = leader.node.state, leader.node._machine
+        living = {broker.life.key for broker in self.brokers if broker.life.is_running}
+        for registration in state.registrations():
+            key = registration.cluster_name, registration.broker_addr
+            if key in living or machine.command_version < SUSPICION_VERSION:
+                self._dead.pop(key, None)
+                continue
+            dead = self._dead.get(key)
+            if dead is None or dead.contact_ns != self._contact_ns.get(key, 0):
+                self._dead[key] = dead = DeadBroker(self._contact_ns.get(key, 0))
+            dead.led_ns += SAMPLE_NS
+            dead.changes += is_change
+            timeout_ns = registration.heartbeat_timeout_ms * MS
+            bound_ns = timeout_ns + LED_SLACK_NS + dead.changes * (timeout_ns // 3 + CHANGE_SLACK_NS)
+            if dead.led_ns > bound_ns:
+                text = f"{registration.broker_addr} is dead and registered after {dead.led_ns / SECOND:.1f} led seconds"
+                self.invariants.violated("the dead go in time", f"{text} and {dead.changes} leaders")
+        for key in [key for key in self._dead if state.registration(*key) is None]:
+            del self._dead[key]
+
+    def arrived(self, key: Key) -> None:
+        """Something that this broker said has arrived at a node, or was answered."""
+        self._contact_ns[key] = self.world.now_ns
+
     def register(self, server: NameServer, connection: SimulatedConnection, command: RegisterBroker) -> object:
         """Code 103 at a node, with a memo like the server's."""
+        outcome = self._register(server, connection, command)
+        if isinstance(outcome, Future):
+            outcome.add_done_callback(lambda _: self.arrived((command.cluster_name, command.broker_addr)))
+        return outcome
+
+    def _register(self, server: NameServer, connection: SimulatedConnection, command: RegisterBroker) -> object:
         key = (command.cluster_name, command.broker_addr)
         self._arrived_ns[key] = self.world.now_ns
+        self.arrived(key)
         self.counts["registrations"] += 1
         slot = (id(server), key)
         generation = server.node.state.group_generation(command.broker_name)
@@ -401,8 +550,8 @@ class Brokers:
         if dropped:
             self.counts["brokers dropped"] += len(dropped)
             for broker in self.brokers:
-                if broker.life.key in dropped and broker.is_heard():
-                    text = f"entry {index} drops {broker.name} ({broker.life.address}), which a majority hears"
+                if broker.life.key in dropped and (broker.is_acknowledged() or broker.is_heard()):
+                    text = f"entry {index} drops {broker.name} ({broker.life.address}), which was acknowledged lately"
                     self.invariants.violated("the living stay", text)
 
     def check(self) -> None:

@@ -18,6 +18,7 @@ from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.transport import TransportSettings
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.service import CloseReason
@@ -186,7 +187,13 @@ class NameServer:
         skew_s = cluster.clock_skew_s.get(machine.name, 0.0)
         with self.loop.running():
             self.node = ReplicatedNode(
-                settings, transport, raft, machine.local_now, lambda: WALL_S + skew_s + machine.local_now(), Random(rng.random())
+                settings,
+                transport,
+                raft,
+                machine.local_now,
+                lambda: WALL_S + skew_s + machine.local_now(),
+                Random(rng.random()),
+                cluster.defences,
             )
             self.node.on_serving(self._serve)
             self._starting = self.loop.create_task(self.node.start())
@@ -256,6 +263,8 @@ class RouteCluster:
         self.world, self.names, self.config = world, list(names), config
         peers = ",".join(f"{name}=127.0.0.1:{number + 1}" for number, name in enumerate(names))
         self.flags = {"mode": "cp", "peers": peers, "dataDir": str(Path("simulated")), **flags}
+        self.defences = LivenessDefences()
+        """Of the nodes that are started from now on."""
         self.servers: dict[str, NameServer] = {}
         self.clock_skew_s: dict[str, float] = {}
         self.on_failure: Callable[[str], None] = lambda text: None
@@ -290,6 +299,8 @@ class Wire:
         self.connection: SimulatedConnection | None = None
         self.is_cut = False
         """Nothing arrives, in neither direction."""
+        self.dialled_ns = 0
+        """When its connection was opened last."""
         self._arrives_ns = 0
         self._life: ProcessLife | None = None
 
@@ -308,6 +319,11 @@ class Wire:
                 self._answer(ask(connection.server, connection), connection, done)
 
         self._deliver(connection, arrive)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, for all that the broker knows."""
+        return self._is_up()
 
     def _is_up(self) -> bool:
         connection = self.connection
@@ -354,7 +370,7 @@ class Wire:
             self._world.after(self._delay_ns(), refused)
             return
         connection = SimulatedConnection(server, self._peer, lambda: None)
-        self.connection = connection
+        self.connection, self.dialled_ns = connection, self._world.now_ns
 
         def accept(_: object) -> None:
             if server.serving:
@@ -364,6 +380,10 @@ class Wire:
                 self._world.after(self._delay_ns(), refused)
 
         self._deliver(connection, accept)
+
+    def hold_back(self, duration_ns: int) -> None:
+        """What is said from now on over this connection arrives so much later, in order."""
+        self._arrives_ns = max(self._arrives_ns, self._world.now_ns) + duration_ns
 
     def hang_up(self) -> None:
         """Close the connection from the broker's side; the server sees it unless the wire is cut."""

@@ -6,6 +6,7 @@ daily business and not rare events.
 
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_node import RaftNode
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.simulation.application import Application, RegisterApplication, RegisterStateMachine
 from replicated_namesrv.simulation.brokers import Brokers
 from replicated_namesrv.simulation.machine import Machine
@@ -13,12 +14,14 @@ from replicated_namesrv.simulation.plain import build_plain
 from replicated_namesrv.simulation.process_views import Process
 from replicated_namesrv.simulation.route_cluster import NameServer, RouteCluster, silenced
 from replicated_namesrv.simulation.simulation import RunResult, Scenario, Simulation
-from replicated_namesrv.simulation.world import MS, World
+from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _CATCH_UP_ELECTION_TIMES = 5
 _SLOWEST = 1.2
 """A second of the slowest clock, in seconds of the world."""
 _SLACK_MS = 500
+LATE_COPY_MS = 450
+"""Less than the shortest period of the simulated brokers."""
 
 
 def draw_config(world: World, defences: Defences) -> RaftConfig:
@@ -97,9 +100,13 @@ def build_raft(simulation: Simulation) -> Application:
 def build_routes(simulation: Simulation) -> Application:
     """The shipped core, with name servers and brokers on top."""
     off = simulation.scenario.off
-    config = draw_config(simulation.world, Defences() if off is None else Defences.without(off))
+    is_ours = off in LivenessDefences.names()
+    config = draw_config(simulation.world, Defences() if off is None or is_ours else Defences.without(off))
     rng = simulation.world.random("load")
-    cluster = RouteCluster(simulation.world, simulation.names, config, {"connectionLossGraceMs": str(rng.choice((100, 500)))})
+    flags = {"connectionLossGraceMs": str(rng.choice((100, 500))), "lateCopyMs": str(LATE_COPY_MS)}
+    cluster = RouteCluster(simulation.world, simulation.names, config, flags)
+    if off is not None and is_ours:
+        cluster.defences = LivenessDefences.without(off)
     cluster.clock_skew_s = {name: rng.uniform(-30, 30) for name in simulation.names}
     brokers = simulation.scenario.clients or rng.choice((2, 4, 6))
     catch_up_ns = _CATCH_UP_ELECTION_TIMES * config.election_max_ms * MS
@@ -116,7 +123,8 @@ def build_routes(simulation: Simulation) -> Application:
         machine.enqueue(ask)
 
     simulation.may_be_far = _may_be_far(simulation, config)
-    simulation.nemesis.transfer = transfer
+    simulation.nemesis.transfer = application.transfer = transfer
+    application.chase_until_ns = int(simulation.scenario.duration_s * SECOND)
     simulation.invariants.quorum = len(simulation.names) // 2 + 1 if len(simulation.names) > 1 else 0
     simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
     return application

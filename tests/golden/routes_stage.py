@@ -200,7 +200,7 @@ class RouteStage(Stage):
 
     @command
     def show(self, *nodes: Machine) -> None:
-        """Role, registrations with the age of the last contact that the node knows, and connections; without names of all."""
+        """Role, registrations (age of the last contact known here, suspected or not), connections; without names of all."""
         for machine in nodes or self.machines.values():
             if not machine.is_up():
                 self.tell(machine, "down")
@@ -210,6 +210,7 @@ class RouteStage(Stage):
             for held in node.state.registrations():
                 age_ms = node.heartbeat_age_ms(held.cluster_name, held.broker_addr)
                 age = "no contact known" if age_ms is None else f"last contact {age_ms / 1000:.1f} s ago"
+                age += ", suspected" if (held.cluster_name, held.broker_addr) in node.suspected_since() else ""
                 brokers.append(f"{held.broker_addr} version {held.data_version.counter} ({age})")
             role = "leader" if node.led_term is not None else "follower"
             serving = "serves" if server.serving else "does not serve"

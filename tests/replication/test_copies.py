@@ -10,7 +10,6 @@ from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import (
     Ignored,
-    Opened,
     RouteStateMachine,
     content_of,
     encode_lead,
@@ -25,7 +24,7 @@ from tests.replication.virtual import KEY, Cluster, registration, virtual_cluste
 
 AT_ONCE_S = 0.4
 """Some round trips of virtual time; a copy that waits for the time-out of another one takes 5 s."""
-OPENED_LATER = Opened(10_000, 10_000)
+ALL_REPLACED = 10_000
 ONE_TOPIC = {"T": QueueData(8, 8, 6, 0)}
 
 
@@ -158,10 +157,10 @@ class Told:
         self.machine.on_registered = lambda *told: self.calls.append(told)
         self.machine.apply(encode_lead(RouteSettings(), 0, 1))
 
-    def register(self, command: RegisterBroker, received: int = 10_000, opened: Opened = OPENED_LATER) -> Ignored | None:
+    def register(self, command: RegisterBroker, received: int = 10_000, replaces: int = ALL_REPLACED) -> Ignored | None:
         """Apply it; it is reported once, with its key and content."""
         before = len(self.calls)
-        applied = self.machine.apply(encode_register(command, 0, received, opened, content_of(command)))
+        applied = self.machine.apply(encode_register(command, 0, received, replaces, content_of(command)))
         assert len(self.calls) == before + 1
         key, epoch, content = self.calls[-1]
         assert (key, content) == ((command.cluster_name, command.broker_addr), content_of(command))
@@ -179,8 +178,7 @@ def test_the_machine_tells_of_every_registration_once() -> None:
     assert told.calls[-1][1] is None
     assert told.register(registration(2)) is None
     assert told.calls[-1][1] is not None
-    assert told.register(registration(1), opened=Opened(0, 0)) is Ignored.LATE_COPY
-    assert told.register(registration(1), opened=Opened(0, None)) is Ignored.DOUBTFUL
+    assert told.register(registration(1), replaces=0) is Ignored.LATE_COPY
     assert told.register(refused_for_a_deposed_master()) is None
     assert told.register(an_address_registered_under_another_name()) is None
     assert told.calls[-1][1] is None, "no sign of life of what is registered under the other name"

@@ -6,7 +6,6 @@ import pytest
 
 from replicated_namesrv.replication import route_machine as machine_module
 from replicated_namesrv.replication.route_machine import (
-    Opened,
     RouteStateMachine,
     content_of,
     encode_expire,
@@ -28,8 +27,8 @@ def step(machine: RouteStateMachine, rng: Random, time_ms: int) -> None:
     command = random_command(rng)
     revision = machine.state.revision
     if isinstance(command, RegisterBroker):
-        opened = Opened(rng.randrange(revision + 1), rng.choice((None, revision)))
-        data = encode_register(command, time_ms, rng.randrange(revision + 1), opened, content_of(command))
+        replaces = rng.randrange(revision + 1)
+        data = encode_register(command, time_ms, rng.randrange(revision + 1), replaces, content_of(command))
     elif isinstance(command, UnregisterBrokers):
         data = encode_unregister(command, time_ms, rng.choice((1, 1, 2)))
     else:

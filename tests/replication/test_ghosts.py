@@ -20,12 +20,16 @@ def ghosts(node: ReplicatedNode) -> list[str]:
     found = [f"attached {key}" for key, epoch in attached.items() if key not in live or epoch > live[key]]
     if node._machine.marks.keys() != live.keys():
         found.append(f"marks {node._machine.marks.keys() ^ live.keys()}")
+    found += [f"suspected {key}" for key in node._machine.suspected.keys() - live.keys()]
+    found += [f"late copy of {key}" for key in node.broker_calls._late_copies._seen.keys() - live.keys()]
     leading = node.liveness.role
     if leading is not None and not leading.is_over:
-        table, revision = leading.table, node.state.revision
-        told = {f"accepted {key}": key for key in table._accepted} | {f"credited {key}": key for key in table._credited}
-        for name, reporter in table._nodes.items():
-            told |= {f"{name} told of {key}": key for key, record in reporter.records.items() if record.epoch <= revision}
+        silence, departures, revision = leading.silence, leading.departures, node.state.revision
+        told = {f"silence of {key}": key for key in (silence._watched if silence is not None else ())}
+        told |= {f"beginning of {key}": key for key in departures._registered_ms}
+        told |= {f"suspicion of {key}": key for key in leading._suspicions._doubtful}
+        for name, reporter in departures._nodes.items():
+            told |= {f"{name} told of {key}": key for key, word in reporter.words.items() if word.epoch <= revision}
         found += [what for what, key in told.items() if key not in live]
     return found
 

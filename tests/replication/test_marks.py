@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.replication import marks as marks_module
-from replicated_namesrv.replication.marks import Mark, OwnLineReader, marks_table, own_line, unregistered_table
+from replicated_namesrv.replication.marks import (
+    Mark,
+    OwnLineReader,
+    Suspicion,
+    Tables,
+    marks_table,
+    own_line,
+    suspected_table,
+    unregistered_table,
+)
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_lead
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.encoding import RouteFormatError, dump, load
@@ -24,32 +33,39 @@ KEYS = st.tuples(TEXT, TEXT)
 NUMBERS = st.integers(0, 2**53)
 
 
-def filled(marks: dict[Any, Any], gone: dict[Any, int]) -> tuple[SummedTable[Any, Mark], SummedTable[Any, int]]:
-    first, second = marks_table(), unregistered_table()
+def filled(marks: dict[Any, Any], gone: dict[Any, int], silent: dict[Any, Any] | None = None) -> Tables:
+    first, second, third = marks_table(), unregistered_table(), suspected_table()
     for key, mark in marks.items():
         first.put(key, Mark(*mark))
     for key, revision in gone.items():
         second.put(key, revision)
-    return first, second
+    for key, known in (silent or {}).items():
+        third.put(key, Suspicion(*known))
+    return first, second, third
 
 
 @given(
-    st.tuples(NUMBERS, NUMBERS, NUMBERS),
+    st.lists(NUMBERS, min_size=3, max_size=4),
     st.dictionaries(KEYS, st.tuples(NUMBERS, NUMBERS, TEXT), max_size=5),
     st.dictionaries(KEYS, NUMBERS, max_size=5),
+    st.dictionaries(KEYS, st.tuples(NUMBERS, NUMBERS), max_size=5),
     st.integers(1, 40),
     st.integers(1, 3),
     st.booleans(),
 )
 def test_a_line_cut_anywhere_is_read_as_it_was(
-    numbers: tuple[int, int, int], marks: dict[Any, Any], gone: dict[Any, int], size: int, rows: int, is_old: bool
+    numbers: list[int], marks: dict[Any, Any], gone: dict[Any, int], silent: dict[Any, Any], size: int, rows: int, is_old: bool
 ) -> None:
-    """``is_old``: as earlier versions wrote it. They read the new one, too."""
-    one, other = filled(marks, gone)
+    """``is_old``: as earlier versions wrote it, which read the new one, too. Without a newer command version there is no table of
+    suspicions."""
+    tables = filled(marks, gone, silent if len(numbers) == 4 else {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(marks_module, "ROWS_MAX", rows)
-        line = b"".join(own_line(numbers, one, other))
-    old = dump([*numbers, [[*key, *mark] for key, mark in one.items()], [[*key, n] for key, n in other.items()]]) + b"\n"
+        line = b"".join(own_line(numbers, tables))
+    values = [[[*key, *mark] for key, mark in tables[0].items()], [[*key, n] for key, n in tables[1].items()]]
+    if len(numbers) == 4:
+        values.append([[*key, *known] for key, known in tables[2].items()])
+    old = dump([*numbers, *values]) + b"\n"
     assert load(line) == load(old)
     data, reader, behind = (old if is_old else line) + b"behind", OwnLineReader(), b""
     for start in range(0, len(data), size):
@@ -57,24 +73,32 @@ def test_a_line_cut_anywhere_is_read_as_it_was(
         behind += part if reader.complete else reader.feed(part)
     assert reader.complete
     assert behind == b"behind"
-    assert tuple(reader.numbers) == numbers
-    for table, read in ((one, reader.marks), (other, reader.unregistered)):
+    assert reader.numbers == numbers
+    pairs: list[tuple[SummedTable[Any, Any], SummedTable[Any, Any]]] = [
+        (reader.marks, tables[0]),
+        (reader.unregistered, tables[1]),
+        (reader.suspected, tables[2]),
+    ]
+    for read, table in pairs:
         assert list(read.items()) == list(table.items())
         assert read.sum == table.sum
 
 
-@pytest.mark.parametrize("line", [b"[1,2]\n", b"[1,2,3,[],[],[]]\n", b'[1,2,3,[["a","b",1,2,"c"],[]]\n', b"[1,2,3,[[{}]],[]]\n"])
+@pytest.mark.parametrize(
+    "line", [b"[1,2]\n", b"[1,2,3,[],[],[]]\n", b"[1,2,3,4,[],[]]\n", b'[1,2,3,[["a","b",1,2,"c"],[]]\n', b"[1,2,3,[[{}]],[]]\n"]
+)
 def test_another_line_is_refused(line: bytes) -> None:
     with pytest.raises(RouteFormatError, match="first line"):
         OwnLineReader().feed(line)
 
 
 def test_changes_while_the_line_is_taken_are_not_in_it() -> None:
-    marks, gone = filled({("c", "a"): (1, 2, "x")}, {("c", "b"): 3})
-    parts = own_line((1, 2, 3), marks, gone)
+    marks, gone, silent = filled({("c", "a"): (1, 2, "x")}, {("c", "b"): 3}, {("c", "a"): (1, 5)})
+    parts = own_line((1, 2, 3, 4), (marks, gone, silent))
     marks.put(("c", "new"), Mark(1, 2, "y"))
     gone.take(("c", "b"))
-    assert load(b"".join(parts)) == [1, 2, 3, [["c", "a", 1, 2, "x"]], [["c", "b", 3]]]
+    silent.take(("c", "a"))
+    assert load(b"".join(parts)) == [1, 2, 3, 4, [["c", "a", 1, 2, "x"]], [["c", "b", 3]], [["c", "a", 1, 5]]]
 
 
 def machine_of(brokers: int) -> RouteStateMachine:
@@ -98,7 +122,7 @@ def test_steps_of_the_line_do_not_grow_with_the_number_of_brokers(monkeypatch: p
     most: list[tuple[Work, ...]] = []
     for brokers in (300, 600):
         machine, copy = machine_of(brokers), RouteStateMachine()
-        own = (machine.serial, machine.time_ms, machine.led_term), machine.marks, machine._unregistered
+        own = (machine.serial, machine.time_ms, machine.led_term), (machine.marks, machine._unregistered, machine.suspected)
         begin = work_of(partial(own_line, *own))
         line, chunks = own_line(*own), list(machine.snapshot())
         steps = [work_of(partial(next, line)) for _ in range(chunks.index(b"]]\n") + 1)]

@@ -12,6 +12,7 @@ from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.command_kinds import BASE_VERSION
 from replicated_namesrv.replication.command_proposer import HEAVY_TOPICS, CommandProposer
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.commands import PutKVConfig
@@ -140,10 +141,13 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
         monotonic_ms=lambda: now_ms,
         wall_ms=lambda: 7,
         rng=Random(1),
+        defences=LivenessDefences(),
     )
     machine.on_registered = liveness.registered
     machine.on_lead = liveness.lead_applied
-    calls = BrokerCalls(machine, liveness, proposer.propose, consensus, tasks, lambda: False, 1.0, lambda: now_ms)
+    calls = BrokerCalls(
+        machine, liveness, proposer.propose, consensus, tasks, lambda: False, 1.0, lambda: now_ms, 10_000, LivenessDefences()
+    )
     liveness.leads(3)
     await consensus.commit()
     assert machine.led_term == 3

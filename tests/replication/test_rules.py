@@ -124,14 +124,13 @@ def test_a_silent_broker_goes_and_its_connections_are_closed_on_all_nodes() -> N
 
 
 @pytest.mark.parametrize("how", ["transfer", "crash"])
-def test_a_dead_broker_goes_within_two_time_outs_however_often_leaders_change(how: str) -> None:
+def test_a_dead_broker_goes_within_a_time_out_and_a_third_for_each_leader(how: str) -> None:
     with virtual_cluster() as cluster:
         names = list(cluster.machines)
         for name in names:
             cluster.register(cluster.wire(name), registration())
         silent_since, changes = cluster.world.now_ns, 0
         while not cluster.is_gone():
-            assert cluster.world.now_ns - silent_since < (2 * TIMEOUT_S + 2) * SECOND, f"still there after {changes} leaders"
             leader = cluster.leader()
             if how == "transfer":
                 cluster.transfer(names[(names.index(leader) + 1) % 3])
@@ -140,9 +139,46 @@ def test_a_dead_broker_goes_within_two_time_outs_however_often_leaders_change(ho
                 cluster.run(0.2)
                 cluster.machines[leader].start()
             changes += 1
-            cluster.run(0.6)
-        assert changes >= 3
+            cluster.run(TIMEOUT_S / 2)
+            bound_s = TIMEOUT_S + changes * (TIMEOUT_S / 3 + 1)
+            assert cluster.world.now_ns - silent_since < bound_s * SECOND, f"still there after {changes} leaders"
+        assert 3 <= changes <= 5
         assert cluster.world.now_ns - silent_since > TIMEOUT_S * SECOND * 0.9
+
+
+@pytest.mark.parametrize("how", ["transfer", "crash", "all crash", "outage"])
+def test_a_broker_that_renews_every_third_outlives_leaders_lost_as_often(how: str) -> None:
+    """Its renewals come just before a third has passed, so that silence is recorded again and again."""
+    with virtual_cluster() as cluster:
+        names = list(cluster.machines)
+        wires = [cluster.wire(name) for name in names]
+        for wire in wires:
+            cluster.register(wire, registration())
+        for _ in range(5):
+            leader = cluster.leader()
+            if how == "transfer":
+                cluster.transfer(names[(names.index(leader) + 1) % 3])
+            elif how == "outage":
+                mends = [cluster.isolate(name) for name in names]
+                cluster.run(2 * TIMEOUT_S)
+                for mend in mends:
+                    mend()
+                cluster.until(lambda: not any(node.fenced for node in cluster.nodes), "they serve again")
+            else:
+                crashed = names if how == "all crash" else [leader]
+                for name in crashed:
+                    cluster.machines[name].crash(power_loss=True)
+                cluster.run(0.2)
+                for name in crashed:
+                    cluster.machines[name].start()
+            cluster.leader()
+            cluster.run(TIMEOUT_S / 3 - 0.1)
+            assert cluster.is_shown()
+            cluster.until(lambda: all(server.serving for server in cluster.servers.servers.values()), "all serve")
+            for wire in wires:
+                said = cluster.say(wire, lambda server, c: server.node.register(registration(), c))
+                cluster.until(lambda: said.ended, "an end")  # noqa: B023 - waited for in the loop
+            assert cluster.is_shown()
 
 
 def test_a_living_broker_outlives_all_leaders() -> None:
@@ -227,54 +263,9 @@ def test_an_isolated_node_fences_and_its_broker_goes_on_elsewhere() -> None:
         assert cluster.servers.servers[far].connections == {}
 
 
-def test_an_older_version_over_an_older_connection_changes_nothing() -> None:
-    with virtual_cluster() as cluster:
-        old, new = cluster.wire("n1"), cluster.wire("n2")
-        cluster.register(old, registration(1))
-        cluster.run(0.1)
-        cluster.register(new, registration(2))
-        assert cluster.register(old, registration(1)).code == 0
-        cluster.run(0.2)
-        assert cluster.counters() == {2}
-        assert cluster.register(cluster.wire("n3"), registration(1)).code == 0
-        cluster.run(0.2)
-        assert cluster.counters() == {1}, "over a newer connection it is taken"
-
-
-def test_who_repeats_an_older_version_means_it() -> None:
-    with virtual_cluster() as cluster:
-        old, new = cluster.wire("n1"), cluster.wire("n2")
-        cluster.register(old, registration(1))
-        cluster.run(0.1)
-        cluster.register(new, registration(2))
-        for _ in range(3):
-            cluster.register(old, registration(1))
-        cluster.run(0.2)
-        assert cluster.counters() == {1}
-
-
-def test_a_node_that_lags_does_not_take_a_new_connection_for_an_old_one() -> None:
-    with virtual_cluster() as cluster:
-        near, far = cluster.followers()
-        cluster.register(cluster.wire(near), registration(1))
-        mend = cluster.isolate(far)
-        cluster.register(cluster.wire(near), registration(2))
-        wire = cluster.wire(far)
-        said = cluster.say(wire, lambda server, c: server.node.register(registration(1), c))
-        cluster.run(0.3)
-        mend()
-        cluster.until(lambda: said.ended, "an end")
-        if said.result is None:  # it could not tell: the connection was closed, and the broker comes again
-            assert cluster.register(wire, registration(1)).code == 0
-        cluster.run(0.3)
-        assert cluster.counters() == {1}, "what was answered counts"
-
-
-@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("pauses", ["leader", "follower"])
-def test_a_connection_opened_while_its_node_stood_still_is_not_taken_for_a_new_one(pauses: str, again: bool) -> None:
-    """The kernel opened it before a newer version was committed; it is accepted when the node has caught up again, and maybe has
-    stood still once more, with all there was to do."""
+def test_what_waited_while_its_node_stood_still_is_a_late_copy(pauses: str) -> None:
+    """The kernel opened the connection before a newer version was committed; it is accepted when the node has caught up again."""
     with virtual_cluster() as cluster:
         name = cluster.leader() if pauses == "leader" else cluster.followers()[0]
         cluster.register(cluster.wire(name), registration(1))
@@ -284,17 +275,9 @@ def test_a_connection_opened_while_its_node_stood_still_is_not_taken_for_a_new_o
         cluster.until(lambda: cluster.register(cluster.wire(other), registration(2)) is not None, "taken by the others")
         cluster.machines[name].resume()
         cluster.until(lambda: cluster.counters() == {2}, "caught up")
-        if again:
-            cluster.run(0.3)
-            cluster.machines[name].pause()
-            cluster.run(0.5)
-            cluster.machines[name].resume()
-        assert cluster.register(cluster.wire(name), registration(1)) is None, "closed: nobody knows when it was opened"
-        assert cluster.counters() == {2}
-        cluster.run(1.5)
         assert cluster.register(cluster.wire(name), registration(1)).code == 0
         cluster.run(0.2)
-        assert cluster.counters() == {1}
+        assert cluster.counters() == {2}
 
 
 @pytest.mark.parametrize("said_before", ["a registration", "a heartbeat", "nothing"])
@@ -315,7 +298,7 @@ def test_an_unregistration_read_after_a_stall_does_not_end_a_later_life(said_bef
             cluster.say(late, lambda server, c: server.node.register(registration(1), c))
         elif said_before == "a heartbeat":
             cluster.heartbeat(late)
-        assert cluster.unregister(late) is None, "closed: nobody knows when it was opened"
+        cluster.unregister(late)
         cluster.run(0.5)
         assert cluster.is_shown()
         cluster.run(1)
@@ -379,7 +362,7 @@ def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) 
             assert cluster.register(wire, registration()).code == 0
         cluster.run(0.5)
         answer = cluster.unregister(before[0])
-        assert answer is None if where == "another node" else answer.code == 0, "no false promise that it is gone"
+        assert answer is None, "no false promise that it is gone"
         cluster.run(0.5)
         assert cluster.is_shown()
         own = after[0 if where == "same node" else 1]
@@ -448,6 +431,7 @@ def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one
         cluster.heartbeat(early)  # opened, before anybody has registered
         cluster.register(other, registration(1))
         cluster.unregister(other)
+        cluster.run(1.1)
         for name in ("n2", "n3"):
             assert cluster.register(cluster.wire(name), registration(3)).code == 0
         cluster.run(0.5)
@@ -457,7 +441,7 @@ def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one
             cluster.query(early, registration(1).data_version)
         if "late copy" in held_back:
             assert cluster.register(early, registration(1)).code == 0
-        assert cluster.unregister(early) is None, "nobody knows whose it is"
+        assert cluster.unregister(early) is None, "other connections are newer"
         cluster.run(0.5)
         assert cluster.is_shown()
         assert cluster.counters() == {3}
@@ -468,15 +452,30 @@ def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one
         assert cluster.is_gone()
 
 
-def test_one_unregistration_suffices_though_others_registered_later() -> None:
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
+def test_a_broker_that_leaves_over_all_its_connections_is_gone(order: tuple[int, ...]) -> None:
+    """Its newest connection decides, whichever comes first."""
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
         for wire in wires:
-            cluster.register(wire, registration())
-            cluster.run(0.5)
-        assert cluster.unregister(wires[0]).code == 0
+            cluster.register(wire, registration(timeout_ms=120_000))
+            cluster.run(1.2)
+        answers = [cluster.unregister(wires[number]) for number in order]
+        assert answers[order.index(2)].code == 0
         cluster.run(0.2)
         assert cluster.is_gone()
+
+
+def test_a_broker_whose_newest_connection_breaks_while_it_leaves_is_gone_too() -> None:
+    with virtual_cluster() as cluster:
+        wires = [cluster.wire(name) for name in cluster.machines]
+        for wire in wires:
+            cluster.register(wire, registration(timeout_ms=120_000))
+            cluster.run(1.2)
+        assert cluster.unregister(wires[0]) is None
+        assert cluster.unregister(wires[1]) is None
+        wires[2].hang_up()
+        assert cluster.until(cluster.is_gone, "gone") < 4
 
 
 def test_a_removal_under_way_at_a_change_of_leader_is_decided_once() -> None:

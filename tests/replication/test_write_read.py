@@ -21,7 +21,7 @@ from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.snapshots import WRITING, Metadata, Reader, Writer
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.liveness import leader_messages as messages
-from replicated_namesrv.replication.route_machine import Opened, RouteStateMachine, content_of, encode_plain, encode_register
+from replicated_namesrv.replication.route_machine import RouteStateMachine, content_of, encode_plain, encode_register
 from replicated_namesrv.routes.backup import BackupReader
 from replicated_namesrv.routes.backup import encode as encode_backup
 from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker
@@ -77,7 +77,7 @@ def admitted(state: RouteInfoManager) -> Quotas:
 def logged(command: Command, time_ms: int) -> bytes:
     """The command as it stands in the log."""
     if isinstance(command, RegisterBroker):
-        return encode_register(command, time_ms, 0, Opened(0, 0), content_of(command))
+        return encode_register(command, time_ms, 0, 0, content_of(command))
     return encode_plain(command, time_ms)
 
 
@@ -115,7 +115,7 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
 
     for registration in direct.registrations():
         key = registration.cluster_name, registration.broker_addr
-        report = messages.NodeReport(1, 2, 3, True, (messages.ReportEntry(key, 1, True, 4, 5, 6, 7, 8),), 9, 10, 11, 12)
+        report = messages.NodeReport(1, 2, 3, True, (messages.ReportEntry(key, 1, True, 4, 5, 6),), 7)
         assert messages.decode(messages.encode(report)) == report
         inquiry = messages.decode(messages.encode(messages.Inquiry(1, 2, 3, 0, 4, 5, key, "c")))
         assert isinstance(inquiry, messages.Inquiry)

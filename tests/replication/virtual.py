@@ -7,6 +7,7 @@ from typing import Any
 
 from replicated_namesrv.model import DataVersion, QueueData
 from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.routes.commands import BrokerRemoval, Command, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.simulation.invariants import Invariants
@@ -117,6 +118,15 @@ class Cluster:
         server = self.servers.servers[self.leader()]
         server.machine.enqueue(lambda process: server.raft.node.transfer_leadership(to, lambda handed_over: None))
         self.until(lambda: self._leaders() == [to], f"{to} leads")
+
+    def defend(self, defences: LivenessDefences) -> None:
+        """Start all nodes anew with these rules of liveness."""
+        self.servers.defences = defences
+        for machine in self.machines.values():
+            machine.crash(power_loss=False)
+            machine.start()
+        self.until(lambda: all(server.serving for server in self.servers.servers.values()), "all nodes serve")
+        self.run(1)
 
     # Brokers
 

@@ -1,7 +1,6 @@
 """Commands as they stand in the log, for tests and benchmarks that apply them without a leader."""
 
 from replicated_namesrv.replication.route_machine import (
-    Opened,
     RouteStateMachine,
     content_of,
     encode_plain,
@@ -15,7 +14,7 @@ def encoded(machine: RouteStateMachine, command: Command, time_ms: int) -> bytes
     """``command`` as it stands in the log of a node that has the state of ``machine``."""
     if isinstance(command, RegisterBroker):
         revision = machine.state.revision
-        return encode_register(command, time_ms, revision, Opened(revision, revision), content_of(command))
+        return encode_register(command, time_ms, revision, revision, content_of(command))
     if isinstance(command, UnregisterBrokers):
         return encode_unregister(command, time_ms, machine.led_term)
     return encode_plain(command, time_ms)

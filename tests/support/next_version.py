@@ -2,7 +2,7 @@
 
 python -m tests.support.next_version [options of namesrv serve]
 
-It is this version plus what a newer one would bring: a command of version 2, which writes the KV entries of one namespace, and
+It is this version plus what a newer one would bring: a command of version 3, which writes the KV entries of one namespace, and
 which it proposes as such. A node of this version does not know the kind.
 """
 
@@ -17,7 +17,7 @@ from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import Command, PutKVConfig
 from replicated_namesrv.routes.results import Result
 
-VERSION = 2
+VERSION = 3
 NEW_KIND = 99
 NAMESPACE = "written-by-the-next-version"
 

@@ -1,11 +1,11 @@
 """BrokerLiveness: the one component that knows which brokers live.
 
-It holds what this node knows of its own brokers (``leases.Attachments``), tells it to the leader and asks the leader
+It holds what this node knows of its own brokers (``attachments.py``), tells it to the leader and asks the leader
 (``leader_client.py``), and while this node leads it decides (``leader_role.py``). Messages between nodes arrive here.
 
-    from brokers (broker_calls.py)           attach, detach, renew, may_register, withdraw, remove
+    from brokers (broker_calls.py)           attach, detach, lose, renew, may_register, withdraw, remove
     from the log (applied_commands.py)       registered, removed, lead_applied, restored
-    from consensus                           leads, leader_changed, confirmed, received
+    from consensus                           leads, leader_changed, received
     to consensus                             tell, read_index, and commands through ``decide``
 """
 
@@ -17,9 +17,11 @@ from random import Random
 
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
-    Ages,
+    LATE,
     Decision,
     Inquiry,
     Key,
@@ -28,9 +30,9 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportAnswer,
     decode,
     encode,
+    is_obsolete,
 )
 from replicated_namesrv.replication.liveness.leader_role import Decide, LeaderRole
-from replicated_namesrv.replication.liveness.leases import Attachments, Registered, Sign
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.state import RouteSettings
@@ -54,6 +56,7 @@ class BrokerLiveness:
         monotonic_ms: Callable[[], float],
         wall_ms: Callable[[], int],
         rng: Random,
+        defences: LivenessDefences,
     ) -> None:
         """``decide``, ``initial_settings``: as of ``LeaderRole``. ``running_ms``: time in which this process ran;
         ``monotonic_ms``: of any clock that never goes back; ``wall_ms``: milliseconds since 1970."""
@@ -62,7 +65,7 @@ class BrokerLiveness:
         """While this node leads."""
         self._node_id, self._members, self._machine, self._consensus = node_id, members, machine, consensus
         self._decide, self._initial_settings, self._grace_ms = decide, initial_settings, grace_ms
-        self._running_ms, self._wall_ms = running_ms, wall_ms
+        self._running_ms, self._monotonic_ms, self._wall_ms, self._defences = running_ms, monotonic_ms, wall_ms, defences
         self._client = LeaderClient(machine, self.attachments, consensus, self._send, running_ms, monotonic_ms, rng)
         self._counts = [0, 0]
         """``expired_count`` and ``lost_count`` of the terms that this node led before."""
@@ -84,38 +87,44 @@ class BrokerLiveness:
     @property
     def expired_count(self) -> int:
         """Brokers that this node, leading, removed because nobody heard them."""
-        return self._counts[0] + (self.role.expired_count if self.role else 0)
+        return self._counts[0] + (self.role.removals.expired_count if self.role else 0)
 
     @property
     def lost_count(self) -> int:
         """Brokers that this node, leading, removed because every node that had them had lost them."""
-        return self._counts[1] + (self.role.lost_count if self.role else 0)
+        return self._counts[1] + (self.role.removals.lost_count if self.role else 0)
 
     def age_ms(self, key: Key) -> float | None:
-        """Milliseconds since the newest contact that this node knows of; None: it knows of none."""
-        return self.attachments.age_ms(key, self._running_ms())
+        """Milliseconds since the last contact: with any node if this one leads, else with this one; None: there was none."""
+        now_ms, contact_ms = self._running_ms(), self.attachments.contact_ms(key)
+        ages = [None if contact_ms is None else now_ms - contact_ms]
+        if self.role is not None and self.role.silence is not None:
+            ages.append(self.role.silence.age_ms(key, now_ms))
+        return min((age_ms for age_ms in ages if age_ms is not None), default=None)
 
     def brokers_of(self, connection_id: int) -> list[Key]:
         """Brokers attached to this connection."""
         return self.attachments.brokers_of(connection_id)
 
-    def registered_over(self, key: Key, connection_id: int) -> Registered | None:
-        """What this connection registered or renewed last for the broker, be it still in force or not."""
-        return self.attachments.registered_over(key, connection_id)
-
-    def came_back(self, key: Key, registered: Registered) -> bool:
-        """Whether the same life of the broker has attached here over another connection since."""
-        return self.attachments.came_back(key, registered)
+    def registered_epoch(self, key: Key, connection_id: int) -> int | None:
+        """What this connection registered last for the broker, be it still in force or not."""
+        return self.attachments.registered_epoch(key, connection_id)
 
     # From brokers
 
-    def attach(self, key: Key, epoch: int, connection_id: int, sign: Sign) -> None:
-        """The broker made contact over this connection."""
-        self.attachments.attach(key, epoch, connection_id, self._running_ms(), sign)
+    def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, registers: bool) -> None:
+        """The broker made contact over this connection, opened at ``opened_ms``; ``registers``: by a registration in force."""
+        self.attachments.attach(key, epoch, connection_id, opened_ms, self._running_ms(), registers)
 
-    def detach(self, connection_id: int, is_loss: bool) -> bool:
-        """The connection is gone; ``is_loss``: by the peer's doing. Whether a broker was attached to it."""
-        return bool(self.attachments.lose(connection_id, is_loss, self._running_ms()))
+    def detach(self, key: Key, connection_id: int) -> None:
+        """The process at the other end says that the broker leaves."""
+        self.attachments.detach(key, connection_id)
+        self._client.report_soon()
+
+    def lose(self, connection_id: int, in_peace: bool) -> None:
+        """The connection is gone; ``in_peace``: the broker closed it, and not because of us."""
+        if self.attachments.lose(connection_id, in_peace):
+            self._client.report_soon()
 
     def report_soon(self) -> None:
         """Something changed that the leader should know."""
@@ -135,10 +144,15 @@ class BrokerLiveness:
         shall not wait for it."""
         self._client.withdraw(number, key, content)
 
-    def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
-        """Code 104; REMOVED or LATE. ``registered``: what the connection that it came over registered last. The caller gives up
-        by cancelling; the broker may be removed nevertheless."""
-        return self._client.remove(removal, registered)
+    def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
+        """Code 104; REMOVED or LATE. ``opened_ms``: when its connection was opened; None: it came over none. The caller gives
+        up by cancelling; the broker may be removed nevertheless."""
+        newest_ms = self.attachments.newest_opened_ms((removal.cluster_name, removal.broker_addr)) or 0.0
+        if self._defences.newest_connection and opened_ms is not None and newest_ms > opened_ms + ROUND_MS:
+            late: Future[int] = asyncio.get_running_loop().create_future()
+            late.set_result(LATE)
+            return late
+        return self._client.remove(removal, opened_ms)
 
     # From the log
 
@@ -148,28 +162,26 @@ class BrokerLiveness:
         held = self._machine.state.registration(*key)
         if held is None or held.epoch != epoch:
             epoch = None
-        if epoch is not None:
-            self.attachments.learn(key, self._running_ms())
         if self.role is not None:
             self.role.registered(key, epoch, content)
 
     def removed(self, key: Key, epoch: int) -> list[int]:
         """A registration ended; the connections that it was attached to here."""
         if self.role is not None:
-            self.role.removed(key, epoch)
+            self.role.removed(key)
         return self.attachments.remove(key, epoch)
 
-    def lead_applied(self, term: int, before: int) -> None:
-        """A leader's LEAD was applied; ``before``: term of the one before."""
+    def lead_applied(self, term: int) -> None:
+        """A leader's LEAD was applied."""
         if self.role is not None and self.role.term == term:
-            self.role.led(before)
+            self.role.lead_applied()
 
     def restored(self) -> None:
         """The state was replaced by a snapshot: what is no longer registered is forgotten."""
-        for entry in self.attachments.everything(self._running_ms()):
-            registration = self._machine.state.registration(*entry.key)
-            if entry.key[0] and (registration is None or registration.epoch > entry.epoch):
-                self.attachments.remove(entry.key, entry.epoch)
+        for key, epoch in self.attachments.known():
+            registration = self._machine.state.registration(*key)
+            if registration is None or registration.epoch > epoch:
+                self.attachments.remove(key, epoch)
 
     # From consensus
 
@@ -187,8 +199,10 @@ class BrokerLiveness:
             self._send,
             self._grace_ms,
             self._running_ms,
+            self._monotonic_ms,
             self._wall_ms,
             asyncio.get_running_loop().call_later,
+            self._defences,
         )
 
     def _step_down(self) -> None:
@@ -201,12 +215,10 @@ class BrokerLiveness:
         if leader is not None:
             asyncio.get_running_loop().call_soon(self._client.report_soon)
 
-    def confirmed(self, asked_ms: float) -> None:
-        """A majority has confirmed the present leader to this node, which asked at that time by ``running_ms``."""
-        self._client.confirmed(asked_ms)
-
     def received(self, peer: str, data: bytes) -> None:
         """What ``tell`` of another node sent. Takes effect in a later turn: a node's entry points are not called back."""
+        if is_obsolete(data):
+            return
         try:
             message = decode(data)
         except MalformedError as error:
@@ -232,8 +244,6 @@ class BrokerLiveness:
                 self._client.on_answer(message)
             case Decision():
                 self._client.on_decision(message)
-            case Ages():
-                self._client.on_ages(message)
 
     def _send(self, peer: str, message: Message) -> None:
         if peer == self._node_id:

@@ -14,13 +14,13 @@ from random import Random
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
     REGISTER,
     REMOVE,
     WITHDRAW,
-    Ages,
     Decision,
     Inquiry,
     Key,
@@ -29,8 +29,8 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportAnswer,
     ReportEntry,
 )
-from replicated_namesrv.replication.liveness.leader_role import ACCEPTED, encode_removal
-from replicated_namesrv.replication.liveness.leases import Attachments, Registered
+from replicated_namesrv.replication.liveness.leader_role import encode_removal
+from replicated_namesrv.replication.liveness.renewals import ACCEPTED
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import BrokerRemoval
 
@@ -49,13 +49,11 @@ class _Sent:
 class _Question:
     """An inquiry without a decision."""
 
-    __slots__ = ("content", "future", "key", "kind", "registered_at_ms", "sent_ms", "serial", "term")
+    __slots__ = ("content", "future", "key", "kind", "opened_ms", "sent_ms", "serial", "term")
 
-    def __init__(
-        self, kind: int, key: Key, content: str, serial: int, registered_at_ms: float | None, future: "Future[int]"
-    ) -> None:
+    def __init__(self, kind: int, key: Key, content: str, serial: int, opened_ms: float | None, future: "Future[int]") -> None:
         self.kind, self.key, self.content, self.serial = kind, key, content, serial
-        self.registered_at_ms, self.future = registered_at_ms, future
+        self.opened_ms, self.future = opened_ms, future
         self.sent_ms = 0.0
         self.term = -1
         """Term of the leader that was asked last."""
@@ -81,12 +79,6 @@ class LeaderClient:
         self._session = rng.getrandbits(63)
         self._sequence = 0
         self._began_ms = monotonic_ms()
-        self._ages_term, self._ages_ms = 0, 0.0
-        """When a leader told all ages last, and its term."""
-        self._confirmed: tuple[int, float] | None = None
-        """Present term, and when this node was confirmed in it last."""
-        self._confirmed_before_ms: float | None = None
-        """When it was last confirmed in an earlier term."""
         self._told: tuple[int, str] | None = None
         """(term, leader) that has our whole list."""
         self._sent: dict[int, _Sent] = {}
@@ -105,25 +97,12 @@ class LeaderClient:
             return self._machine.time_ms
         return max(self._machine.time_ms, int(self._leader_clock_ms + self._monotonic_ms()))
 
-    def confirmed(self, asked_ms: float) -> None:
-        """A majority has confirmed the present leader to this node, which asked at that time by ``running_ms``."""
-        term = self._consensus.term
-        if self._confirmed is None or self._confirmed[0] != term:
-            self._confirmed_before_ms = None if self._confirmed is None else self._confirmed[1]
-        self._confirmed = term, asked_ms
-
-    def _confirmed_ago_ms(self, now: float) -> int:
-        at_ms = self._confirmed_before_ms
-        if self._confirmed is not None and self._confirmed[0] != self._consensus.term:
-            at_ms = self._confirmed[1]
-        return AGE_MAX if at_ms is None else max(0, int(now - at_ms))
-
     # Renewals and questions
 
     def renew(self, key: Key, epoch: int, generation: int) -> "Future[int]":
         """ACCEPTED, DIFFERS or REMOVING, by the leader's word. The caller gives up by cancelling."""
         future: Future[int] = asyncio.get_running_loop().create_future()
-        entry = self._attachments.entry(key, self._running_ms())
+        entry = self._attachments.entry(key, self._monotonic_ms())
         if entry is None or entry.epoch != epoch:
             future.set_result(DIFFERS)
             return future
@@ -145,16 +124,15 @@ class LeaderClient:
         if leader is not None:
             self._send(leader, Inquiry(self._session, number, self._consensus.term, WITHDRAW, 0, AGE_MAX, key, content))
 
-    def remove(self, removal: BrokerRemoval, registered: Registered | None) -> "Future[int]":
-        """Code 104; REMOVED or LATE. ``registered``: what the connection that it came over registered last. The caller gives up
-        by cancelling; the broker may be removed nevertheless."""
-        key = (removal.cluster_name, removal.broker_addr)
-        return self._ask(REMOVE, key, encode_removal(removal), 0, None if registered is None else registered.speaks_until_ms)
+    def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
+        """Code 104; REMOVED or LATE. ``opened_ms``: when its connection was opened; None: it came over none. The caller gives
+        up by cancelling; the broker may be removed nevertheless."""
+        return self._ask(REMOVE, (removal.cluster_name, removal.broker_addr), encode_removal(removal), 0, opened_ms)
 
-    def _ask(self, kind: int, key: Key, content: str, serial: int, registered_at_ms: float | None) -> "Future[int]":
+    def _ask(self, kind: int, key: Key, content: str, serial: int, opened_ms: float | None) -> "Future[int]":
         self._last_question += 1
         future: Future[int] = asyncio.get_running_loop().create_future()
-        question = _Question(kind, key, content, serial, registered_at_ms, future)
+        question = _Question(kind, key, content, serial, opened_ms, future)
         self._questions[self._last_question] = question
         self._put(self._last_question, question)
         return future
@@ -164,9 +142,10 @@ class LeaderClient:
         if leader is None:
             return
         question.sent_ms, question.term = now, self._consensus.term
-        at_ms = question.registered_at_ms
-        registered_ms = AGE_MAX if at_ms is None else max(0, int(now - at_ms))
-        fields = (question.term, question.kind, question.serial, registered_ms, question.key, question.content)
+        since_ms = AGE_MAX
+        if question.opened_ms is not None:
+            since_ms = max(0, int(self._monotonic_ms() - question.opened_ms - ROUND_MS))
+        fields = (question.term, question.kind, question.serial, since_ms, question.key, question.content)
         self._send(leader, Inquiry(self._session, number, *fields))
 
     def report_soon(self) -> None:
@@ -180,14 +159,14 @@ class LeaderClient:
         leader, now = self._consensus.leader, self._running_ms()
         if leader is None:
             return
-        term = self._consensus.term
+        term, clock_ms = self._consensus.term, self._monotonic_ms()
         is_full = self._told != (term, leader)
         if is_full:
             self._told = (term, leader)
             self._requeue_sent()
-            entries = self._attachments.everything(now)
+            entries = self._attachments.everything(clock_ms)
         else:
-            entries = [e for e in (self._attachments.entry(key, now) for key in self._attachments.changed) if e is not None]
+            entries = [e for e in (self._attachments.entry(key, clock_ms) for key in self._attachments.changed) if e is not None]
         self._attachments.changed.clear()
         renewals = []
         waiting, self._renewals = self._renewals, []
@@ -198,10 +177,8 @@ class LeaderClient:
         self._sequence += 1
         self._last_report_ms = now
         self._sent[self._sequence] = _Sent(now, renewals)
-        clock_ms = self._monotonic_ms()
-        told_ms, running_ms = int(clock_ms - self._ages_ms) + 1, int(clock_ms - self._began_ms)
-        ages = (self._ages_term, told_ms, running_ms, self._confirmed_ago_ms(now))
-        self._send(leader, NodeReport(self._session, self._sequence, term, is_full, tuple(entries), *ages))
+        running_ms = int(clock_ms - self._began_ms)
+        self._send(leader, NodeReport(self._session, self._sequence, term, is_full, tuple(entries), running_ms))
 
     def _requeue_sent(self) -> None:
         for sent in self._sent.values():
@@ -245,16 +222,6 @@ class LeaderClient:
         question = self._questions.pop(message.number, None) if message.session == self._session else None
         if question is not None and not question.future.done():
             question.future.set_result(message.verdict)
-
-    def on_ages(self, message: Ages) -> None:
-        """The leader tells when every broker was heard last."""
-        if message.term != self._consensus.term:
-            return
-        now = self._running_ms()
-        self._ages_term, self._ages_ms = message.term, self._monotonic_ms()
-        for key, age_ms in message.ages:
-            if key[0] == "" or self._machine.state.registration(*key) is not None:
-                self._attachments.learn(key, now - age_ms)
 
     def on_answer(self, answer: ReportAnswer) -> None:
         """The leader has judged what this node reported."""

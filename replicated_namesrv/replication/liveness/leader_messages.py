@@ -1,8 +1,11 @@
-"""What nodes tell each other beside Raft: signs of life, ages, and what only the leader may decide. Strict binary, every length
-checked, nothing evaluated.
+"""What nodes send each other beside Raft: their brokers, renewals, and what only the leader may decide. Strict binary, every
+length checked, nothing evaluated.
 
-``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``. ``Ages``: the
-leader to all, so that its successor knows.
+``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``.
+
+The layouts are those of version 0.1, so that nodes of both versions understand each other in a rolling upgrade. Fields that
+only 0.1 reads are sent as *unknown*. A 0.1 leader then takes each entry for a contact of this moment, which only extends
+time-outs. Its ``Ages`` (kind 3) are ignored.
 """
 
 import struct
@@ -12,28 +15,26 @@ from typing import NamedTuple
 from replicated_namesrv.raft.raft_errors import MalformedError
 
 Key = tuple[str, str]
-"""(clusterName, brokerAddr); ("", node id) stands for a node."""
+"""(clusterName, brokerAddr)."""
 KNOWN, HELD, LOST, RELEASED = range(4)
-"""How a node stands to a broker: knows only when it was last heard; holds a connection of it; lost the last one because the
-peer closed it or it was silent; closed it by our own doing."""
+"""How a node stands to a broker: it has not had a connection of it (sent by 0.1); it has one; the broker closed the last one; the
+last one ended otherwise (``attachments.py``)."""
 ENTRIES_MAX = 200_000
 _REPORT = struct.Struct("<BQQQBIQIII")
 _ANSWER = struct.Struct("<BQQQBQI")
-_AGES = struct.Struct("<BQI")
 _INQUIRY = struct.Struct("<BQQQBQI")
 _DECISION = struct.Struct("<BQQB")
 _ENTRY = struct.Struct("<BBQQIII")
-_AGE = struct.Struct("<I")
 _REFUSAL = struct.Struct("<IB")
 _LENGTH = struct.Struct("<I")
 KEYS_REMEMBERED, REMEMBERED_BYTES_MAX = 4_096, 256
 """The same brokers are told of over and over: encoded keys that are not worked out again, and the longest of them."""
 AGE_MAX = 0xFFFFFFFF
-"""The greatest age that is told, and "never"."""
+"""The greatest age that is sent, and "unknown"."""
 
 
 class ReportEntry(NamedTuple):
-    """One broker as a node sees it."""
+    """One broker as a node sees it. In a report that is not full, an entry with HELD is a contact."""
 
     key: Key
     state: int
@@ -41,12 +42,9 @@ class ReportEntry(NamedTuple):
     """Somebody waits for the leader's word on this renewal."""
     epoch: int
     generation: int
-    """``group_generation`` at which the node found that nothing changes; 0: only a sign of life."""
-    age_ms: int
-    lost_ms: int
-    """Since when the last connection is gone (LOST)."""
-    reattached_ms: int
-    """Since when a connection is there that was not the first; AGE_MAX: none is."""
+    """``group_generation`` at which the node found that nothing changes; 0: the contact says nothing about that."""
+    opened_ms: int
+    """HELD: age of the newest connection; AGE_MAX: unknown."""
 
 
 class NodeReport(NamedTuple):
@@ -56,14 +54,8 @@ class NodeReport(NamedTuple):
     term: int
     is_full: bool
     entries: tuple[ReportEntry, ...]
-    told_term: int
-    """Of the leader that told this process all ages last; 0: none has."""
-    told_ms: int
-    """Since then, by a clock that goes on while the process is stopped."""
     running_ms: int
-    """Since the process began, by the same clock."""
-    confirmed_ms: int
-    """Since an earlier leader than this one served this process last, counted while it runs; AGE_MAX: none ever has."""
+    """Age of the sending process."""
 
 
 DIFFERS, REMOVING = 1, 2
@@ -81,11 +73,6 @@ class ReportAnswer(NamedTuple):
     """(position in the report, DIFFERS or REMOVING)."""
 
 
-class Ages(NamedTuple):
-    term: int
-    ages: tuple[tuple[Key, int], ...]
-
-
 REGISTER, REMOVE, WITHDRAW = range(3)
 
 
@@ -100,8 +87,8 @@ class Inquiry(NamedTuple):
     """REGISTER, REMOVE or WITHDRAW."""
     serial: int
     """REGISTER: commands applied when the registration was found to change something."""
-    registered_ms: int
-    """REMOVE: since the connection it came over registered the broker; AGE_MAX: it never did."""
+    since_ms: int
+    """REMOVE: connections that were opened later than this long ago are of another process; AGE_MAX: none is."""
     key: Key
     content: str
     """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON."""
@@ -117,7 +104,7 @@ class Decision(NamedTuple):
     verdict: int
 
 
-Message = NodeReport | ReportAnswer | Ages | Inquiry | Decision
+Message = NodeReport | ReportAnswer | Inquiry | Decision
 
 
 def _text(value: str) -> bytes:
@@ -136,23 +123,24 @@ def _key(key: Key) -> bytes:
     return _packed_key(key) if len(key[0]) + len(key[1]) <= REMEMBERED_BYTES_MAX else _pack_key(key)
 
 
+def is_obsolete(data: bytes) -> bool:
+    """Whether a leader of version 0.1 tells ages."""
+    return data[:1] == b"\x03"
+
+
 def encode(message: Message) -> bytes:
     """The bytes of one message."""
     match message:
         case NodeReport():
-            session, sequence, term, is_full, entries, told_term, *times = message
-            ages = (told_term, *map(_age, times))
-            head = _REPORT.pack(1, session, sequence, term, is_full, len(entries), *ages)
-            return head + b"".join(_ENTRY.pack(*entry[1:5], *map(_age, entry[5:])) + _key(entry.key) for entry in entries)
+            *fields, entries, running_ms = message
+            head = _REPORT.pack(1, *fields, len(entries), 0, AGE_MAX, _age(running_ms), AGE_MAX)
+            return head + b"".join(_ENTRY.pack(*entry[1:5], 0, 0, _age(entry.opened_ms)) + _key(entry.key) for entry in entries)
         case ReportAnswer():
             *fields, refusals = message
             return _ANSWER.pack(2, *fields, len(refusals)) + b"".join(_REFUSAL.pack(*refusal) for refusal in refusals)
-        case Ages():
-            head = _AGES.pack(3, message.term, len(message.ages))
-            return head + b"".join(_AGE.pack(_age(age_ms)) + _key(key) for key, age_ms in message.ages)
         case Inquiry():
-            *fields, registered_ms, key, content = message
-            return _INQUIRY.pack(4, *fields, _age(registered_ms)) + _key(key) + _text(content)
+            *fields, since_ms, key, content = message
+            return _INQUIRY.pack(4, *fields, _age(since_ms)) + _key(key) + _text(content)
         case Decision():
             return _DECISION.pack(5, *message)
 
@@ -214,27 +202,19 @@ def decode(data: bytes) -> Message:
 def _decode(reader: _Reader) -> Message:
     match reader.data[0]:
         case 1:
-            _, session, sequence, term, is_full, count, *ages = reader.take(_REPORT)
+            _, session, sequence, term, is_full, count, _, _, running_ms, _ = reader.take(_REPORT)
             _check(count, is_full)
-            return NodeReport(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)), *ages)
+            return NodeReport(session, sequence, term, bool(is_full), tuple(_entry(reader) for _ in range(count)), running_ms)
         case 2:
             _, session, sequence, term, wants_full, time_ms, count = reader.take(_ANSWER)
             _check(count, wants_full)
             refusals = tuple((position, why) for position, why in (reader.take(_REFUSAL) for _ in range(count)))
             return ReportAnswer(session, sequence, term, bool(wants_full), time_ms, refusals)
-        case 3:
-            _, term, count = reader.take(_AGES)
-            _check(count, 0)
-            told = []
-            for _ in range(count):
-                (age,) = reader.take(_AGE)
-                told.append((reader.key(), age))
-            return Ages(term, tuple(told))
         case 4:
-            _, session, number, term, kind, serial, registered_ms = reader.take(_INQUIRY)
+            _, session, number, term, kind, serial, since_ms = reader.take(_INQUIRY)
             if kind > WITHDRAW:
                 raise MalformedError(f"no inquiry is of kind {kind}")
-            return Inquiry(session, number, term, kind, serial, registered_ms, reader.key(), reader.text())
+            return Inquiry(session, number, term, kind, serial, since_ms, reader.key(), reader.text())
         case 5:
             _, session, number, verdict = reader.take(_DECISION)
             if verdict > LATE:
@@ -244,10 +224,10 @@ def _decode(reader: _Reader) -> Message:
 
 
 def _entry(reader: _Reader) -> ReportEntry:
-    state, renews, epoch, generation, age_ms, lost_ms, reattached_ms = reader.take(_ENTRY)
+    state, renews, epoch, generation, _, _, opened_ms = reader.take(_ENTRY)
     if state > RELEASED or renews > 1:
         raise MalformedError("an entry of a report is malformed")
-    return ReportEntry(reader.key(), state, bool(renews), epoch, generation, age_ms, lost_ms, reattached_ms)
+    return ReportEntry(reader.key(), state, bool(renews), epoch, generation, opened_ms)
 
 
 def _check(count: int, switch: int) -> None:

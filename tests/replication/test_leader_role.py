@@ -1,4 +1,4 @@
-"""The leader's word on renewals, removals and copies, event by event: the test decides what is committed and when."""
+"""The leader's word on renewals, silence, removals and copies, event by event: the test decides what is committed and when."""
 
 import dataclasses
 from asyncio import Future
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
-from replicated_namesrv.replication.liveness import leader_role as leader_role_module
+from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness.admission import GRANT_MS, Admission, Asker, Decided
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
@@ -16,6 +17,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     HELD,
     LATE,
     LOOK_AGAIN,
+    LOST,
     REMOVE,
     REMOVED,
     REMOVING,
@@ -26,17 +28,21 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportAnswer,
     ReportEntry,
 )
-from replicated_namesrv.replication.liveness.leader_role import JUDGING_INTERVAL_MS, LeaderRole, encode_removal
-from replicated_namesrv.replication.marks import Mark
+from replicated_namesrv.replication.liveness.leader_role import LeaderRole, encode_removal
+from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
+from replicated_namesrv.replication.liveness.silence import SHARES
+from replicated_namesrv.replication.marks import Mark, Suspicion
 from replicated_namesrv.replication.route_machine import (
-    Opened,
     ProposalResult,
     RouteStateMachine,
+    Suspect,
     content_of,
     encode_lead,
     encode_register,
+    encode_suspect,
 )
 from replicated_namesrv.routes.commands import BrokerRemoval
+from replicated_namesrv.routes.results import BrokerRemoved
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.simulation.loop import VirtualLoop
 from replicated_namesrv.simulation.route_cluster import silenced
@@ -102,8 +108,10 @@ class Scene:
             self._send,
             500,
             lambda: self.now_ms,
+            lambda: self.now_ms,
             lambda: 7,
             self._later,
+            LivenessDefences(),
         )
         self._sequences = dict.fromkeys(MEMBERS, 0)
 
@@ -131,14 +139,15 @@ class Scene:
     def register(self, counter: int) -> None:
         command = registration(counter)
         now = self.machine.state.revision
-        self.machine.apply(encode_register(command, 0, now, Opened(now, now), content_of(command)))
+        self.machine.apply(encode_register(command, 0, now, now, content_of(command)))
 
     def commit(self) -> ProposalResult:
         """What was proposed first and is undecided is applied."""
         data, future = self.group.proposed.pop(0)
         applied = self.machine.apply(data)
         for effect in self.machine.effects:
-            self.leading.removed(KEY, effect.epoch)  # type: ignore[union-attr]
+            assert isinstance(effect, BrokerRemoved)
+            self.leading.removed((effect.cluster_name, effect.broker_addr))
         self.machine.effects.clear()
         future.set_result(applied)
         self._loop.run()
@@ -156,21 +165,36 @@ class Scene:
     def led(self) -> None:
         """LEAD is applied, and all nodes have told their lists."""
         self.commit()
-        self.leading.led(TERM - 1)
+        self.leading.lead_applied()
         for member in MEMBERS:
             self.report(member, full=True)
         self.sent.clear()
 
     def report(self, node: str, *entries: ReportEntry, full: bool = False) -> None:
         self._sequences[node] += 1
-        self.leading.on_report(node, NodeReport(1, self._sequences[node], TERM, full, entries, TERM - 1, 0, 3_600_000, 0))
+        self.leading.on_report(node, NodeReport(1, self._sequences[node], TERM, full, entries, 3_600_000))
 
-    def entry(self, renews: bool, age_ms: int = 0, reattached_ms: int = AGE_MAX) -> ReportEntry:
-        return ReportEntry(KEY, HELD, renews, self.epoch, 0, age_ms, 0, reattached_ms)
+    def entry(self, renews: bool, opened_ms: int = AGE_MAX, state: int = HELD) -> ReportEntry:
+        return ReportEntry(KEY, state, renews, self.epoch, 0, opened_ms)
 
-    def remove(self, node: str, registered_ms: int = 0, number: int = 1) -> None:
+    def remove(self, node: str, since_ms: int = 0, number: int = 1) -> None:
         content = encode_removal(BrokerRemoval(*KEY, "a", 0, self.epoch))
-        self.leading.on_inquiry(node, Inquiry(1, number, TERM, REMOVE, 0, registered_ms, KEY, content))
+        self.leading.on_inquiry(node, Inquiry(1, number, TERM, REMOVE, 0, since_ms, KEY, content))
+
+    def silent(self, ms: float) -> None:
+        """Time passes without a contact."""
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms = min(until, self.now_ms + 100)
+            for member in MEMBERS:
+                self.report(member)
+            self.leading.tick()
+        self.sent.clear()
+
+    @property
+    def suspicion(self) -> int:
+        known = self.machine.suspected.get(KEY)
+        return 0 if known is None else known.share
 
     def refusals(self) -> list[tuple[tuple[int, int], ...]]:
         """Of the renewals answered so far."""
@@ -184,13 +208,8 @@ class Scene:
         return found
 
     def let_it_expire(self) -> None:
-        """Everybody hears nothing of the broker for its time-out."""
-        for _ in range(2 * TIMEOUT_MS // 250):
-            self.now_ms += 250
-            for member in MEMBERS:
-                self.report(member)
-            self.leading.tick()
-        self.sent.clear()
+        """Nobody hears of the broker for its time-out."""
+        self.silent(1.1 * TIMEOUT_MS)
 
 
 @pytest.fixture
@@ -210,7 +229,7 @@ def test_no_renewal_is_judged_before_this_leaders_first_command_is_applied(scene
     scene.leading.tick()
     assert (scene.group.reads, scene.refusals()) == ([], [])
     scene.commit()
-    scene.leading.led(TERM - 1)
+    scene.leading.lead_applied()
     assert scene.refusals() == [], "and not before a read index that was asked for later"
     scene.confirm()
     assert scene.refusals() == [()]
@@ -274,7 +293,7 @@ def test_copies_of_a_change_do_not_wait_for_the_interval(scene: Scene) -> None:
 def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene: Scene) -> None:
     others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(9)]
     for command in others:
-        scene.machine.apply(encode_register(command, 0, 0, Opened(0, 0), content_of(command)))
+        scene.machine.apply(encode_register(command, 0, 0, 0, content_of(command)))
     scene.led()
     scene.let_it_expire()
     looks = 0
@@ -290,10 +309,10 @@ def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene
 
 
 def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_role_module, "REMOVED_TOPICS_MAX", 5)  # each broker has two
+    monkeypatch.setattr(removals_module, "REMOVED_TOPICS_MAX", 5)  # each broker has two
     others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(3)]
     for command in others:
-        scene.machine.apply(encode_register(command, 0, 0, Opened(0, 0), content_of(command)))
+        scene.machine.apply(encode_register(command, 0, 0, 0, content_of(command)))
     scene.led()
     scene.let_it_expire()
     assert len(scene.group.proposed) == 1
@@ -302,9 +321,9 @@ def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scen
 
 
 def test_one_broker_with_many_topics_is_unregistered_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_role_module, "LARGE_TOPICS", 1)
+    monkeypatch.setattr(removals_module, "LARGE_TOPICS", 1)
     slave = registration(1, address="a:2", broker_id=1)
-    scene.machine.apply(encode_register(slave, 0, 0, Opened(0, 0), content_of(slave)))
+    scene.machine.apply(encode_register(slave, 0, 0, 0, content_of(slave)))
     held = scene.machine.state.registration("c", "a:2")
     assert held is not None
     scene.led()
@@ -380,18 +399,155 @@ def test_an_unregistration_is_the_leaders_own_proposal_and_keeps_renewals_out(sc
 
 
 @pytest.mark.parametrize(
-    ("reattached_ms", "registered_ms", "verdict"), [(500, 2_000, LATE), (2_000, 500, REMOVED), (AGE_MAX, 2_000, REMOVED)]
+    ("opened_ms", "since_ms", "verdict"), [(500, 2_000, LATE), (2_000, 500, REMOVED), (500, AGE_MAX, REMOVED)]
 )
-def test_an_unregistration_is_late_if_the_broker_came_back_to_a_node(
-    scene: Scene, reattached_ms: int, registered_ms: int, verdict: int
+def test_an_unregistration_is_late_if_a_node_has_a_newer_connection(
+    scene: Scene, opened_ms: int, since_ms: int, verdict: int
 ) -> None:
     scene.led()
-    scene.report("n3", scene.entry(False, reattached_ms=reattached_ms))
-    scene.remove("n2", registered_ms)
+    scene.report("n3", scene.entry(False, opened_ms))
+    scene.remove("n2", since_ms)
     if verdict == REMOVED:
         scene.commit()
     assert ("n2", verdict) in scene.decisions()
     assert (scene.machine.state.registration(*KEY) is None) == (verdict == REMOVED)
+
+
+# Silence
+
+THIRD_MS = TIMEOUT_MS / SHARES
+
+
+@pytest.fixture
+def recording(scene: Scene) -> Scene:
+    """LEAD is applied, and silence is recorded: the first command, which records nothing, is applied."""
+    scene.group.command_version = 2
+    scene.led()
+    scene.leading.tick()
+    scene.commit()
+    return scene
+
+
+def test_silence_is_recorded_in_thirds_and_costs_three_commands(recording: Scene) -> None:
+    scene, recorded = recording, []
+    for _ in range(SHARES):
+        scene.silent(THIRD_MS + 100)
+        assert len(scene.group.proposed) == 1
+        scene.commit()
+        recorded.append(scene.suspicion)
+    assert recorded == [1, 2, 0]
+    assert scene.machine.state.registration(*KEY) is None
+    assert scene.leading.removals.expired_count == 1
+
+
+def test_nothing_is_recorded_before_every_member_knows_the_command(scene: Scene) -> None:
+    scene.led()
+    scene.silent(0.9 * TIMEOUT_MS)
+    assert scene.group.proposed == []
+    scene.silent(0.2 * TIMEOUT_MS)
+    scene.commit()
+    assert scene.machine.state.registration(*KEY) is None, "but a silent broker goes"
+
+
+def test_unsuspected_broker(recording: Scene) -> None:
+    scene = recording
+    for _ in range(2 * SHARES):
+        scene.silent(THIRD_MS - 200)
+        scene.report("n2", scene.entry(True))
+        scene.confirm()
+        assert scene.refusals() == [()]
+    assert scene.group.proposed == [], "a broker that renews within a third writes nothing"
+
+
+def test_suspected_broker(recording: Scene) -> None:
+    """Its renewal is acknowledged once the contact is in the log."""
+    scene = recording
+    scene.silent(THIRD_MS + 100)
+    scene.commit()
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    assert (scene.refusals(), len(scene.group.proposed)) == ([], 1)
+    scene.commit()
+    assert (scene.refusals(), scene.suspicion) == ([()], 0)
+    scene.silent(THIRD_MS - 200)
+    assert scene.group.proposed == [], "and its silence begins anew"
+
+
+def test_a_broker_is_suspected_while_the_record_is_under_way_or_its_outcome_unknown(recording: Scene) -> None:
+    scene = recording
+    scene.silent(THIRD_MS + 100)
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    assert scene.refusals() == []
+    late, _ = scene.group.proposed[0]
+    scene.lose()
+    scene.leading.tick()
+    scene.commit()
+    assert scene.refusals() == [()]
+    scene.machine.apply(late)
+    assert scene.suspicion == 0, "recorded silence has no effect behind recorded contact"
+    scene.silent(100)
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    assert scene.refusals() == [()], "from now on without the log"
+
+
+def test_a_heartbeat_of_a_suspected_broker_is_recorded(recording: Scene) -> None:
+    scene = recording
+    scene.silent(THIRD_MS + 100)
+    scene.commit()
+    scene.report("n2", scene.entry(False))
+    scene.commit()
+    assert scene.suspicion == 0
+    scene.silent(THIRD_MS - 200)
+    assert scene.group.proposed == []
+
+
+def test_contact_that_is_not_known_to_be_recorded_is_recorded_again(recording: Scene) -> None:
+    scene = recording
+    scene.silent(THIRD_MS + 100)
+    scene.commit()
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    scene.lose()
+    assert scene.refusals() == []
+    scene.leading.tick()
+    scene.commit()
+    assert scene.refusals() == [()]
+
+
+def test_recorded_contact_saves_a_broker_from_a_removal_decided_before(recording: Scene) -> None:
+    scene = recording
+    scene.silent(TIMEOUT_MS + 200)
+    assert len(scene.group.proposed) == 2, "silence, and then the removal"
+    contact = encode_suspect([Suspect(KEY, scene.epoch, 0)], 0, TERM, 0)
+    scene.machine.apply(contact)
+    scene.commit()
+    scene.commit()
+    assert scene.machine.state.registration(*KEY) is not None
+
+
+def test_records_of_another_term_or_registration_have_no_effect(recording: Scene) -> None:
+    scene = recording
+    serial = scene.machine.serial
+    for term, epoch in ((TERM - 1, scene.epoch), (TERM, scene.epoch + 1)):
+        scene.machine.apply(encode_suspect([Suspect(KEY, epoch, 2)], 0, term, serial + 5))
+        assert scene.suspicion == 0
+    scene.machine.apply(encode_suspect([Suspect(KEY, scene.epoch, 2)], 5, TERM, serial + 5))
+    scene.machine.apply(encode_suspect([Suspect(KEY, scene.epoch, 1)], 9, TERM, serial + 5))
+    assert scene.machine.suspected[KEY] == Suspicion(2, 7), "it only grows, since the first record"
+    scene.register(2)
+    assert scene.suspicion == 0, "a registration that is taken clears it"
+
+
+def test_a_closed_connection_ends_a_broker_after_the_grace_period(recording: Scene) -> None:
+    scene = recording
+    scene.report("n2", scene.entry(False, state=LOST))
+    scene.silent(400)
+    assert scene.group.proposed == []
+    scene.silent(300)
+    scene.commit()
+    assert (scene.leading.removals.lost_count, scene.leading.removals.expired_count) == (1, 0)
 
 
 def test_a_deposed_leader_decides_nothing(scene: Scene) -> None:

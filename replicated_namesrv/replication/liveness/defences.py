@@ -1,0 +1,45 @@
+"""Defences: one switch per rule, all on in production. The simulator turns one off to show that it is needed."""
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessDefences:
+    """Numbers are those of the rules in DESIGN.md."""
+
+    renewals_count: bool = True
+    """1. A renewal that the leader accepts ends the silence of its broker."""
+    silence_recorded: bool = True
+    """2. The leader records silence in the log at one and two thirds of the time-out."""
+    contact_recorded: bool = True
+    """3. A renewal of a suspected broker clears the suspicion through the log before it is acknowledged."""
+    silence_continued: bool = True
+    """4. A new leader counts silence on from what is recorded."""
+    silent_removed: bool = True
+    """5. A broker that is silent for its time-out is removed."""
+    released_nodes: bool = True
+    """6. A node that closed the connection itself may be the one to which the broker returns."""
+    unheard_nodes: bool = True
+    """6. So may a node that the leader does not hear."""
+    young_nodes: bool = True
+    """6. So may a node that was restarted."""
+    peace: bool = True
+    """6. A connection that was closed because of an unanswered request is no evidence that its broker left."""
+    newest_connection: bool = True
+    """7. Code 104 over an older connection than another attached one only detaches its own."""
+    all_lists: bool = True
+    """7. Code 104 is decided when the lists of all nodes have arrived."""
+    running_time: bool = True
+    """8. Only time in which the leader's process ran counts."""
+    repeated_versions: bool = True
+    """9. A registration with an older data version has no effect before it is repeated."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """All switches."""
+        return [f.name for f in fields(cls)]
+
+    @classmethod
+    def without(cls, name: str) -> "LivenessDefences":
+        """All but ``name``."""
+        return replace(cls(), **{name: False})

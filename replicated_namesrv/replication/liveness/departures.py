@@ -1,0 +1,207 @@
+"""Departures: whether a broker has left, by the connections that the nodes have of it. Pure; time is an argument.
+
+``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
+it. A node is *heard* if its list is complete and a report came within ``NODE_SILENCE_MS``; the leader itself always is.
+
+**Gone.** A broker that left is removed before its time-out (T). For each node the table gives the moment from which the node
+can no longer be the one that the broker uses. The broker is gone when the last of these moments has passed, if at least one
+node reports that the broker closed its connection. Otherwise ``silence.py`` decides.
+
+    node      what its list says of this registration           moment                        test
+    unheard   -                                                 T after it was last heard     test_unheard_node
+    heard     attached                                          never                         test_attached
+    heard     the broker closed its last connection             the grace period later        test_closed_by_the_broker
+    heard     released: this side closed it, or a request       T later                       test_released
+              on it had no answer
+    heard     nothing, and its process ran when the             at once                       test_never_attached
+              broker registered
+    heard     nothing, and its process is younger               T after its process began     test_young_process
+
+A node that is unheard, released the broker or was restarted may be the one to which the broker returns in its next round. The
+grace period is ``connectionLossGraceMs``, counted from the leader's notice.
+
+**Code 104.** A broker sends UNREGISTER_BROKER over each of its connections. A late one of an earlier process must not remove the
+process that runs now, although equal content gives both the same epoch. Connections tell them apart.
+
+    lists                                 newest attached connection          outcome                     test
+    a heard node's has not arrived        -                                   wait                        test_104_waits_for_lists
+    a node is unheard for a second        that of the other nodes decides     as below                    test_104_without_a_node
+    arrived                               opened more than ROUND_MS after     late: detach only the       test_late_104
+                                          the request's own                   request's connection
+    arrived                               any other                           remove the broker           test_104
+
+A process that starts connects to all nodes within ROUND_MS (``attachments.py``). Ages of connections are told by clocks that do
+not stand still with a process (``clock_ms``); everything else counts only time in which the leader ran.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.silence import Lease
+from replicated_namesrv.replication.marks import Key
+
+NODE_SILENCE_MS = 1_000.0
+"""A node that has not reported for this long is unheard. It reports four times as often."""
+LOOK_AGAIN_MS = 1_000.0
+"""A broker that some node lost is looked at this often, and whenever a node's word about it changes."""
+
+
+@dataclass(slots=True)
+class _Word:
+    """What a node says of one registration."""
+
+    state: int
+    epoch: int
+    told_ms: float
+    opened_ms: float
+    """When its newest connection was opened, by the leader's ``clock_ms``."""
+
+
+@dataclass(slots=True)
+class _Node:
+    session: int | None = None
+    sequence: int = 0
+    is_complete: bool = False
+    """Its whole list has arrived, and every change since."""
+    heard_ms: float | None = None
+    began_ms: float = 0.0
+    """When its process began."""
+    words: dict[Key, _Word] = field(default_factory=dict)
+
+
+class Departures:
+    """What the nodes say, as one leader knows it."""
+
+    def __init__(self, members: Sequence[str], own: str, grace_ms: float, now_ms: float, defences: LivenessDefences) -> None:
+        self._nodes = {member: _Node() for member in members}
+        self._own, self._grace_ms, self._began_ms, self._defences = own, grace_ms, now_ms, defences
+        self._first_epoch = math.inf
+        """Registrations with this epoch or a later one began in this term."""
+        self._registered_ms: dict[Key, tuple[int, float]] = {}
+        """Of those: epoch, and when it began."""
+        self._looks: dict[Key, float] = {}
+        """Brokers that some node lost, and when they are looked at next."""
+
+    def report(self, node: str, report: NodeReport, now_ms: float, clock_ms: float) -> bool:
+        """Take a node's report; False: something before it is missing, the whole list is needed."""
+        known = self._nodes[node]
+        if known.session != report.session:
+            known.session, known.is_complete, known.sequence, known.words = report.session, False, 0, {}
+            known.began_ms = now_ms - report.running_ms
+        elif report.sequence <= known.sequence:
+            return True
+        known.heard_ms = now_ms
+        if not report.is_full and (not known.is_complete or report.sequence != known.sequence + 1):
+            known.is_complete = False
+            return False
+        known.sequence = report.sequence
+        if report.is_full:
+            known.words, known.is_complete = {}, True
+            self._looks = dict.fromkeys(self._looks, now_ms)
+        for entry in report.entries:
+            known.words[entry.key] = _word(entry, now_ms, clock_ms)
+            if entry.state == LOST or entry.key in self._looks:
+                self._looks[entry.key] = now_ms
+        return True
+
+    def lead_applied(self, revision: int) -> None:
+        """This leader's LEAD is applied, and the state has this revision."""
+        self._first_epoch = revision + 1
+
+    def registered(self, key: Key, epoch: int, now_ms: float) -> None:
+        """A registration was applied in this term."""
+        if epoch >= self._first_epoch and self._registered_ms.get(key, (0, 0.0))[0] != epoch:
+            self._registered_ms[key] = (epoch, now_ms)
+
+    def forget(self, key: Key) -> None:
+        """The registration ended."""
+        self._registered_ms.pop(key, None)
+        self._looks.pop(key, None)
+        for node in self._nodes.values():
+            node.words.pop(key, None)
+
+    def unheard(self, now_ms: float) -> list[str]:
+        """Nodes that are not heard."""
+        return [name for name, node in self._nodes.items() if not self._is_heard(name, node, now_ms)]
+
+    def _is_heard(self, name: str, node: _Node, now_ms: float) -> bool:
+        if name == self._own:
+            return node.is_complete
+        return node.is_complete and node.heard_ms is not None and now_ms - node.heard_ms <= NODE_SILENCE_MS
+
+    # Gone
+
+    def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> list[Lease]:
+        """Registrations whose brokers have left. ``lease_of``: the registration as it is in the state."""
+        found = []
+        for key in [key for key, look_ms in self._looks.items() if look_ms <= now_ms]:
+            lease = lease_of(key)
+            words = (node.words.get(key) for node in self._nodes.values())
+            if lease is None or not any(word is not None and word.state == LOST for word in words):
+                del self._looks[key]
+                continue
+            left_ms = self._left_ms(lease, now_ms)
+            if left_ms <= now_ms:
+                found.append(lease)
+            self._looks[key] = now_ms if left_ms <= now_ms else min(left_ms, now_ms + LOOK_AGAIN_MS)
+        return found
+
+    def _left_ms(self, lease: Lease, now_ms: float) -> float:
+        """From when on no node can be the one that the broker uses; infinity: not known, or no node saw it leave."""
+        has_left, defences = False, self._defences
+        last_ms = -math.inf
+        for name, node in self._nodes.items():
+            word = node.words.get(lease.key)
+            if word is not None and word.epoch != lease.epoch:
+                word = None
+            if not self._is_heard(name, node, now_ms):
+                moment_ms = self._wait(defences.unheard_nodes, self._last_heard_ms(node), lease)
+            elif word is not None and word.state == HELD:
+                moment_ms = math.inf
+            elif word is not None and word.state == LOST:
+                moment_ms = word.told_ms + self._grace_ms
+                has_left = True
+            elif word is not None and word.state == RELEASED:
+                moment_ms = self._wait(defences.released_nodes, word.told_ms, lease)
+            elif node.began_ms <= self._registered_at_ms(lease):
+                moment_ms = -math.inf
+            else:
+                moment_ms = self._wait(defences.young_nodes, node.began_ms, lease)
+            last_ms = max(last_ms, moment_ms)
+        return last_ms if has_left else math.inf
+
+    @staticmethod
+    def _wait(waits: bool, from_ms: float, lease: Lease) -> float:
+        return from_ms + lease.timeout_ms if waits else -math.inf
+
+    def _last_heard_ms(self, node: _Node) -> float:
+        return self._began_ms if node.heard_ms is None else node.heard_ms
+
+    def _registered_at_ms(self, lease: Lease) -> float:
+        """When it began, if in this term."""
+        epoch, registered_ms = self._registered_ms.get(lease.key, (0, 0.0))
+        return registered_ms if epoch == lease.epoch else -math.inf
+
+    # Code 104
+
+    def can_judge(self, now_ms: float) -> bool:
+        """Whether each node's list has arrived, or the node is unheard for a second."""
+        return not self._defences.all_lists or all(
+            node.is_complete or (name != self._own and now_ms - self._last_heard_ms(node) > NODE_SILENCE_MS)
+            for name, node in self._nodes.items()
+        )
+
+    def is_late(self, key: Key, epoch: int, since_ms: float) -> bool:
+        """Whether a node is attached through a connection that was opened after ``since_ms``, by ``clock_ms``."""
+        words = (node.words.get(key) for node in self._nodes.values())
+        return self._defences.newest_connection and any(
+            word is not None and (word.state, word.epoch) == (HELD, epoch) and word.opened_ms > since_ms for word in words
+        )
+
+
+def _word(entry: ReportEntry, now_ms: float, clock_ms: float) -> _Word:
+    opened_ms = -math.inf if entry.opened_ms == AGE_MAX else clock_ms - entry.opened_ms
+    return _Word(entry.state, entry.epoch, now_ms, opened_ms)

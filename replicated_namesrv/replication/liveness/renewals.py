@@ -1,0 +1,149 @@
+"""Renewals: the leader's word on registrations that change nothing, heartbeats and queries of a data version.
+
+A renewal is judged after a read index that was asked for after it came, and once this leader's LEAD is applied. Then this leader
+led, its state holds everything acknowledged before, and no removal that it does not know of can happen any more. One read index
+serves all that came before it was asked for, and one is asked for at most every JUDGING_INTERVAL_MS.
+
+    registration in the state       removal     group         suspected     the renewal is              test
+    none, or another epoch          -           -             -             refused: DIFFERS            test_unknown_epoch
+    the epoch named                 proposed    -             -             refused: REMOVING           test_removal_under_way
+    the epoch named                 none        has changed   -             refused: DIFFERS            test_changed_group
+    the epoch named                 none        the same      yes           judged again once the       test_suspected_broker
+                                                                            contact is recorded
+    the epoch named                 none        the same      no            accepted: a contact         test_unsuspected_broker
+
+A refused renewal is registered through the log, or asked again. A heartbeat (904) waits for no answer: it is a contact at once.
+"""
+
+from asyncio import Future
+from collections.abc import Callable
+from typing import NamedTuple
+
+from replicated_namesrv.raft.interfaces import ReadReady
+from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.leader_messages import DIFFERS, REMOVING, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.removals import Removals
+from replicated_namesrv.replication.liveness.suspicions import Suspicions
+from replicated_namesrv.replication.route_machine import RouteStateMachine
+
+JUDGING_INTERVAL_MS = 25.0
+"""At least this passes between two questions to a majority on behalf of renewals: those that come meanwhile share the next, but
+copies of a change do not wait for it."""
+ACCEPTED = 0
+
+
+class Reported(NamedTuple):
+    """A report whose renewals have to be judged."""
+
+    peer: str
+    report: NodeReport
+    is_taken: bool
+
+
+class Renewals:
+    """Of one term of one leader."""
+
+    def __init__(
+        self,
+        machine: RouteStateMachine,
+        consensus: Consensus,
+        removals: Removals,
+        suspicions: Suspicions,
+        contact: Callable[[ReportEntry], None],
+        answer: Callable[[Reported, tuple[tuple[int, int], ...]], None],
+        is_over: Callable[[], bool],
+        now_ms: Callable[[], float],
+        later: Callable[[float, Callable[[], None]], object],
+        record_contact: bool,
+    ) -> None:
+        """``contact``: a broker lives. ``answer(reported, refusals)``. ``later(seconds, act)``: as ``loop.call_later``.
+        ``record_contact`` False: suspicions are not cleared (an ablation)."""
+        self._machine, self._consensus, self._removals, self._suspicions = machine, consensus, removals, suspicions
+        self._contact, self._answer, self._is_over = contact, answer, is_over
+        self._now_ms, self._later, self._record_contact = now_ms, later, record_contact
+        self.has_begun = False
+        """Whether LEAD is applied."""
+        self._waiting: list[Reported] = []
+        self._unrecorded: list[Reported] = []
+        """Judged, but for contacts that have to be recorded."""
+        self._is_asking = False
+        self._asked_ms = -JUDGING_INTERVAL_MS
+        """When a majority was asked last."""
+        self._is_pausing = self._is_hurried = False
+        """Whether the interval is waited for; whether somebody cannot."""
+
+    def put(self, reported: Reported, is_hurried: bool) -> None:
+        """Judge this report. ``is_hurried``: do not wait for the interval."""
+        self._waiting.append(reported)
+        self._is_hurried = self._is_hurried or is_hurried
+        self.proceed()
+
+    def heartbeat(self, entry: ReportEntry) -> None:
+        """A contact that waits for no answer."""
+        if self.has_begun and self._verdict(entry) is None:
+            self._suspicions.record(entry.key, entry.epoch, 0)
+            self._suspicions.flush()
+
+    def proceed(self) -> None:
+        """Ask a majority, if somebody waits and it is time."""
+        if self._is_asking or not self._waiting or not self.has_begun:
+            return
+        pause_ms = self._asked_ms + JUDGING_INTERVAL_MS - self._now_ms()
+        if self._is_hurried or pause_ms <= 0:
+            self._ask()
+        elif not self._is_pausing:
+            self._is_pausing = True
+            self._later(pause_ms / 1000, self._paused)
+
+    def _paused(self) -> None:
+        self._is_pausing = False
+        self._is_hurried = True
+        self.proceed()
+
+    def _ask(self) -> None:
+        self._is_asking, self._is_hurried = True, False
+        self._asked_ms = self._now_ms()
+        batch, self._waiting = self._waiting, []
+
+        def answered(outcome: "Future[object]") -> None:
+            self._is_asking = False
+            if self._is_over():
+                return
+            if not outcome.cancelled() and isinstance(outcome.result(), ReadReady):
+                self._judge(batch)
+            self.proceed()
+
+        self._consensus.read_index().add_done_callback(answered)  # type: ignore[arg-type]  # a read outcome is an object
+
+    def recorded(self) -> None:
+        """Contacts were recorded, or it is not known whether: judge again what waits for that."""
+        batch, self._unrecorded = self._unrecorded, []
+        self._judge(batch)
+
+    def _judge(self, batch: list[Reported]) -> None:
+        for reported in batch:
+            verdicts = {at: self._verdict(entry) for at, entry in enumerate(reported.report.entries) if entry.renews}
+            refusals = tuple((at, verdict) for at, verdict in verdicts.items() if verdict)
+            unrecorded = [reported.report.entries[at] for at, verdict in verdicts.items() if verdict is None]
+            if not unrecorded:
+                self._answer(reported, refusals)
+                continue
+            self._unrecorded.append(reported)
+            for entry in unrecorded:
+                self._suspicions.record(entry.key, entry.epoch, 0)
+        self._suspicions.flush()
+
+    def _verdict(self, entry: ReportEntry) -> int | None:
+        """ACCEPTED, DIFFERS or REMOVING; None: the contact has to be recorded before."""
+        state = self._machine.state
+        registration = state.registration(*entry.key)
+        if registration is None or registration.epoch != entry.epoch:
+            return DIFFERS
+        if self._removals.is_removing(entry.key, entry.epoch):
+            return REMOVING
+        if entry.generation and state.group_generation(registration.broker_name) != entry.generation:
+            return DIFFERS
+        if self._record_contact and self._suspicions.is_suspected(entry.key):
+            return None
+        self._contact(entry)
+        return ACCEPTED

@@ -1,0 +1,138 @@
+"""Every row of the tables in ``liveness/attachments.py`` and ``liveness/conversations.py``."""
+
+from replicated_namesrv.replication.liveness.attachments import Attachments
+from replicated_namesrv.replication.liveness.conversations import (
+    BACKLOG_MS,
+    PATIENCE_MS,
+    SLOW_MS,
+    STALL_MS,
+    Conversations,
+)
+from replicated_namesrv.replication.liveness.leader_messages import HELD, LOST, RELEASED
+from tests.replication.virtual import KEY
+
+OTHER = ("c", "b:1")
+
+
+def state_of(attachments: Attachments) -> int | None:
+    entry = attachments.entry(KEY, 0)
+    return None if entry is None else entry.state
+
+
+def attached(*connections: int) -> Attachments:
+    attachments = Attachments()
+    for connection_id in connections:
+        attachments.attach(KEY, 7, connection_id, connection_id * 100.0, 0, registers=True)
+    attachments.changed.clear()
+    return attachments
+
+
+def test_open_connection() -> None:
+    attachments = attached(1, 2)
+    entry = attachments.entry(KEY, 1_000)
+    assert entry is not None
+    assert (entry.state, entry.opened_ms) == (HELD, 800), "the age of the newest"
+    attachments.lose(2, in_peace=True)
+    assert state_of(attachments) == HELD
+    assert attachments.changed == {}, "the leader knows that"
+
+
+def test_closed_in_peace() -> None:
+    attachments = attached(1)
+    attachments.lose(1, in_peace=True)
+    assert (state_of(attachments), list(attachments.changed)) == (LOST, [KEY])
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    conversations.asked(1)
+    conversations.answered(1, 20, 30)
+    assert conversations.closed(1, 40)
+
+
+def test_closed_by_us() -> None:
+    attachments = attached(1)
+    attachments.lose(1, in_peace=False)
+    assert state_of(attachments) == RELEASED
+
+
+def test_never_attached() -> None:
+    attachments = Attachments()
+    assert attachments.entry(KEY, 0) is None
+    assert attachments.everything(0) == []
+    assert not attachments.lose(1, in_peace=True)
+
+
+def test_one_of_several_brokers_leaves_a_connection() -> None:
+    attachments = attached(1)
+    attachments.attach(OTHER, 8, 1, 0, 0, registers=True)
+    attachments.detach(KEY, 1)
+    assert state_of(attachments) == LOST
+    assert attachments.brokers_of(1) == [OTHER]
+    assert attachments.lose(1, in_peace=False)
+    assert state_of(attachments) == LOST, "it had left before"
+
+
+def test_a_newer_registration_forgets_the_connections_of_the_older_one() -> None:
+    attachments = attached(1)
+    attachments.attach(KEY, 9, 2, 0, 5, registers=False)
+    attachments.lose(1, in_peace=True)
+    assert state_of(attachments) == HELD
+    assert attachments.registered_epoch(KEY, 2) is None, "it has not registered"
+    attachments.attach(KEY, 7, 3, 0, 6, registers=True)
+    assert attachments.known() == [(KEY, 9)], "what ended before counts for nothing"
+
+
+def test_what_a_connection_registered_is_known_until_it_closes() -> None:
+    attachments = attached(1)
+    assert attachments.remove(KEY, 7) == [1]
+    attachments.attach(KEY, 8, 1, 0, 0, registers=False)
+    assert attachments.registered_epoch(KEY, 1) == 7, "a heartbeat may be of an earlier process"
+    attachments.lose(1, in_peace=True)
+    assert attachments.registered_epoch(KEY, 1) is None
+
+
+def test_unanswered_request() -> None:
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    conversations.asked(1)
+    conversations.asked(1)
+    conversations.answered(1, 10, 20)
+    assert not conversations.closed(1, 30)
+
+
+def test_slow_answer() -> None:
+    for closed_ms, in_peace in ((SLOW_MS + 20 + PATIENCE_MS, False), (SLOW_MS + 21 + PATIENCE_MS, True)):
+        conversations = Conversations(0)
+        conversations.opened(1, 10)
+        conversations.asked(1)
+        for now in range(0, int(closed_ms), 100):
+            conversations.tick(now)
+        conversations.answered(1, 19, SLOW_MS + 20)
+        assert conversations.closed(1, closed_ms) is in_peace
+
+
+def test_stalled_process() -> None:
+    conversations = Conversations(0)
+    conversations.opened(1, 10)
+    conversations.opened(2, 10)
+    conversations.tick(10 + SLOW_MS + 1)
+    assert not conversations.closed(1, 20 + SLOW_MS)
+    for now in range(int(20 + SLOW_MS), int(20 + SLOW_MS + PATIENCE_MS), 100):
+        conversations.tick(now)
+    assert conversations.closed(2, 20 + SLOW_MS + PATIENCE_MS)
+
+
+def test_opened_during_a_stall() -> None:
+    conversations = Conversations(1_000)
+    conversations.tick(1_100)
+    conversations.tick(1_100 + 5 * STALL_MS)
+    conversations.opened(1, 1_100 + 5 * STALL_MS)
+    conversations.tick(1_100 + 7 * STALL_MS)
+    conversations.opened(2, 1_110 + 7 * STALL_MS)
+    assert [conversations.opened_ms(number) for number in (1, 2)] == [1_100, 1_100], "one stall, twice"
+    now = 1_110 + 7 * STALL_MS
+    while now < 1_110 + 7 * STALL_MS + BACKLOG_MS:
+        now += 100
+        conversations.tick(now)
+    conversations.opened(3, now)
+    assert conversations.opened_ms(3) == now
+    assert conversations.opened_ms(4) is None

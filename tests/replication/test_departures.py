@@ -1,0 +1,229 @@
+"""Every row of the tables in ``liveness/departures.py``."""
+
+import pytest
+
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.departures import NODE_SILENCE_MS, Departures
+from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.silence import Lease
+from tests.replication.virtual import KEY
+
+MEMBERS = ("n1", "n2", "n3")
+T, GRACE, OLD = 10_000, 500, 3_600_000
+EPOCH = 7
+
+
+def entry(state: int, epoch: int = EPOCH, opened_ms: int = AGE_MAX) -> ReportEntry:
+    return ReportEntry(KEY, state, False, epoch, 0, opened_ms)
+
+
+class Leader:
+    """n1 leads. Nodes report four times a second; the broker was registered before its term."""
+
+    def __init__(self, **defences: bool) -> None:
+        self.departures = Departures(MEMBERS, "n1", GRACE, 0, LivenessDefences(**defences))
+        self.departures.lead_applied(EPOCH)
+        self.now_ms = 0.0
+        self.sequences = dict.fromkeys(MEMBERS, 0)
+        self.sessions = dict.fromkeys(MEMBERS, 1)
+        self.lease: Lease | None = Lease(KEY, EPOCH, T, 0)
+
+    def report(self, node: str, *entries: ReportEntry, full: bool = False, running_ms: int = OLD) -> bool:
+        self.sequences[node] += 1
+        report = NodeReport(self.sessions[node], self.sequences[node], 5, full, entries, running_ms)
+        return self.departures.report(node, report, self.now_ms, self.now_ms)
+
+    def lists(self, **entries: tuple[ReportEntry, ...]) -> None:
+        for node, listed in entries.items():
+            assert self.report(node, *listed, full=True)
+
+    def run(self, ms: float, unheard: tuple[str, ...] = ()) -> None:
+        until = self.now_ms + ms
+        while self.now_ms < until:
+            self.now_ms = min(until, self.now_ms + 250)
+            for member in MEMBERS:
+                if member not in unheard:
+                    self.report(member)
+
+    def is_gone(self) -> bool:
+        return self.departures.gone(lambda key: self.lease, self.now_ms) == [self.lease]
+
+
+def test_unheard_node() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=())
+    leader.run(T - 250, unheard=("n3",))
+    assert not leader.is_gone()
+    leader.run(250, unheard=("n3",))
+    assert leader.is_gone()
+
+
+def test_a_node_that_this_leader_never_heard_counts_from_its_beginning() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=())
+    leader.run(T - 250, unheard=("n3",))
+    assert not leader.is_gone()
+    leader.run(250 + NODE_SILENCE_MS, unheard=("n3",))
+    assert leader.is_gone()
+
+
+def test_attached() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(HELD),))
+    leader.run(3 * T)
+    assert not leader.is_gone()
+    leader.report("n3", entry(LOST))
+    leader.run(GRACE - 250)
+    assert not leader.is_gone()
+    leader.run(250)
+    assert leader.is_gone()
+
+
+def test_closed_by_the_broker() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
+    leader.run(GRACE - 250)
+    assert not leader.is_gone()
+    leader.run(250)
+    assert leader.is_gone()
+    leader.departures.forget(KEY)
+    leader.lease = None
+    assert leader.departures.gone(lambda key: None, leader.now_ms + T) == []
+
+
+def test_released() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(RELEASED),))
+    leader.run(T - 250)
+    assert not leader.is_gone()
+    leader.run(250 + NODE_SILENCE_MS)
+    assert leader.is_gone()
+
+
+def test_nobody_saw_it_leave() -> None:
+    """Then ``silence.py`` decides."""
+    leader = Leader()
+    leader.lists(n1=(), n2=(entry(RELEASED),), n3=(entry(RELEASED),))
+    leader.run(3 * T)
+    assert not leader.is_gone()
+
+
+def test_never_attached() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(), n3=())
+    leader.run(1_000)
+    leader.lease = Lease(KEY, EPOCH + 1, T, 0)
+    leader.departures.registered(KEY, EPOCH + 1, leader.now_ms)
+    leader.report("n1", entry(HELD, EPOCH + 1))
+    leader.report("n1", entry(LOST, EPOCH + 1))
+    leader.run(GRACE)
+    assert leader.is_gone()
+
+
+@pytest.mark.parametrize("epoch", [EPOCH, EPOCH + 1])
+def test_young_process(epoch: int) -> None:
+    """It began after the registration, whether that was in this term or not."""
+    leader = Leader()
+    leader.lease = Lease(KEY, epoch, T, 0)
+    leader.lists(n1=(entry(LOST, epoch),), n2=(entry(LOST, epoch),), n3=(entry(HELD, epoch),))
+    leader.departures.registered(KEY, epoch, 0)
+    leader.run(2_000)
+    leader.sessions["n3"], leader.sequences["n3"] = 2, 0
+    assert leader.report("n3", full=True, running_ms=500)
+    leader.run(T - 750)
+    assert not leader.is_gone()
+    leader.run(250 + NODE_SILENCE_MS)
+    assert leader.is_gone()
+
+
+def test_a_change_of_an_older_registration_makes_no_node_old() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=())
+    leader.run(1_000)
+    leader.sessions["n3"], leader.sequences["n3"] = 2, 0
+    leader.report("n3", full=True, running_ms=0)
+    leader.run(1_000)
+    leader.departures.registered(KEY, EPOCH, leader.now_ms)
+    leader.run(GRACE)
+    assert not leader.is_gone()
+
+
+def test_a_broker_that_comes_back_within_the_grace_period_stays() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(), n3=())
+    leader.run(250)
+    leader.report("n2", entry(HELD))
+    leader.run(3 * T)
+    assert not leader.is_gone()
+
+
+def test_what_a_node_says_of_an_earlier_registration_counts_for_nothing() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(HELD, EPOCH - 1),), n3=())
+    leader.run(GRACE)
+    assert leader.is_gone()
+
+
+def test_a_gap_in_the_reports_makes_the_whole_list_necessary() -> None:
+    leader = Leader()
+    leader.lists(n1=(entry(LOST),), n2=(entry(LOST),), n3=(entry(LOST),))
+    leader.sequences["n3"] += 1
+    assert not leader.report("n3")
+    leader.now_ms += GRACE
+    assert not leader.is_gone()
+    leader.lists(n3=(entry(LOST),))
+    leader.run(GRACE)
+    assert leader.is_gone()
+    leader.sequences["n3"] -= 1
+    assert leader.report("n3", entry(HELD)), "a repeated report says nothing"
+    assert leader.is_gone()
+
+
+def test_104_waits_for_lists() -> None:
+    leader = Leader()
+    assert not leader.departures.can_judge(0)
+    leader.lists(n1=(), n2=())
+    assert not leader.departures.can_judge(leader.now_ms)
+    leader.lists(n3=())
+    assert leader.departures.can_judge(leader.now_ms)
+
+
+def test_104_without_a_node() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(entry(HELD, opened_ms=0),))
+    leader.run(NODE_SILENCE_MS, unheard=("n3",))
+    assert not leader.departures.can_judge(leader.now_ms)
+    leader.run(250, unheard=("n3",))
+    assert leader.departures.can_judge(leader.now_ms)
+    assert leader.departures.is_late(KEY, EPOCH, -1)
+
+
+def test_the_leaders_own_list_is_waited_for() -> None:
+    leader = Leader()
+    leader.lists(n2=(), n3=())
+    leader.run(5_000, unheard=("n1",))
+    assert not leader.departures.can_judge(leader.now_ms)
+
+
+def test_late_104() -> None:
+    leader = Leader()
+    leader.run(5_000)
+    leader.lists(n1=(), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, opened_ms=3_000),))
+    assert leader.departures.is_late(KEY, EPOCH, since_ms=3_999)
+
+
+def test_104() -> None:
+    leader = Leader()
+    leader.run(5_000)
+    leader.lists(n1=(entry(LOST),), n2=(entry(HELD, opened_ms=1_000),), n3=(entry(HELD, EPOCH - 1, opened_ms=0),))
+    assert not leader.departures.is_late(KEY, EPOCH, since_ms=4_000)
+    leader.lists(n2=(entry(HELD),))
+    assert not leader.departures.is_late(KEY, EPOCH, since_ms=0), "of an age that its node does not tell"
+
+
+def test_a_node_that_became_unheard_keeps_its_word_on_104() -> None:
+    leader = Leader()
+    leader.lists(n1=(), n2=(entry(HELD, opened_ms=0),), n3=())
+    leader.run(5_000, unheard=("n2",))
+    assert leader.departures.can_judge(leader.now_ms)
+    assert leader.departures.is_late(KEY, EPOCH, since_ms=-1)

@@ -1,0 +1,203 @@
+"""Every rule of liveness is needed: with its switch off, a schedule ends otherwise.
+
+The simulator has the same switches (``--off``).
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.departures import Departures
+from replicated_namesrv.replication.liveness.leader_messages import NodeReport
+from replicated_namesrv.simulation.route_cluster import Wire
+from replicated_namesrv.simulation.world import SECOND
+from tests.replication.virtual import KEY, TIMEOUT_MS, Cluster, registration, virtual_cluster
+
+T = TIMEOUT_MS / 1000
+LONG_MS = 60_000
+
+
+def registered(cluster: Cluster, timeout_ms: int = TIMEOUT_MS, nodes: int = 3) -> list[Wire]:
+    """The broker over connections to so many nodes."""
+    wires = [cluster.wire(name) for name in list(cluster.machines)[:nodes]]
+    for wire in wires:
+        assert cluster.register(wire, registration(timeout_ms=timeout_ms)).code == 0
+    return wires
+
+
+def renewals_count(cluster: Cluster) -> bool:
+    """A broker that renews within a third of its time-out writes nothing."""
+    (wire,) = registered(cluster, nodes=1)
+    cluster.run(0.5)
+    assert cluster.register(wire, registration()).code == 0
+    serial = cluster.serial()
+    for _ in range(6):
+        cluster.run(T / 4)
+        assert cluster.register(wire, registration()).code == 0
+    return cluster.serial() == serial
+
+
+def change_leaders(cluster: Cluster, count: int, every_s: float) -> None:
+    names = list(cluster.machines)
+    for _ in range(count):
+        cluster.transfer(names[(names.index(cluster.leader()) + 1) % 3])
+        cluster.run(every_s)
+
+
+def a_dead_broker_goes_while_leaders_change(cluster: Cluster) -> bool:
+    registered(cluster)
+    change_leaders(cluster, 4, T / 2)
+    return cluster.is_gone()
+
+
+def contact_recorded(cluster: Cluster) -> bool:
+    """The leader is lost soon after it has accepted a renewal of a suspected broker."""
+    (wire, *_) = registered(cluster)
+    for _ in range(3):
+        cluster.run(T / 3 + 0.3)
+        if not cluster.is_shown():
+            return False
+        assert cluster.register(wire, registration()) is not None
+        change_leaders(cluster, 1, 0)
+    return True
+
+
+def silent_removed(cluster: Cluster) -> bool:
+    registered(cluster)
+    cluster.run(2 * T)
+    return cluster.is_gone()
+
+
+def released_nodes(cluster: Cluster) -> bool:
+    """One node fences itself, and so closes the broker's connection; the others see theirs end."""
+    wires = registered(cluster, LONG_MS)
+    cluster.run(1)
+    far = cluster.followers()[0]
+    mend = cluster.isolate(far)
+    cluster.run(3)
+    mend()
+    cluster.run(2)
+    for wire in wires:
+        if wire.machine.name != far:
+            wire.hang_up()
+    cluster.run(2)
+    return cluster.is_shown()
+
+
+def unheard_nodes(cluster: Cluster) -> bool:
+    """The broker's only connection left is to a node that cannot reach the leader."""
+    wires = registered(cluster, LONG_MS)
+    cluster.run(1)
+    far = cluster.followers()[0]
+    cluster.isolate(far)
+    cluster.run(0.5)
+    for wire in wires:
+        if wire.machine.name != far:
+            wire.hang_up()
+    cluster.run(3)
+    return all(cluster.is_shown(name) for name in cluster.machines if name != far)
+
+
+def young_nodes(cluster: Cluster) -> bool:
+    """One node restarts; the broker has not come back to it yet when its other connections end."""
+    wires = registered(cluster, LONG_MS)
+    cluster.run(1)
+    far = cluster.followers()[0]
+    cluster.machines[far].crash(power_loss=False)
+    cluster.run(0.2)
+    cluster.machines[far].start()
+    cluster.until(lambda: cluster.servers.servers[far].serving, "it serves")
+    cluster.run(1)
+    for wire in wires:
+        if wire.machine.name != far:
+            wire.hang_up()
+    cluster.run(3)
+    return cluster.is_shown()
+
+
+def peace(cluster: Cluster) -> bool:
+    """Nobody leads for a moment, and the broker gives up its connections though its requests are answered just then."""
+    wires = registered(cluster, LONG_MS)
+    cluster.run(1)
+    mends = [cluster.isolate(name) for name in cluster.machines]
+    cluster.run(0.1)
+    said = [cluster.say(w, lambda server, c: server.node.register(registration(timeout_ms=LONG_MS), c)) for w in wires]
+    cluster.run(1.2)
+    for mend in mends:
+        mend()
+    cluster.until(lambda: all(each.ended and each.result is not None for each in said), "answers")
+    for wire in wires:
+        wire.hang_up()
+    cluster.run(4)
+    return cluster.is_shown()
+
+
+def newest_connection(cluster: Cluster) -> bool:
+    """The process was restarted with equal content, and a 104 of the earlier one is late."""
+    before = registered(cluster)
+    cluster.run(1.2)
+    registered(cluster)
+    cluster.run(0.3)
+    cluster.unregister(before[0])
+    cluster.run(0.3)
+    return cluster.is_shown()
+
+
+def running_time(cluster: Cluster) -> bool:
+    """The one node stands still for longer than a time-out."""
+    registered(cluster)
+    for machine in cluster.machines.values():
+        machine.pause()
+    cluster.run(3 * T)
+    for machine in cluster.machines.values():
+        machine.resume()
+    cluster.run(T / 4)
+    return cluster.is_shown()
+
+
+def repeated_versions(cluster: Cluster) -> bool:
+    """A copy of an earlier registration arrives late."""
+    (old, new, _) = registered(cluster)
+    assert cluster.register(new, registration(2)).code == 0
+    cluster.register(old, registration(1))
+    cluster.run(0.2)
+    return cluster.counters() == {2}
+
+
+SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
+    "renewals_count": renewals_count,
+    "silence_recorded": a_dead_broker_goes_while_leaders_change,
+    "silence_continued": a_dead_broker_goes_while_leaders_change,
+    "contact_recorded": contact_recorded,
+    "silent_removed": silent_removed,
+    "released_nodes": released_nodes,
+    "unheard_nodes": unheard_nodes,
+    "young_nodes": young_nodes,
+    "peace": peace,
+    "newest_connection": newest_connection,
+    "running_time": running_time,
+    "repeated_versions": repeated_versions,
+}
+
+
+def test_every_rule_has_a_schedule() -> None:
+    assert set(SCHEDULES) | {"all_lists"} == set(LivenessDefences.names())
+
+
+def test_without_all_lists_a_new_leader_decides_too_early() -> None:
+    for off in (False, True):
+        departures = Departures(("n1", "n2"), "n1", 500, 0, LivenessDefences(all_lists=not off))
+        departures.report("n1", NodeReport(1, 1, 5, True, (), 0), 0, 0)
+        assert not departures.is_late(KEY, 7, 0), "n2 may have a newer connection"
+        assert departures.can_judge(0) is off
+
+
+@pytest.mark.parametrize("rule", SCHEDULES)
+def test_a_rule_is_needed(rule: str) -> None:
+    for off in (False, True):
+        with virtual_cluster(1 if rule == "running_time" else 3, fenceAfterMs="5000" if rule == "peace" else "1500") as cluster:
+            if off:
+                cluster.defend(LivenessDefences.without(rule))
+            assert SCHEDULES[rule](cluster) is not off, f"{rule} {'off' if off else 'on'}"
+            assert cluster.world.now_ns < 120 * SECOND

@@ -1,0 +1,126 @@
+"""Every row of the tables in ``liveness/silence.py``."""
+
+from replicated_namesrv.replication.liveness.silence import RETRY_MS, SHARES, Due, Lease, Silence
+from tests.replication.virtual import KEY
+
+T = 9_000
+THIRD = T / SHARES
+
+
+class Watch:
+    """A leader's watch over one broker, whose suspicion the test records."""
+
+    def __init__(self, suspicion: int = 0, began_ms: float = 0.0) -> None:
+        self.lease = Lease(KEY, 7, T, suspicion)
+        self.silence = Silence([self.lease], began_ms)
+
+    def due(self, now_ms: float) -> list[int]:
+        """Shares that are due by then, and recorded at once."""
+        found = []
+        for due in self.silence.due(lambda key: self.lease, now_ms):
+            found.append(due.share)
+            if due.share < SHARES:
+                self.lease = self.lease._replace(suspicion=due.share)
+        return found
+
+    def contact(self, now_ms: float) -> None:
+        self.lease = self.lease._replace(suspicion=0)
+        self.silence.contact(self.lease, now_ms)
+
+
+def test_contact_ends_silence() -> None:
+    watch = Watch()
+    watch.due(THIRD)
+    watch.contact(THIRD + 10)
+    assert watch.silence.age_ms(KEY, THIRD + 30) == 20
+    assert watch.due(2 * THIRD + 9) == []
+    assert watch.due(2 * THIRD + 10) == [1]
+
+
+def test_successor_continues() -> None:
+    """A leader that finds a suspicion of two thirds removes the broker after the last third."""
+    for suspicion in range(SHARES):
+        watch = Watch(suspicion, began_ms=100)
+        shares = [share for step in range(1, SHARES + 1) for share in watch.due(100 + step * THIRD)]
+        assert shares[: SHARES - suspicion] == list(range(suspicion + 1, SHARES + 1))
+        assert watch.silence.age_ms(KEY, 100) == suspicion * THIRD
+
+
+def test_short_silence() -> None:
+    assert Watch().due(THIRD - 1) == []
+
+
+def test_first_third() -> None:
+    assert Watch().due(THIRD) == [1]
+
+
+def test_second_third() -> None:
+    assert Watch().due(2 * THIRD) == [2], "at once, if nobody looked before"
+    watch = Watch()
+    assert [watch.due(THIRD), watch.due(2 * THIRD)] == [[1], [2]]
+
+
+def test_recorded_silence() -> None:
+    watch = Watch()
+    watch.due(THIRD)
+    assert watch.due(2 * THIRD - 1) == []
+    restarted = Watch(suspicion=2, began_ms=0)
+    assert restarted.due(THIRD - 1) == []
+
+
+def test_time_out() -> None:
+    watch = Watch()
+    for share in (1, 2):
+        watch.due(share * THIRD)
+    assert watch.due(T - 1) == []
+    assert watch.due(T) == [SHARES]
+
+
+def test_what_is_not_done_stays_due() -> None:
+    silence = Silence([Lease(KEY, 7, T, 0)], 0)
+    for step in range(4):
+        now = THIRD + step * RETRY_MS
+        assert silence.due(lambda key: Lease(KEY, 7, T, 0), now) == [Due(Lease(KEY, 7, T, 0), 1)]
+        assert silence.due(lambda key: Lease(KEY, 7, T, 0), now + RETRY_MS / 2) == []
+
+
+def test_a_registration_with_a_shorter_time_out_counts_from_then() -> None:
+    watch = Watch()
+    watch.lease = watch.lease._replace(timeout_ms=600)
+    watch.silence.contact(watch.lease, 1_000)
+    assert watch.due(1_199) == []
+    assert watch.due(1_200) == [1]
+    assert watch.due(THIRD) == [SHARES]
+
+
+def test_a_registration_that_ended_is_forgotten() -> None:
+    watch = Watch()
+    watch.silence.forget(KEY)
+    assert watch.due(2 * T) == []
+    assert watch.silence.age_ms(KEY, T) is None
+    gone = Silence([Lease(KEY, 7, T, 0)], 0)
+    assert gone.due(lambda key: None, T) == []
+    assert gone.age_ms(KEY, T) is None
+
+
+def test_one_that_began_anew_unnoticed_has_its_whole_time_out() -> None:
+    watch = Watch()
+    watch.lease = watch.lease._replace(epoch=8)
+    assert watch.due(T) == []
+    assert watch.due(T + THIRD) == [1]
+
+
+def test_a_thousand_brokers_that_renew_cost_one_look_in_a_third() -> None:
+    leases = {("c", f"b:{n}"): Lease(("c", f"b:{n}"), 1, T, 0) for n in range(1_000)}
+    silence, looks = Silence(leases.values(), 0), 0
+
+    def lease_of(key: tuple[str, str]) -> Lease:
+        nonlocal looks
+        looks += 1
+        return leases[key]
+
+    for now in range(0, 3 * T, 500):
+        for lease in leases.values():
+            silence.contact(lease, now)
+        assert silence.due(lease_of, now) == []
+    assert looks <= 1_000 * 3 * (SHARES + 1)
