@@ -10,7 +10,6 @@ what the leader has synced, or to what a majority of others has without it.
 from typing import Protocol
 
 from replicated_namesrv.raft.compaction import Compaction
-from replicated_namesrv.raft.encoded_entries import ENCODED_BYTES_MAX, EncodedEntries
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.interfaces import RaftState, Voters
@@ -18,12 +17,62 @@ from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
-from replicated_namesrv.raft.payloads import WIRE_ENTRY
+from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries
 from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.raft_errors import InvariantError
 from replicated_namesrv.raft.raft_messages import Append, AppendReply, SnapshotAck
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
+
+ENCODED_BYTES_MAX = 1 << 20
+"""Four messages of usual size; a single longer one is kept too."""
+UNDEFENDED_SLICES_MAX = 16
+
+
+class EncodedEntries:
+    """Slices of the log as messages carry them, kept for the followers that are in step."""
+
+    def __init__(self, log: Log, is_bounded: bool = True) -> None:
+        """``is_bounded``: the defence ``encoded_bound``."""
+        self._log, self._is_bounded = log, is_bounded
+        self._slices: dict[tuple[int, int, int], bytes] = {}
+        """By (first index, count, term of the last), oldest first."""
+        self.bytes = 0
+        self._used = False
+        """Since the last heartbeat."""
+
+    def __len__(self) -> int:
+        return len(self._slices)
+
+    def encoded(self, index: int, count: int) -> bytes:
+        """``count`` entries from ``index`` on; followers in step share one."""
+        log, slices = self._log, self._slices
+        key = index, count, log.term_at(index + count - 1) or 0
+        self._used = True
+        found = slices.get(key)
+        if found is None:
+            found = pack_entries(log.entries(index, count))
+            self.bytes += len(found)
+            while slices and self._exceeds():
+                self.bytes -= len(slices.pop(next(iter(slices))))
+            slices[key] = found
+        return found
+
+    def _exceeds(self) -> bool:
+        return self.bytes > ENCODED_BYTES_MAX if self._is_bounded else len(self._slices) >= UNDEFENDED_SLICES_MAX
+
+    def heartbeat(self) -> None:
+        """Drop everything if nothing was used since the last heartbeat."""
+        if self._used:
+            self._used = False
+        elif self._slices and self._is_bounded:
+            self.drop()
+
+    def drop(self) -> None:
+        """Release everything."""
+        self._slices.clear()
+        self.bytes, self._used = 0, False
+
 
 ROUND_TRIP_ELECTIONS = 2
 """Greatest election times that a message may wait in queues, and its answer still counts for CheckQuorum, which is that much

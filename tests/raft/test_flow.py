@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.raft.encoded_entries import ENCODED_BYTES_MAX
 from replicated_namesrv.raft.interfaces import Committed, Outcome
 from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
 from replicated_namesrv.raft.raft_messages import Append, AppendReply, Message, SnapshotAck, SnapshotChunk, decode, encode
 from replicated_namesrv.raft.raft_node import RaftNode
+from replicated_namesrv.raft.replication import ENCODED_BYTES_MAX
 from tests.support.raft_world import Disk, Host, World
 
 both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
