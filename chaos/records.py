@@ -192,7 +192,7 @@ class Election(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord(TraceRecord):
-    """A node dropped a registration by itself: no sign of life, or every connection lost."""
+    """A node dropped a registration by itself: no contact within its time-out, or every connection lost."""
 
     record: ClassVar[str] = "expiry"
     node: str

@@ -20,7 +20,7 @@ WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
 """Of the picture without names: as wide as a screen, or, up to what browsers draw, so wide that a second can be seen."""
 TICKS_S = (1, 2, 6, 12, 60, 120, 600)
 """Five ticks are a label."""
-LABEL_PX_MIN, TOLD_MAX = 50, 5
+LABEL_PX_MIN, LISTED_MAX = 50, 5
 KEY = {
     "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},
     "leader": {"n1": "#3b6fb6", "n2": "#7b4fa3", "n3": "#1f9c9c", "n4": "#a3704f", "n5": "#4d4d8f"},
@@ -79,7 +79,7 @@ def _marks(bars: Iterable[Bar], x: Callable[[int], float], top: int) -> Iterator
 
     for _, found in groupby(bars, spot):
         same = list(found)
-        texts = [bar.text for bar in same[:TOLD_MAX]] + [f"and {len(same) - TOLD_MAX} more"] * (len(same) > TOLD_MAX)
+        texts = [bar.text for bar in same[:LISTED_MAX]] + [f"and {len(same) - LISTED_MAX} more"] * (len(same) > LISTED_MAX)
         left, right = x(same[0].start_ns), max(x(bar.end_ns) for bar in same)
         yield (
             f'<rect x="{left:.1f}" y="{top}" width="{max(_OP_MIN_PX, right - left):.1f}" height="{ROW - 2 * PAD}" '

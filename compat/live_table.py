@@ -22,7 +22,7 @@ class BrokerKey(NamedTuple):
 
 @dataclass(slots=True)
 class Attachment:
-    """One broker's last sign of life and the connection it registered over last."""
+    """One broker's last contact and the connection it registered over last."""
 
     connection: Connection
     last_update_ms: float
@@ -51,7 +51,7 @@ class LiveTable:
         self._brokers_of.setdefault(connection.connection_id, set()).add(key)
 
     def touch(self, key: BrokerKey, now_ms: float) -> bool:
-        """A sign of life; False if the broker is not known."""
+        """A heartbeat; False if the broker is not known."""
         present = self._attachments.get(key)
         if present is None:
             return False
@@ -79,6 +79,6 @@ class LiveTable:
                 yield key, attachment
 
     def age_ms(self, key: BrokerKey, now_ms: float) -> float | None:
-        """Milliseconds since the last sign of life, None for an unknown broker."""
+        """Milliseconds since the last contact, None for an unknown broker."""
         present = self._attachments.get(key)
         return None if present is None else now_ms - present.last_update_ms

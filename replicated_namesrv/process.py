@@ -235,30 +235,30 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     manager = ServiceManager()
     node = ServingNode(settings)
     loop = asyncio.get_running_loop()
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
 
     def stop(number: signal.Signals) -> None:
         log.info("stopping", extra={"signal": number.name})
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(each)
-        told_to_stop.set()
+        stop_requested.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
     loop.add_signal_handler(signal.SIGHUP, _reload, node, load, manager)
-    node.on_failure = told_to_stop.set
+    node.on_failure = stop_requested.set
     node.on_serving_changed = lambda serving: manager.status(node.description if serving else "not serving: no majority")
     manager.watch()
     for warning in settings.warnings:
         log.warning(warning)
-    if not await _started(node, told_to_stop):
+    if not await _started(node, stop_requested):
         return
     tune_garbage_collection()
     tune_allocation()
     report_started(node)
     manager.ready(node.description)
     log.info("serving", extra={"address": node.listen_address, "mode": settings.mode, "node": settings.node_id})
-    await told_to_stop.wait()
+    await stop_requested.wait()
     manager.stopping()
     await node.stop()
     if node.failure is not None:
@@ -276,10 +276,10 @@ def _reload(node: ServingNode, load: Callable[[], Settings], manager: ServiceMan
     manager.ready(node.description)
 
 
-async def _started(node: ServingNode, told_to_stop: asyncio.Event) -> bool:
+async def _started(node: ServingNode, stop_requested: asyncio.Event) -> bool:
     """Start ``node`` unless it is told to stop first: without a majority a replicated one waits for it. Raises StartError."""
     start = asyncio.ensure_future(node.start())
-    stop = asyncio.ensure_future(told_to_stop.wait())
+    stop = asyncio.ensure_future(stop_requested.wait())
     await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
     stop.cancel()
     if start.done():

@@ -137,7 +137,7 @@ class _Run:
         self.arguments = arguments
         self.name_servers = name_servers
         self.counts: Counter[EventKind] = Counter()
-        self.signs_of_life = 0
+        self.renewals = 0
         self.last_error = ""
         self.ever: set[tuple[str, str]] = set()
         """(broker address, name server) pairs that succeeded once."""
@@ -187,7 +187,7 @@ class _Run:
             if event.code == RequestCode.REGISTER_BROKER and not event.oneway:
                 self.ever.add((event.identity.broker_addr, event.address))
             if event.code != RequestCode.UNREGISTER_BROKER:
-                self.signs_of_life += 1
+                self.renewals += 1
         self.counts[event.kind] += 1
         if event.kind is EventKind.REFUSED:
             self.last_error = f"{event.address} {event.detail}"
@@ -260,8 +260,8 @@ class _Run:
         while True:
             await asyncio.sleep(_PROGRESS_INTERVAL_S)
             registered = sum(len(agent.registered) for agent in self.agents)
-            rate = (self.signs_of_life - before) / _PROGRESS_INTERVAL_S
-            before = self.signs_of_life
+            rate = (self.renewals - before) / _PROGRESS_INTERVAL_S
+            before = self.renewals
             errors = self.counts[EventKind.REFUSED] + self.counts[EventKind.NOT_SENT] + self.counts[EventKind.UNKNOWN]
             state = f"{registered} of {len(self.agents) * len(self.name_servers)} registrations in force, {errors} errors"
             unavailable = [reason for agent in self.agents for reason in agent.unavailable.values()]

@@ -449,7 +449,7 @@ class RaftNode:
 
     @property
     def command_version(self) -> int:
-        """The newest version of commands that every member is known to apply; 0 while one is unheard of since our start."""
+        """The newest version of commands that every member is known to apply; 0 while one has not greeted since our start."""
         return self.membership.command_version(self._least_version())
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:

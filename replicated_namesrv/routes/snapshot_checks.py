@@ -13,7 +13,7 @@ REVISION_MAX = 4 * 10**18
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 NAMES_CHARACTERS_MAX = 10_000
-"""Of a registration's cluster, broker name and address together: they travel with every sign of life."""
+"""Of a registration's cluster, broker name and address together: every heartbeat carries them."""
 SHOWN_CHARACTERS = 60
 
 

@@ -222,7 +222,7 @@ class Queries:
         return self._read(request, lambda: Answer(body=self._service.config_text().encode()))
 
     def data_version(self, request: Request) -> Outcome:
-        """Code 322, which is also a sign of life. Raises BodyError."""
+        """Code 322, which is also a heartbeat. Raises BodyError."""
         cluster_name, broker_addr = request.fields.get("clusterName"), request.fields.get("brokerAddr")
         if cluster_name is None or broker_addr is None:
             return Answer(ERROR, "clusterName or brokerAddr is missing")
@@ -236,15 +236,15 @@ class Queries:
         level, max_staleness_ms = wanted_consistency(request.fields)
         if level is None and max_staleness_ms is None:
             return then(self._service.barrier(None, None), lambda freshness: self._counted(build(), freshness))
-        return then(self._service.barrier(level, max_staleness_ms), lambda freshness: self._told(build(), freshness))
+        return then(self._service.barrier(level, max_staleness_ms), lambda freshness: self._with_freshness(build(), freshness))
 
     def _counted(self, answer: Answer, freshness: Freshness) -> Answer:
         self._metrics.count_reads(freshness.level)
         return answer
 
-    def _told(self, answer: Answer, freshness: Freshness) -> Answer:
-        told = {**(answer.ext_fields or {}), **freshness_fields(freshness, self._state.revision)}
-        return self._counted(answer._replace(ext_fields=told), freshness)
+    def _with_freshness(self, answer: Answer, freshness: Freshness) -> Answer:
+        fields = {**(answer.ext_fields or {}), **freshness_fields(freshness, self._state.revision)}
+        return self._counted(answer._replace(ext_fields=fields), freshness)
 
 
 def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:

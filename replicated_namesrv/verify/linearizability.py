@@ -124,8 +124,8 @@ def _check_key(key: str, operations: Sequence[Operation], limits: SearchLimits) 
     witness = _Witness(prefix, bounds).reduce()
     written = {item.action.writes for item in judged}
     unwritten = dict.fromkeys(token for item in witness for token in item.action.reads or () if token not in written)
-    operations_told = tuple(item.operation for item in witness)
-    return KeyVerdict(key, model.name, Verdict.VIOLATED, len(judged), len(prefix), operations_told, tuple(unwritten))
+    reported = tuple(item.operation for item in witness)
+    return KeyVerdict(key, model.name, Verdict.VIOLATED, len(judged), len(prefix), reported, tuple(unwritten))
 
 
 def _search(judged: Sequence[_Judged], bounds: Bounds) -> Found:

@@ -388,7 +388,7 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
 }
 
 
-def with_signs_of_life(script: Script) -> Story:
+def with_renewals(script: Script) -> Story:
     """Records four times a second, so that the harness does not look stalled; once, however often it is asked for."""
     script.records = [record for record in script.records if not (isinstance(record, Invoke) and record.client == "other")]
     for at in range(0, 13_000, 250):
@@ -399,8 +399,8 @@ def with_signs_of_life(script: Script) -> Story:
 @pytest.mark.parametrize("name", CASES)
 def test_a_good_history_is_valid_and_a_bad_one_is_not(name: str) -> None:
     check, good, bad = CASES[name]
-    assert check(with_signs_of_life(good)).verdict is Verdict.VALID, check(with_signs_of_life(good)).findings
-    found = check(with_signs_of_life(bad))
+    assert check(with_renewals(good)).verdict is Verdict.VALID, check(with_renewals(good)).findings
+    found = check(with_renewals(bad))
     assert found.verdict is Verdict.VIOLATED
     assert found.findings
 
@@ -438,7 +438,7 @@ def broken_off(story: Story, records: int) -> Story:
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not check_crashes])
 def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(name: str) -> None:
     """Wherever it ends, by every checker; and the checkers get by with what there is."""
-    story = with_signs_of_life(CASES[name][2])
+    story = with_renewals(CASES[name][2])
     for records in (*range(1, len(story.trace.records) - 1, 9), len(story.trace.records) - 1):
         judgement = judge(broken_off(story, records), "cp")
         violated = {check.name for check in judgement.checks if check.verdict is Verdict.VIOLATED}
@@ -477,10 +477,10 @@ def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
     """One at the very end, or one late after the nodes had agreed; silence that lasts is."""
     agreed = everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH), 9000, BOTH)
     for script in (agreed.saw(12_500, "n2", None), everywhere(Script(), 1000, BOTH).saw(10_500, "n2", None)):
-        found = check_convergence(with_signs_of_life(script))
+        found = check_convergence(with_renewals(script))
         assert found.verdict is Verdict.UNKNOWN
         assert "busy machine" in found.findings[0]
-    assert check_convergence(with_signs_of_life(agreed.saw(9_500, "n2", None))).verdict is Verdict.VIOLATED
+    assert check_convergence(with_renewals(agreed.saw(9_500, "n2", None))).verdict is Verdict.VIOLATED
 
 
 def test_times_are_not_judged_where_the_harness_stood_still() -> None:
@@ -503,7 +503,7 @@ def test_a_run_in_which_little_is_asked_is_no_harness_that_stood_still() -> None
 
 def test_clients_of_five_nodes_may_wait_for_two_more_time_outs() -> None:
     """6.5 s is too long with three nodes, where 6 s are promised."""
-    story = with_signs_of_life(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
+    story = with_renewals(Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000))
     assert check_availability(story).verdict is Verdict.VIOLATED
     story.nodes += ["n4", "n5"]
     assert check_availability(story).verdict is Verdict.VALID
@@ -598,7 +598,7 @@ def test_what_is_left_out_is_counted() -> None:
 
 def test_times_are_not_judged_where_clients_hardly_got_through_before_any_fault() -> None:
     script = Script().busy("c1", 1000, 2000).busy("pinned-n1", 1000, 3000, every=400)
-    assert check_availability(with_signs_of_life(script)).verdict is Verdict.VIOLATED, "nobody asks at a known pace"
+    assert check_availability(with_renewals(script)).verdict is Verdict.VIOLATED, "nobody asks at a known pace"
     story = script.story
     story.kinds["pinned-n1"] = "pinned"
     story.manifest["scenario"]["workload"]["lookups_per_s"] = 10.0
