@@ -10,6 +10,9 @@ from typing import NamedTuple, Protocol
 
 from replicated_namesrv.raft.raft_messages import Message
 
+FOREVER, NEVER = float("inf"), float("-inf")
+"""Times of ``Environment.now``."""
+
 
 class Environment(Protocol):
     """Clock, randomness, network and disk completion, as seen by one node."""

@@ -7,9 +7,8 @@ coming, a grace period extends the election time-out, and the time after which a
 election would only have the next leader do the same work. Votes are not affected, and so neither is the lease.
 """
 
+from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.raft_config import RaftConfig
-
-NEVER = float("-inf")
 
 
 class Leadership:

@@ -80,7 +80,6 @@ class Membership:
 
     @property
     def incarnation(self) -> int:
-        """Of this node."""
         return self.identity.incarnation
 
     @property
@@ -99,13 +98,11 @@ class Membership:
         return votes or (not self._defences.incarnations and self.formed)
 
     def counts(self, peer: str, incarnation: int) -> bool:
-        """Whether a vote or acknowledgement of this incarnation of ``peer`` counts."""
         if not self._defences.incarnations:
             return True
         return incarnation != VACANT and self.configuration.latest.get(peer) == incarnation
 
     def counts_now(self, peer: str) -> bool:
-        """Whether the incarnation of ``peer`` that is speaking counts."""
         return self.counts(peer, self.known.get(peer, VACANT))
 
     def command_version(self, member: str) -> int:
@@ -142,7 +139,6 @@ class Membership:
         return self._judged[peer][2] if peer in self._judged else Standing.PENDING
 
     def may_send(self, peer: str, kind: type[Message]) -> bool:
-        """Whether ``peer`` has accepted this process and understands messages of ``kind``."""
         protocol = self.protocol(peer)
         return protocol == 0 or (self._accepted_by(peer) and SINCE.get(kind, 0) <= protocol)
 

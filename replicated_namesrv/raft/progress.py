@@ -14,10 +14,10 @@ attempt waits longer (``Backoff``); heartbeats flow all the while. (Compare etcd
 
 from collections import deque
 
+from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.raft_config import Defences
 from replicated_namesrv.raft.snapshots import Snapshot
 
-NEVER = float("-inf")
 PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
 HEARTBEATS_REMEMBERED_MAX = 64
 """Unanswered messages that are remembered per follower beside those with data, 3 s of heartbeats. They serve the lease, for which

@@ -373,7 +373,6 @@ class Core:
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": False, "next_node_idx": 0})
 
     def forget(self, peer: str) -> None:
-        """What ``peer`` acknowledged counts no longer."""
         self._raft.forget(self._nodes[peer])
 
     # Snapshots

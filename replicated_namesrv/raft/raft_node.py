@@ -22,6 +22,7 @@ from replicated_namesrv.raft.entry_log import Entry, Log
 from replicated_namesrv.raft.followers import Followers
 from replicated_namesrv.raft.identity import MEMBER, STATES, Identity
 from replicated_namesrv.raft.interfaces import (
+    FOREVER,
     Environment,
     Observer,
     Outcome,
@@ -78,7 +79,6 @@ from replicated_namesrv.raft.syncs import Syncs
 from replicated_namesrv.raft.transfer_leadership import LeadershipTransfer
 
 P = ParamSpec("P")
-FOREVER = float("inf")
 
 
 class RaftNode:

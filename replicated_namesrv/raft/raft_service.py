@@ -19,10 +19,10 @@ from random import Random, SystemRandom
 from typing import TypeVar
 
 from replicated_namesrv.raft.file_storage import FileStorage
-from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, StateMachine
+from replicated_namesrv.raft.interfaces import FOREVER, Observer, Outcome, ReadOutcome, StateMachine
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import ApplicationData, Message, ReadAck, ReadProbe, ReadReply, ReadRequest
-from replicated_namesrv.raft.raft_node import FOREVER, RaftNode
+from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.transport import PeerTransport, TransportError, TransportSettings
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from replicated_namesrv.raft.entry_log import Log
-from replicated_namesrv.raft.interfaces import RaftState, ReadOutcome, ReadReady, Rejected, Voters
+from replicated_namesrv.raft.interfaces import FOREVER, RaftState, ReadOutcome, ReadReady, Rejected, Voters
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.node_context import NodeContext
@@ -23,7 +23,6 @@ from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_messages import HigherTerm, ReadAck, ReadProbe, ReadReply, ReadRequest
 
 Done = Callable[[ReadOutcome], None]
-FOREVER = float("inf")
 
 
 class Batch(NamedTuple):

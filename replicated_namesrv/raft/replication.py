@@ -12,13 +12,13 @@ from typing import Protocol
 from replicated_namesrv.raft.compaction import Compaction
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.followers import Followers
-from replicated_namesrv.raft.interfaces import RaftState, Voters
+from replicated_namesrv.raft.interfaces import NEVER, RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries
-from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, NEVER, PROBE, REPLICATE, SNAPSHOT, Progress
+from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, PROBE, REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.promotion import Promotion
 from replicated_namesrv.raft.raft_errors import InvariantError
 from replicated_namesrv.raft.raft_messages import Append, AppendReply, SnapshotAck
@@ -292,7 +292,6 @@ class Replication:
         return times[self._context.quorum - 2] if len(times) >= self._context.quorum - 1 else NEVER
 
     def furthest_voter(self) -> str | None:
-        """The connected voter with the longest log known."""
         voters = [p for p in self._followers.progress.values() if p.connected and self._counts(p)]
         return max(voters, key=lambda p: (p.match, p.peer)).peer if voters else None
 

@@ -21,10 +21,10 @@ a majority without it has committed, as far as it has that; of a new term it ack
 When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``entry_log.py``).
 """
 
+from replicated_namesrv.raft.interfaces import FOREVER
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.syncs import Syncs
 
-FOREVER = float("inf")
 SNAPSHOT_FACTOR = 12
 """A sync of a snapshot writes back many megabytes at once: it is given so many times as long as one of the log."""
 

@@ -40,13 +40,13 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
+from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.raft_messages import Introduction
 
 PROCESSES_MAX = 8
 """Processes remembered per incarnation; beyond it the one heard longest ago is forgotten and has to echo again."""
 INCARNATIONS_MAX = 8
 """Incarnations remembered per peer; beyond it the one heard longest ago is forgotten."""
-NEVER = float("-inf")
 ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "I1", "I2", "I3", "I4")
 
 

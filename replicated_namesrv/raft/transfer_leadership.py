@@ -7,14 +7,12 @@ requests pass stickiness (``elections.py``). A transfer that has not ended withi
 from collections.abc import Callable
 from typing import Protocol
 
-from replicated_namesrv.raft.interfaces import RaftState, Voters
+from replicated_namesrv.raft.interfaces import FOREVER, RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_messages import TimeoutNow
 from replicated_namesrv.raft.stall import Stall
-
-FOREVER = float("inf")
 
 
 class TransferCore(RaftState, Protocol):

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 FORMAT = "replicated-namesrv-backup"
 VERSION = 1
 HEAD_BYTES_MAX = 64 << 10
-END_BYTES_MAX = 1_000
 
 
 class BackupError(Exception):

@@ -284,7 +284,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._continue()
 
     def close(self, reason: CloseReason) -> None:
-        """Close after what is already written has been sent; at once if nothing is pending. Idempotent."""
         if self._closing or self._transport is None:
             return
         self._closing = True
@@ -320,7 +319,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._transport.abort()
 
     def close_at_limit(self, name: str) -> None:
-        """Close at once; ``name`` is the limit that was hit."""
         self._host.metrics.hit_limit(name)
         self._host.problems.report(name, "connection closed at a limit", peer=self.peer, limit=name)
         self.abort(CloseReason.OURS)

@@ -87,8 +87,6 @@ class RequestDispatcher:
         self.answers.is_off = True
 
     def request(self, connection: RemotingConnection, data: bytes | memoryview, start: int, bounds: FrameBounds) -> bytes | None:
-        """Answer of the request frame at ``start``; None: there is none, or it comes later through
-        ``RemotingConnection.finish``, which ``defer`` announces. Raises FrameError."""
         header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
         if header.is_response:
             return None  # to no request of ours

@@ -164,17 +164,6 @@ class RouteAnswers:
         self._prepared.put(key, entry, 2 * len(head) + len(tail) + len(before) + len(after) + ENTRY_OVERHEAD_BYTES)
         self._count()
 
-    def end_of_prepared(self, data: bytes, start: int) -> int:
-        """Up to where ``answer`` would answer now, all calls together."""
-        metrics = self._metrics
-        counts = metrics.fast_path_hits, metrics.fast_path_misses
-        position, previous = start, -1
-        while previous != position < len(data):
-            previous = position
-            position = self.answer(None, data, position, [])
-        metrics.fast_path_hits, metrics.fast_path_misses = counts
-        return position
-
     def answer(self, connection: object, data: bytes, start: int, pieces: list[bytes]) -> int:
         """Answer frames from ``start`` on as long as each has a prepared answer that holds: append pieces of answer frames, give
         the position of the first frame that was not answered. At most ``HITS_PER_CALL``. Looks at no ``connection``."""

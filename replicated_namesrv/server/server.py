@@ -91,7 +91,6 @@ class RemotingServer:
 
     @property
     def port(self) -> int:
-        """Port that is listened on."""
         return self._listener.port
 
     @property
@@ -177,7 +176,6 @@ class RemotingServer:
         return True
 
     def closed(self, connection: RemotingConnection, reason: CloseReason) -> None:
-        """``connection`` is gone; called once for each that was admitted."""
         self.connections.discard(connection)
         self.metrics.connections_open -= 1
         self.metrics.connections_closed[reason] = self.metrics.connections_closed.get(reason, 0) + 1

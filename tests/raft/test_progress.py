@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.progress import (
     HEARTBEATS_REMEMBERED_MAX,
-    NEVER,
     PAUSE_HEARTBEATS_MAX,
     PROBE,
     REPLICATE,
