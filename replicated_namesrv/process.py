@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from replicated_namesrv.admin.app import AdminServer
+from replicated_namesrv.admin.app import AdminServer, HealthServer
 from replicated_namesrv.admin.context import AdminContext, AdminService
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
@@ -118,14 +118,12 @@ class ServingNode:
         self._serving_wanted = False
         """Whether the remoting server listens but for a fence."""
         self._is_fenced = False
-        self.admin: AdminServer | None = None
-        if settings.admin_address is not None:
-            layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
-            if settings.mode == "cp":
-                layers.insert(0, Layer("disk", lambda: self.service.disk_problem))
-            self.admin = AdminServer(
-                AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic())
-            )
+        layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
+        if settings.mode == "cp":
+            layers.insert(0, Layer("disk", lambda: self.service.disk_problem))
+        context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic())
+        self.admin = AdminServer(context) if settings.admin_address is not None else None
+        self.health = HealthServer(context) if settings.health_address is not None else None
         self._undo: list[Callable[[], object]] = []
 
     @property
@@ -158,6 +156,10 @@ class ServingNode:
             check_kv_folder(self.settings)
             self.loop_lag.start()
             self._undo.append(self.loop_lag.stop)
+            address = self.settings.health_address
+            if self.health is not None and address is not None:
+                await self.health.start(*address)
+                self._undo.append(self.health.stop)
             address = self.settings.admin_address
             if self.admin is not None and address is not None:
                 await self.admin.start(*address)

@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def camel_case(snake: str) -> str:
 
 _NEVER_BY_REMOTING = {
     *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
-    *("connectionLossGraceMs", "lateCopyMs"),
+    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
@@ -223,6 +224,12 @@ class Settings:
     admin_token_file: str = setting(
         "", OWN, "File whose first line is the token of the admin HTTP: then views and changes need it, on loopback too."
     )
+    health_listen: str = setting("", OWN, "HOST:PORT with /livez and /readyz alone, for probes; empty: none.")
+    proxy_protocol_from: str = setting(
+        "",
+        OWN,
+        "CIDRs, comma-separated, whose PROXY headers are believed; 0.0.0.0/0,::/0: all, as in Java; empty: none.",
+    )
     name_server_addresses: str = setting(
         "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr gives; empty: this node alone.", live=True
     )
@@ -234,6 +241,9 @@ class Settings:
     log_format: str = setting("auto", OWN, "human, json or auto: human on a terminal, JSON elsewhere.")
     route_cache_bytes: int = setting(134_217_728, OWN, "Encoded route answers kept in memory; the least recently used go first.")
     max_connections: int = setting(20_000, OWN, "Connections held at once; one more is closed at once.")
+    max_connections_per_address: int = setting(
+        0, OWN, "The same from one address, but for those in proxyProtocolFrom; 0: all but 256 of maxConnections."
+    )
     max_pending_per_connection: int = setting(1024, OWN, "Unanswered requests of one connection at which it is read no further.")
     max_held_bytes: int = setting(
         268_435_456, OWN, "Bytes held in all for incomplete frames and unread answers; the oldest holder is closed first."
@@ -291,6 +301,19 @@ class Settings:
             return parse_address("adminListen", self.admin_listen)
         port = self.listen_address[1]
         return "127.0.0.1", port + 10 if port else 0
+
+    @property
+    def health_address(self) -> tuple[str, int] | None:
+        """(host, port) of the health HTTP, None where there is none."""
+        return parse_address("healthListen", self.health_listen) if self.health_listen else None
+
+    @property
+    def proxies(self) -> "tuple[IPv4Network | IPv6Network, ...]":
+        """Networks whose PROXY headers are believed. Raises SettingError."""
+        try:
+            return tuple(ip_network(part.strip()) for part in self.proxy_protocol_from.split(",") if part.strip())
+        except ValueError as cause:
+            raise SettingError(f"proxyProtocolFrom={self.proxy_protocol_from}: {cause}; give 10.0.0.0/8,192.0.2.1") from None
 
     def get(self, row: "Row") -> Value:
         """Present value of a setting."""
@@ -589,6 +612,7 @@ _AT_LEAST = {
     "late_copy_ms": 0,
     "route_cache_bytes": 0,
     "max_connections": 1,
+    "max_connections_per_address": 0,
     "max_pending_per_connection": 1,
     "max_held_bytes": 33_554_432,
     "frame_timeout_millis": 100,
@@ -638,6 +662,7 @@ def check(settings: Settings) -> None:
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
             raise SettingError(f"{both}: both say where to listen; leave one out")
     admin, listen = settings.admin_address, settings.listen_address
+    _ = settings.health_address, settings.proxies  # raise SettingError
     if admin and admin[1] and admin[1] == listen[1]:
         port = _described(settings, "listen" if settings.listen else "listen_port")
         raise SettingError(f"{_described(settings, 'admin_listen')} and {port}: give them different ports")

@@ -1,4 +1,4 @@
-"""AdminServer: the HTTP side of a node.
+"""AdminServer: the HTTP side of a node. HealthServer: its health on a port of its own.
 
 The life of it: the address is bound first of all and let go last, so that liveness, readiness and the reason why a node does
 not serve can be asked for while it starts, while it is fenced and while it stops. Everything has a limit: connections, the
@@ -7,19 +7,17 @@ time until a request has arrived, its size, the rows of a page. Answers are JSON
 change was surely not done or whether that is unknown.
 """
 
-import asyncio
-import errno
 import logging
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from replicated_namesrv.address_list import checked_list, unit_lists
 from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler, read_token
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
 from replicated_namesrv.admin.http_changes import BodyTooLargeError
-from replicated_namesrv.admin.paths import ROUTES
+from replicated_namesrv.admin.http_listener import HttpListener
+from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
 from replicated_namesrv.errors import (
@@ -38,25 +36,10 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
 """HTTP connections held at once; one more is closed at once."""
+ADDRESS_CONNECTIONS_MAX = 128
+"""The same from one address, so that one host leaves room for others."""
 KEEPALIVE_TIMEOUT_S = 15.0
 """A connection that has not sent a whole request head for so long is closed, a new one too."""
-CAUSE_CHARACTERS_MAX = 80
-STOP_TIMEOUT_S = 2.0
-
-
-def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
-    """A request that is no HTTP is the peer's mistake: one short line and no traceback."""
-    error = record.exc_info[1] if record.exc_info else None
-    if isinstance(error, HttpProcessingError):
-        cause = error.message.partition("\n")[0][:CAUSE_CHARACTERS_MAX]
-        record.levelno, record.levelname = logging.WARNING, "WARNING"
-        record.__dict__ |= {"peer": str(record.args[0]) if isinstance(record.args, tuple) and record.args else "", "cause": cause}
-        record.msg, record.args, record.exc_info = "a request is no HTTP", (), None
-    return True
-
-
-http_log = logging.getLogger(f"{__name__}.http")
-http_log.addFilter(_shorten_protocol_errors)
 
 
 def own_hosts(settings: Settings) -> set[str]:
@@ -115,16 +98,15 @@ async def _set_headers(request: web.Request, response: web.StreamResponse) -> No
     response.headers["Content-Security-Policy"] = "default-src 'self'; frame-ancestors 'none'"
 
 
-class _Refusal(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
-
-
 class AdminServer:
     """The admin HTTP of one node."""
 
     def __init__(
-        self, context: AdminContext, connections_max: int = CONNECTIONS_MAX, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+        self,
+        context: AdminContext,
+        connections_max: int = CONNECTIONS_MAX,
+        keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S,
+        address_connections_max: int = ADDRESS_CONNECTIONS_MAX,
     ) -> None:
         """Raises SettingError: the token file cannot be used, or an address list is none."""
         settings = context.settings
@@ -132,59 +114,61 @@ class AdminServer:
         unit_lists(settings.unit_name_server_addresses)
         if settings.admin_token_file:
             read_token(settings.admin_token_file)
-        self._connections_max = connections_max
         watchers = Watchers()
-        self._exposition = Exposition(context, watchers)
-        self._app = web.Application(middlewares=[errors_as_json])
-        self._app[CONTEXT] = context
-        self._app[ACCESS] = Access(settings.admin_token_file, own_hosts(settings))
-        self._app[EXPOSITION] = self._exposition
-        self._app[WATCHERS] = watchers
+        exposition = Exposition(context, watchers)
+        app = _application(context)
+        app[ACCESS] = Access(settings.admin_token_file, own_hosts(settings))
+        app[EXPOSITION] = exposition
+        app[WATCHERS] = watchers
         context.service.on_leader(watchers.notify_leader)
         context.service.on_suspected(watchers.notify_suspected)
-        self._app.on_shutdown.append(watchers.stop)
-        self._app.on_response_prepare.append(_set_headers)
-        self._app.add_routes(ROUTES)
-        self._runner = web.AppRunner(
-            self._app,
-            access_log=None,
-            logger=http_log,
-            keepalive_timeout=keepalive_timeout_s,
-            shutdown_timeout=STOP_TIMEOUT_S,
-            auto_decompress=False,
-            lingering_time=0,
-        )
-        self._server: asyncio.Server | None = None
-        self.address: tuple[str, int] | None = None
+        app.on_shutdown.append(watchers.stop)
+        app.add_routes(ROUTES)
+
+        def count_refused() -> None:
+            exposition.collector.admin_connections_refused += 1
+
+        self._listener = HttpListener(app, connections_max, address_connections_max, keepalive_timeout_s, count_refused)
+
+    @property
+    def address(self) -> tuple[str, int] | None:
         """Bound address, None while not listening."""
+        return self._listener.address
 
     async def start(self, host: str, port: int) -> None:
         """Bind and serve. Raises SettingError naming the address if it cannot be bound."""
-        await self._runner.setup()
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self._accept, host, port, backlog=128, reuse_address=True)
-        except OSError as cause:
-            reason = "is in use" if cause.errno == errno.EADDRINUSE else f"cannot be bound ({cause.strerror or cause})"
-            await self._runner.cleanup()
-            raise SettingError(
-                f"admin address {host}:{port} {reason}; choose another with --admin HOST:PORT (adminListen), or --admin off"
-            ) from cause
-        name = self._server.sockets[0].getsockname()
-        self.address = (name[0], name[1])
-        log.info("admin HTTP listens", extra={"address": f"{name[0]}:{name[1]}"})
+        await self._listener.start(host, port, "choose another with --admin HOST:PORT (adminListen), or --admin off")
+        log.info("admin HTTP listens", extra={"address": "{}:{}".format(*self._listener.address or (host, port))})
 
     async def stop(self) -> None:
         """Stop listening, give requests under way a moment, close every connection."""
-        if self._server is not None:
-            self._server.close()
-            self.address = None
-        await self._runner.cleanup()
+        await self._listener.stop()
 
-    def _accept(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        assert server is not None
-        if len(server.connections) >= self._connections_max:
-            self._exposition.collector.admin_connections_refused += 1
-            return _Refusal()
-        return server()
+
+class HealthServer:
+    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``): what exhausts the admin port leaves them alone."""
+
+    def __init__(self, context: AdminContext) -> None:
+        app = _application(context)
+        app.add_routes(HEALTH_ROUTES)
+        self._listener = HttpListener(app, CONNECTIONS_MAX, ADDRESS_CONNECTIONS_MAX, KEEPALIVE_TIMEOUT_S, lambda: None)
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Bound address, None while not listening."""
+        return self._listener.address
+
+    async def start(self, host: str, port: int) -> None:
+        """Bind and serve. Raises SettingError naming the address if it cannot be bound."""
+        await self._listener.start(host, port, "choose another with healthListen")
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        await self._listener.stop()
+
+
+def _application(context: AdminContext) -> web.Application:
+    app = web.Application(middlewares=[errors_as_json])
+    app[CONTEXT] = context
+    app.on_response_prepare.append(_set_headers)
+    return app

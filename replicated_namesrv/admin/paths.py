@@ -31,11 +31,11 @@ def _change(method: str, path: str, handler: Handler) -> web.RouteDef:
     return web.route(method, path, checked)
 
 
+HEALTH_ROUTES = (web.get("/livez", open_paths.livez), web.get("/readyz", open_paths.readyz))
 ROUTES: tuple[web.RouteDef, ...] = (
     web.get("/", open_paths.console),
     web.get("/console/{file}", open_paths.console),
-    web.get("/livez", open_paths.livez),
-    web.get("/readyz", open_paths.readyz),
+    *HEALTH_ROUTES,
     web.get("/metrics", open_paths.metrics),
     web.get("/rocketmq/nsaddr", open_paths.nsaddr),
     web.get("/rocketmq/nsaddr-{unit}", open_paths.unit_nsaddr),

@@ -18,7 +18,9 @@ The acceptor of a connection decides by the first row that matches; "closes" cou
 
 | row | the connection                                        | outcome            | reason                                    |
 |-----|-------------------------------------------------------|--------------------|-------------------------------------------|
-| H1  | is one too many without a valid hello                 | close              | strangers cost bounded memory             |
+| H1  | is one too many without a valid hello                 | close the oldest   | strangers cost bounded memory, and a peer |
+|     |                                                       | of the address     | that says hello at once is not shut out   |
+|     |                                                       | that has most      | by their waiting                          |
 | H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
 | H3  | is no hello: too long, cut short, not UTF-8           | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
@@ -49,6 +51,7 @@ import secrets
 import socket
 import ssl
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -240,6 +243,7 @@ class _Accepted(_Frames):
     def __init__(self, owner: "PeerTransport") -> None:
         super().__init__(owner)
         self.peer: str | None = None
+        self.host = ""
         self.process = b""
         """The dialler's process, empty if it does not tell."""
         self._nonce = secrets.token_bytes(NONCE_BYTES)
@@ -248,11 +252,15 @@ class _Accepted(_Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         owner = self.owner
-        if len(owner.unauthenticated) >= UNAUTHENTICATED_MAX:
-            owner.refused("connection closed: too many are not authenticated yet")  # H1
-            self.abort()
-            return
-        owner.unauthenticated.add(self)
+        name = transport.get_extra_info("peername")
+        self.host = str(name[0]) if name else ""
+        if len(owner.unauthenticated) >= UNAUTHENTICATED_MAX:  # H1
+            owner.refused("connection closed: too many are not authenticated yet")
+            hosts = Counter(each.host for each in owner.unauthenticated)
+            oldest = next(each for each in owner.unauthenticated if hosts[each.host] == max(hosts.values()))
+            del owner.unauthenticated[oldest]
+            oldest.abort()
+        owner.unauthenticated[self] = None
         self._timer = asyncio.get_running_loop().call_later(HELLO_SECONDS, self.abort)  # H2
         self.send_frame(MAGIC + self._nonce)
 
@@ -292,7 +300,7 @@ class _Accepted(_Frames):
         self.send_frame(proof(secret, b"accept", self._nonce, nonce, *names))  # H9
         if self._timer:
             self._timer.cancel()
-        self.owner.unauthenticated.discard(self)
+        self.owner.unauthenticated.pop(self, None)
         self.peer, self.authenticated = source, True
         older = self.owner.accepted.get(source)
         self.owner.accepted[source] = self
@@ -321,7 +329,7 @@ class _Accepted(_Frames):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer:
             self._timer.cancel()
-        self.owner.unauthenticated.discard(self)
+        self.owner.unauthenticated.pop(self, None)
         if self.peer is not None and self.owner.accepted.get(self.peer) is self:
             del self.owner.accepted[self.peer]
 
@@ -408,7 +416,8 @@ class PeerTransport:
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}
-        self.unauthenticated: set[_Accepted] = set()
+        self.unauthenticated: dict[_Accepted, None] = {}
+        """In the order in which they came."""
         self.peers = {peer: PeerState() for peer in settings.addresses if peer != settings.node_id}
         self._dialled: dict[str, _Dialled] = {}
         self._server: asyncio.Server | None = None

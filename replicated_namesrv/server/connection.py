@@ -21,7 +21,7 @@ from time import perf_counter_ns
 from typing import Protocol, cast
 
 from replicated_namesrv.errors import FrameError
-from replicated_namesrv.server.connection_limits import HeldBytes, Limits
+from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
 from replicated_namesrv.server.idle import IdleWheel
 from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.route_answers import PIECES_PER_WRITE
@@ -61,6 +61,7 @@ class Host(Protocol):
     limits: Limits
     metrics: ServerMetrics
     held: HeldBytes
+    sources: Sources
     idle: IdleWheel
     problems: Problems
     tls: TlsContexts
@@ -103,6 +104,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_transport",
         "_unsent",
         "_unwritable",
+        "address",
         "connection_id",
         "idle_slot",
         "last_active_tick",
@@ -116,6 +118,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.connection_id = connection_id
         self.opened_revision = 0
         self.peer = ""
+        """host:port, in a PROXY header's words if it is believed."""
+        self.address = ""
+        """Host at the other end of the socket."""
         self.pending = 0
         """Requests received and neither answered nor dropped."""
         self.last_active_tick = 0
@@ -147,6 +152,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere as one
         address = stream.get_extra_info("peername")
+        self.address = str(address[0]) if address else "?"
         self.peer = f"{address[0]}:{address[1]}" if address else "?"
         if not self._host.opened(self):
             self._transport = None
@@ -378,7 +384,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 self._needed = len(data) + 1
                 return
             self._proxied = True
-            self.peer = header.source or self.peer
+            if header.source and self._host.sources.is_proxy(self.address):
+                self.peer = header.source
             data = data[header.size :]
             if not data:
                 self._partial = bytearray()
@@ -420,7 +427,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._refuse("TLS is not served here")
             return
         assert self._transport is not None
-        self._host.held.begin(self, self._host.now_s())
+        now_s = self._host.now_s()
+        if not self._host.sources.may_handshake(self.address, now_s):
+            self.close_at_limit("tlsHandshakes")
+            return
+        self._host.held.begin(self, now_s)
         self._tls = TlsSession(context, self._transport.write, self._handshake_done)
         self._decrypt(data)
 

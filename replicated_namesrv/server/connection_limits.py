@@ -8,11 +8,16 @@ for the longest is closed, because honest peers hold bytes for milliseconds. A f
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Protocol
 
 from replicated_namesrv.settings import Settings
 
 DEFAULT_HIGH_WATER_BYTES = 262_144
+KEPT_FOR_OTHER_ADDRESSES = 256
+"""Of maxConnections, where maxConnectionsPerAddress is not set: one host leaves room for others."""
+HANDSHAKES_PER_SECOND = 100
+"""TLS handshakes that one address may begin in a second: each costs the event loop about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,9 @@ class Limits:
     """The bounds, all taken from settings at start."""
 
     connections: int
+    connections_per_address: int
+    proxies: tuple[IPv4Network | IPv6Network, ...]
+    """Networks whose PROXY headers name the peer; their connections do not count against an address."""
     frame_timeout_s: float
     """A frame (or TLS handshake, or PROXY header) once begun is complete within this or its connection is closed."""
     held_bytes: int
@@ -34,14 +42,60 @@ class Limits:
     def of(cls, settings: Settings) -> "Limits":
         """The limits that ``settings`` ask for."""
         high = settings.write_buffer_high_water_mark or DEFAULT_HIGH_WATER_BYTES
+        kept = min(KEPT_FOR_OTHER_ADDRESSES, settings.max_connections // 8)
         return cls(
             connections=settings.max_connections,
+            connections_per_address=settings.max_connections_per_address or settings.max_connections - kept,
+            proxies=settings.proxies,
             frame_timeout_s=settings.frame_timeout_millis / 1000,
             held_bytes=settings.max_held_bytes,
             pending_per_connection=settings.max_pending_per_connection,
             high_water_bytes=high,
             low_water_bytes=min(settings.write_buffer_low_water_mark or high // 4, high),
         )
+
+
+class Sources:
+    """What each address does: its open connections, and the TLS handshakes that it began in this second."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._connections: dict[str, int] = {}
+        self._handshakes: dict[str, int] = {}
+        self._second = 0
+
+    def admit(self, address: str) -> bool:
+        """Count a connection of ``address``, unless there are too many."""
+        open_now = self._connections.get(address, 0)
+        if open_now >= self._limits.connections_per_address and not self.is_proxy(address):
+            return False
+        self._connections[address] = open_now + 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """A connection that was admitted is gone."""
+        self._connections[address] -= 1
+        if not self._connections[address]:
+            del self._connections[address]
+
+    def may_handshake(self, address: str, now_s: float) -> bool:
+        """Count a TLS handshake that ``address`` begins, unless it began too many in this second."""
+        if int(now_s) != self._second:
+            self._second = int(now_s)
+            self._handshakes.clear()
+        self._handshakes[address] = begun = self._handshakes.get(address, 0) + 1
+        return begun <= HANDSHAKES_PER_SECOND or self.is_proxy(address)
+
+    def is_proxy(self, address: str) -> bool:
+        """Whether PROXY headers from there are believed."""
+        if not self._limits.proxies:
+            return False
+        try:
+            found = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        plain = getattr(found, "ipv4_mapped", None) or found
+        return any(plain in network for network in self._limits.proxies)
 
 
 class Holder(Protocol):

@@ -9,7 +9,7 @@ from typing import Protocol
 from replicated_namesrv.routes.results import Effect
 from replicated_namesrv.server.confirmed import ConfirmedAnswers
 from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
-from replicated_namesrv.server.connection_limits import HeldBytes, Limits
+from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
 from replicated_namesrv.server.dispatch import DispatchedService, RequestDispatcher
 from replicated_namesrv.server.idle import IdleWheel
 from replicated_namesrv.server.listener import Listener
@@ -60,6 +60,7 @@ class RemotingServer:
         self.settings = settings
         self.limits = Limits.of(settings)
         self.held = HeldBytes(self.limits)
+        self.sources = Sources(self.limits)
         self.now_s = now_s
         self.idle = IdleWheel(settings.server_channel_max_idle_time_seconds, now_s())
         self.problems = Problems(now_s)
@@ -166,6 +167,10 @@ class RemotingServer:
                 self.metrics.hit_limit("connections")
                 self.problems.report("connections", "connection refused: maxConnections are open", peer=connection.peer)
             return False
+        if not self.sources.admit(connection.address):
+            self.metrics.hit_limit("connectionsPerAddress")
+            self.problems.report("address", "connection refused: maxConnectionsPerAddress are open", peer=connection.peer)
+            return False
         connection.opened_revision = self._service.state.revision
         self._service.connection_opened(connection)
         self.connections.add(connection)
@@ -177,6 +182,7 @@ class RemotingServer:
 
     def closed(self, connection: RemotingConnection, reason: CloseReason) -> None:
         self.connections.discard(connection)
+        self.sources.leave(connection.address)
         self.metrics.connections_open -= 1
         self.metrics.connections_closed[reason] = self.metrics.connections_closed.get(reason, 0) + 1
         if not self.connections:

@@ -41,6 +41,7 @@ def as_row(row: tuple[str, ...]) -> str:
 
 def test_limits_are_those_of_the_code() -> None:
     assert f"{app.CONNECTIONS_MAX} connections" in TEXT
+    assert f"{app.ADDRESS_CONNECTIONS_MAX} from one address" in TEXT
     assert f"for {app.KEEPALIVE_TIMEOUT_S:g} s" in TEXT
     assert http_changes.BODY_BYTES_MAX == 1 << 20
     assert f"at most 1 MiB and {http_changes.BODY_TIMEOUT_S:g} s" in TEXT

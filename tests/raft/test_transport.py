@@ -506,9 +506,10 @@ def test_connections_without_a_hello_are_bounded(monkeypatch: pytest.MonkeyPatch
     async def scenario() -> None:
         settings, _ = pair_of_settings()
         async with started(settings) as (a,):
-            _, first, _ = await raw_hello(settings)
-            reader, second = await asyncio.open_connection(*settings.listen)
+            reader, first, _ = await raw_hello(settings)
+            newest, second = await asyncio.open_connection(*settings.listen)
             await ended(reader)
+            assert await newest.read(1), "the newest is served, since a peer says hello at once"
             assert "too many are not authenticated" in a.transport.last_refusal
             first.close()
             second.close()

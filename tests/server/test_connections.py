@@ -89,7 +89,7 @@ def test_proxy_protocol(tmp_path: Path) -> None:
             seen.append(connection.peer)
 
     heartbeat = request(904, {"clusterName": "C", "brokerAddr": "a:1"}, opaque=5)
-    with live_server(tmp_path, Watching) as server:
+    with live_server(tmp_path, Watching, proxyProtocolFrom="10.0.0.0/8,127.0.0.0/8") as server:
         for header in (b"PROXY TCP4 10.9.8.7 1.1.1.1 4711 9876\r\n", PROXY_V2):
             for cut in (1, 11, 12, 13, len(header) - 1, len(header)):
                 with Peer(server.port) as peer:

@@ -7,7 +7,7 @@ import pytest
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import quotas, sizes, snapshot
-from replicated_namesrv.server import connection, registrations
+from replicated_namesrv.server import connection, connection_limits, registrations
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.wire import (
     bodies,
@@ -51,6 +51,8 @@ PAGE = (ROOT / "docs" / "limits.md").read_text()
             "static topic mappings that are taken",
             f"{quotas.MAPPINGS_MAX:,} with {quotas.MAPPED_QUEUES_MAX:,} queues",
         ),
+        ("TLS handshakes that", str(connection_limits.HANDSHAKES_PER_SECOND)),
+        ("connections from one", f"`maxConnectionsPerAddress`; if 0, all but {connection_limits.KEPT_FOR_OTHER_ADDRESSES} of"),
         ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
         ("value in the KV config", f"{quotas.VALUE_BYTES_MAX >> 20} MiB"),
