@@ -9,6 +9,7 @@
 - A leader that was deposed knows it within two election times, unless it is paused.
 - No node goes back: the commit index and the term of a running process never fall.
 - Nothing that a node holds for its peers, its disk or its callers grows beyond its stated bound (``raft/memory_bounds.py``).
+- There is a leader wherever there can be one (``LeaderWatch``).
 - Everything asked for ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
 
 The first violation ends the run.

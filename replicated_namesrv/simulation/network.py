@@ -41,13 +41,15 @@ class Endpoint:
 
 
 class _SimulatedConnection:
-    __slots__ = ("closed", "held", "last_arrival_ns", "late")
+    __slots__ = ("closed", "disturbed", "held", "last_arrival_ns", "late")
 
     def __init__(self) -> None:
         self.closed = False
         self.late = False
         """Closed, but what was in flight still arrives."""
         self.last_arrival_ns = 0
+        self.disturbed = 0
+        """Cuts so far."""
         self.held: list[object] = []
 
 
@@ -84,6 +86,8 @@ class Network:
         """Cut ``links``; cuts add up. ``hold``: messages wait for the mending instead of getting lost."""
         for link in links:
             self._cuts[link] += 1
+            if link in self._connections:
+                self._connections[link].disturbed += 1
             if hold:
                 self._holds.add(link)
 
@@ -115,6 +119,20 @@ class Network:
     def is_whole(self) -> bool:
         """Whether no link is cut."""
         return not any(self._cuts.values())
+
+    def is_cut(self, link: Link) -> bool:
+        """Whether messages of ``link`` are lost or held back; False from an endpoint to itself."""
+        return self._cuts.get(link, 0) > 0
+
+    def undisturbed(self, link: Link) -> object | None:
+        """None if no message gets through ``link`` now, or some are lost or late; else an object that is equal at two moments
+        exactly if neither a cut nor a new connection came between them."""
+        connection = self._connections.get(link)
+        if connection is None or self._cuts[link] or link in self.slow_ms or link in self.late_ms or link in self.loss:
+            return None
+        if connection.last_arrival_ns > self._world.now_ns + MS:  # a late message, and all others come after it
+            return None
+        return connection, connection.disturbed
 
     def reset(self, link: Link) -> None:
         """Break the connection, if there is one."""

@@ -1,9 +1,10 @@
 """One run: a cluster, its clients and its faults under one seed, from first boot to the final judgement.
 
-Phases: faults strike until ``duration``. Then everything is healed but, in half of the runs, a minority of the machines, which
-stays down: if enough voters are left, a leader must commit new entries within the application's bound. Then those are started,
-too, and each node must catch up, and be a voter, while the clients go on. Then the clients stop, everything asked for must end,
-every node is read once more and the application judges what happened; at last a follower is isolated and returns.
+Phases: faults strike until ``duration``; meanwhile there must be a leader wherever there can be one (``LeaderWatch``). Then
+everything is healed but, in half of the runs, a minority of the machines, which stays down: if enough voters are left, a leader
+must commit new entries within the application's bound. Then those are started, too, and each node must catch up, and be a voter,
+while the clients go on. Then the clients stop, everything asked for must end, every node is read once more and the application
+judges what happened; at last a follower is isolated and returns.
 """
 
 import time
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from replicated_namesrv.simulation.application import Application, Ledger
 from replicated_namesrv.simulation.faults import Fault, Nemesis, plan_faults
 from replicated_namesrv.simulation.invariants import Invariants
+from replicated_namesrv.simulation.leader_watch import LOOK_NS, LeaderWatch
 from replicated_namesrv.simulation.machine import Machine
 from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
@@ -117,6 +119,7 @@ class Simulation:
         """Whether the settings drawn allow links to be long: over windows of one message nothing catches up in time."""
         self._application = build(self)
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
+        self._leader_watch = LeaderWatch(self.machines, self.network, self.invariants, self._application.catch_up_ns)
         planned = plan_faults(self.world, int(scenario.duration_s * SECOND), self.nemesis.kinds())
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0
@@ -130,6 +133,14 @@ class Simulation:
         if not self._stopped():
             self.world.run_until(self.world.now_ns + duration_ns, self._stopped)
 
+    def _run_watched(self, duration_ns: int) -> None:
+        """Judge all the time whether there is a leader where there can be one."""
+        end_ns = self.world.now_ns + duration_ns
+        while self.world.now_ns < end_ns and not self._stopped():
+            self._run(min(LOOK_NS, end_ns - self.world.now_ns))
+            if not self._stopped():
+                self._leader_watch.look(self.world.now_ns)
+
     def run(self) -> RunResult:
         """Run to the end or to the first violation."""
         started = time.perf_counter()
@@ -139,7 +150,7 @@ class Simulation:
         self._application.start_clients()
         self.nemesis.schedule(self.faults)
         self.nemesis.stop_minority()
-        self._run(int(self.scenario.duration_s * SECOND))
+        self._run_watched(int(self.scenario.duration_s * SECOND))
         if not self._stopped():
             self.nemesis.heal()
             self._commit_without_minority()
@@ -205,22 +216,8 @@ class Simulation:
 
     def _able(self, target: int) -> bool:
         """Whether a majority of those whom the committed configuration lets vote is up, and one of them has everything."""
-        voters = [
-            machine.raft
-            for machine in self.machines
-            if machine.raft is not None
-            and machine.raft.incarnation == self.invariants.joined.get(machine.name, self._founder(machine.name))
-        ]
-        return len(voters) > len(self.machines) // 2 and any(
-            raft.last_index >= target and raft.term_at(target) == self.invariants.committed[target].term for raft in voters
-        )
-
-    def _founder(self, name: str) -> int | None:
-        for machine in self.machines:
-            founders = getattr(machine.raft, "founders", None)
-            if founders:
-                return int(founders[name])
-        return None
+        voters = self._leader_watch.voters()
+        return len(voters) > len(self.machines) // 2 and any(self._leader_watch.has(machine, target) for machine in voters)
 
     def _disturb(self) -> None:
         """A follower that hears nothing but can talk, and one that comes back from isolation, do not depose the leader."""
@@ -271,6 +268,7 @@ class Simulation:
             "entries committed": len(self.invariants.committed),
             "minority down": self.minority_down,
             "minority down, others able": self.went_on,
+            "bounds judged for a leader": self._leader_watch.judged,
             "boots": sum(machine.boots for machine in self.machines),
             **{f"tolerated {name}": count for name, count in self.invariants.tolerated.items()},
             **{f"fault {kind}": count for kind, count in sorted(self.nemesis.struck.items())},

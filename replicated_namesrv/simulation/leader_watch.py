@@ -1,0 +1,131 @@
+"""Judges during faults: a leader exists within a bound whenever a majority of voters can talk, whatever the others do.
+
+A set of machines can elect if all of this holds without interruption for the bound:
+- They are a majority, each is a voter of the committed configuration, and one of them has every committed entry.
+- Each is up and not paused. Its disk is neither full, failing, hung nor slow, and never went back to an older image.
+- Each pair is connected both ways. No message between them is lost, delayed or late, and no late message is in flight anywhere.
+
+Then a leader that a majority follows and can answer must exist, or an entry must be committed, at least once in the bound.
+
+The watch looks at the cluster at short intervals. Cuts, new connections, pauses and restarts between two looks count, too.
+It draws no randomness and schedules no event, so a run has the same trace with it and without it.
+"""
+
+from itertools import combinations
+
+from replicated_namesrv.simulation.invariants import Invariants
+from replicated_namesrv.simulation.machine import Machine
+from replicated_namesrv.simulation.network import Network
+from replicated_namesrv.simulation.world import MS, SECOND
+
+LOOK_NS = 30 * MS
+"""Time between two looks; no multiple and no part of the periods in which links flap."""
+
+
+class LeaderWatch:
+    """Looks at all machines of a run; ``bound_ns`` is the time that an able majority has."""
+
+    def __init__(self, machines: list[Machine], network: Network, invariants: Invariants, bound_ns: int) -> None:
+        self._machines, self._network, self._invariants, self._bound_ns = machines, network, invariants, bound_ns
+        self._majority = len(machines) // 2 + 1
+        self._steady: dict[tuple[str, ...], tuple[object, int]] = {}
+        """(machine), (machine, "complete") or (sender, receiver), if without a fault -> (what it was, since when)."""
+        self._committed = 0
+        self._progress_ns = 0
+        """When a leader existed, or an entry was committed, for the last time."""
+        self._judged_ns = 0
+        """When the last bound counted in ``judged`` ended."""
+        self.judged = 0
+        """Bounds, one after the other, in which a majority was able."""
+
+    def look(self, now_ns: int) -> None:
+        """Judge the present; to be called often."""
+        highest = self._invariants.highest_committed
+        if highest > self._committed or self._is_led():
+            self._committed, self._progress_ns = highest, now_ns
+        since_ns = self._able_since(now_ns)
+        if since_ns is None:
+            return
+        if now_ns - max(since_ns, self._judged_ns) >= self._bound_ns:
+            self.judged += 1
+            self._judged_ns = now_ns
+        waited_ns = now_ns - max(since_ns, self._progress_ns)
+        if waited_ns > self._bound_ns:
+            self._invariants.violated(
+                "liveness", f"for {waited_ns / SECOND:.2f} s a majority could elect a leader, but there was none and no commit"
+            )
+
+    def voters(self) -> list[Machine]:
+        """Machines with a process that the committed configuration lets vote."""
+        return [
+            machine
+            for machine in self._machines
+            if machine.raft is not None
+            and machine.raft.incarnation == self._invariants.joined.get(machine.name, self._founder(machine.name))
+        ]
+
+    def has(self, machine: Machine, index: int) -> bool:
+        """Whether the log of ``machine`` has the entry that was committed at ``index``."""
+        raft, committed = machine.raft, self._invariants.committed.get(index)
+        if raft is None or committed is None:
+            return index == 0
+        return raft.last_index >= index and raft.term_at(index) == committed.term
+
+    def _founder(self, name: str) -> int | None:
+        for machine in self._machines:
+            founders = getattr(machine.raft, "founders", None)
+            if founders:
+                return int(founders[name])
+        return None
+
+    def _is_led(self) -> bool:
+        """Whether a leader exists that a majority follows and can answer. A leader that hears nobody has to step down."""
+        for leader in self._machines:
+            if leader.raft is None or leader.raft.role != "leader":
+                continue
+            following = sum(
+                machine.raft.leader_id == leader.name and machine.raft.term == leader.raft.term
+                for machine in self._machines
+                if machine.raft is not None and not self._is_cut(leader.name, machine.name)
+            )
+            if following >= self._majority:
+                return True
+        return False
+
+    def _is_cut(self, one: str, other: str) -> bool:
+        return self._network.is_cut((one, other)) or self._network.is_cut((other, one))
+
+    def _able_since(self, now_ns: int) -> int | None:
+        """Since when a majority has been able; None if none is."""
+        self._note_what_is_steady(now_ns)
+        able = [machine.name for machine in self._machines if (machine.name,) in self._steady]
+        since: list[int] = []
+        for names in combinations(able, self._majority):
+            complete = [self._steady[name, "complete"][1] for name in names if (name, "complete") in self._steady]
+            needed = [(name,) for name in names] + [(one, other) for one in names for other in names if one != other]
+            if complete and all(what in self._steady for what in needed):
+                since.append(max(min(complete), *(self._steady[what][1] for what in needed)))
+        return max(min(since), self._network.last_repeat_ns) if since else None
+
+    def _note_what_is_steady(self, now_ns: int) -> None:
+        present: dict[tuple[str, ...], object] = {}
+        for machine in self.voters():
+            disk = machine.disk
+            if machine.pauses or machine.restored or machine.name in self._network.copies:
+                continue
+            if disk.full or disk.failing or disk.hung or disk.slow_ms:
+                continue
+            assert machine.raft is not None
+            present[machine.name,] = (machine.life, machine.ran_since_ns, machine.raft.incarnation)
+            if self.has(machine, self._invariants.highest_committed):
+                present[machine.name, "complete"] = True
+        for link in self._network.links:
+            connection = self._network.undisturbed(link)
+            if connection is not None:
+                present[link] = connection
+        for gone in self._steady.keys() - present.keys():
+            del self._steady[gone]
+        for key, what in present.items():
+            known = self._steady.get(key)
+            if known is None or known[0] != what:
+                self._steady[key] = (what, now_ns)

@@ -1,0 +1,38 @@
+"""A majority that can talk has a leader during faults, too; and the watch finds it out if it has none."""
+
+import pytest
+
+from replicated_namesrv.simulation.simulation import RunResult, Scenario, Simulation
+from replicated_namesrv.simulation.subjects import build_raft, declared_drift
+from replicated_namesrv.simulation.world import SECOND
+
+
+def run_with_deaf_leader(off: str | None, heals_after_s: float) -> RunResult:
+    """Three nodes; once they have a leader, nothing reaches it any more, but the others go on hearing it."""
+    simulation = Simulation(Scenario(1, duration_s=4 + heals_after_s, off=off, faults=()), build_raft, declared_drift)
+
+    def cut() -> None:
+        leader = next(machine.name for machine in simulation.machines if machine.raft and machine.raft.role == "leader")
+        simulation.network.cut([link for link in simulation.network.links if link[1] == leader], hold=False)
+
+    simulation.world.after(4 * SECOND, cut)
+    return simulation.run()
+
+
+def test_others_elect_in_the_place_of_a_leader_that_hears_nobody() -> None:
+    result = run_with_deaf_leader(None, heals_after_s=8)
+    assert result.violation is None, result.text
+    assert result.counts["bounds judged for a leader"] >= 2
+
+
+def test_a_majority_without_a_leader_is_found() -> None:
+    result = run_with_deaf_leader("check_quorum", heals_after_s=8)
+    assert result.violation == "liveness", result.text
+    assert result.violated_at_s < 12
+
+
+@pytest.mark.parametrize("heals_after_s", [1, 2.5])
+def test_a_majority_has_the_whole_bound(heals_after_s: float) -> None:
+    """Nothing else finds the fault either: it is over before anything else is judged."""
+    result = run_with_deaf_leader("check_quorum", heals_after_s)
+    assert result.violation is None, result.text
