@@ -73,7 +73,7 @@ class IndependentNode:
         self._monotonic_ms = monotonic_ms
         self._wall_clock_ms = wall_clock_ms
         self._soon = soon
-        self.state = RouteInfoManager(route_settings(settings))
+        self.state = RouteInfoManager(route_settings(settings), keeps_sums=False)
         self.quotas = quotas_of(settings, self.state)
         self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]

@@ -1,10 +1,12 @@
 """A broker group with its members and topics, which ``tables.py`` keeps and changes."""
 
+from collections import Counter
 from collections.abc import Sequence
+from operator import mul
 from typing import NamedTuple
 
 from replicated_namesrv.model import BrokerData, DataVersion, QueueData
-from replicated_namesrv.routes.sums import PRIME, entry_hash, queue_hash
+from replicated_namesrv.routes.sums import PRIME, entry_hash, queue_hash, topic_hashes
 
 
 class Registration(NamedTuple):
@@ -52,16 +54,22 @@ class BrokerGroup:
         "counted",
         "enable_acting_master",
         "generation",
+        "is_summed",
         "kinds",
         "members",
         "shared",
         "shown",
+        "stale",
         "topics",
         "topics_sum",
         "zone_name",
     )
 
-    def __init__(self, broker_name: str, cluster: str) -> None:
+    def __init__(self, broker_name: str, cluster: str, is_summed: bool = True) -> None:
+        """``is_summed``: whether each change corrects the sums over topics. If not, ``hash`` takes ``topics_sum`` anew."""
+        self.is_summed = is_summed
+        self.stale = False
+        """``topics_sum`` has not followed a change."""
         self.broker_name = broker_name
         self.cluster = cluster
         """Of the first registration; stays (``BrokerData.cluster``)."""
@@ -88,19 +96,18 @@ class BrokerGroup:
             self.shared = False
         return self.topics
 
-    def count(self, hashes: Sequence[int], values: Sequence[QueueData], sign: int) -> None:
-        """Add (``sign`` 1) or take away (-1) the queue settings ``values`` of the topics with these hashes in the sums."""
-        totals: dict[QueueData, list[int]] = {}
-        if len(set(values)) == 1:
-            totals[values[0]] = [len(values), sum(hashes)]
+    def count(self, values: Sequence[QueueData], hashes: Sequence[int], sign: int) -> None:
+        """Add (``sign`` 1) or take away (-1) these topics in the counts and sums: their queue settings and
+        hashes; none of the latter are needed if ``is_summed`` is false."""
+        totals: dict[QueueData, tuple[int, int]]
+        if values and values.count(values[0]) == len(values):
+            totals = {values[0]: (len(values), sum(hashes))}
         else:
-            for topic_hash, queue_data in zip(hashes, values, strict=True):
-                total = totals.get(queue_data)
-                if total is None:
-                    totals[queue_data] = [1, topic_hash]
-                else:
-                    total[0] += 1
-                    total[1] += topic_hash
+            counts, sums = Counter(values), dict.fromkeys(values, 0)
+            for topic_hash, queue_data in zip(hashes, values, strict=self.is_summed):
+                sums[queue_data] += topic_hash
+            totals = {queue_data: (count, sums[queue_data]) for queue_data, count in counts.items()}
+        self.stale = not self.is_summed
         for queue_data, (count, hash_sum) in totals.items():
             kind = self.kinds.get(queue_data)
             if kind is None:
@@ -113,6 +120,9 @@ class BrokerGroup:
 
     def hash(self) -> int:
         """Of everything but the members, which are counted in ``Tables.live_sum``."""
+        if self.stale:
+            self.topics_sum = sum(map(mul, topic_hashes(list(self.topics)), map(queue_hash, self.topics.values()))) % PRIME
+            self.stale = False
         head = [self.broker_name, self.cluster, self.zone_name, self.enable_acting_master, self.generation]
         return entry_hash("group", *head, len(self.topics), f"{self.topics_sum:x}")
 

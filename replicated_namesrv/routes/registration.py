@@ -5,7 +5,8 @@ are compared at the speed of dictionary views: a registration that brings nothin
 """
 
 from collections.abc import Mapping
-from itertools import filterfalse
+from itertools import compress, filterfalse
+from operator import ne
 
 from replicated_namesrv.model import MASTER_ID, PERM_WRITE, QueueData
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
@@ -211,8 +212,8 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
         if not stored and topics:
             tables.put_topics(group, topics)
         elif topics != stored:
-            get = stored.get
-            differing = {topic: new for topic, new in topics.items() if (old := get(topic)) is not new and old != new}
+            differs = list(map(ne, topics.values(), map(stored.get, topics)))
+            differing = topics if all(differs) else dict(compress(topics.items(), differs))
             if differing:
                 tables.put_topics(group, differing)
         tables.put_mappings(group, command.topic_queue_mapping_infos)

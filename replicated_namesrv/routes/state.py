@@ -51,8 +51,10 @@ __all__ = [
 class RouteInfoManager:
     """The state and its changes; not thread-safe, meant to live in one event loop."""
 
-    def __init__(self, settings: RouteSettings = RouteSettings()) -> None:  # noqa: B008 - frozen
-        self._tables = Tables(settings)
+    def __init__(self, settings: RouteSettings = RouteSettings(), keeps_sums: bool = True) -> None:  # noqa: B008 - frozen
+        """``keeps_sums``: False if digests are taken rarely. Then changes cost less, and a digest costs the topics of all groups
+        that changed since the last one; ``advance_digest`` does that in parts."""
+        self._tables = Tables(settings, keeps_sums)
         self._digested: tuple[int, bytes] | None = None
         """The last digest, and of which revision."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
@@ -113,6 +115,10 @@ class RouteInfoManager:
         if self._digested is None or self._digested[0] != tables.revision:
             self._digested = tables.revision, digest(tables)
         return self._digested[1]
+
+    def advance_digest(self, topics_max: int) -> bool:
+        """Do part of what ``digest`` needs, about ``topics_max`` topics or the next group; True if it is complete."""
+        return self._tables.count_groups(topics_max)
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, as JSON lines of some milliseconds' work each, to be taken while changes go on."""

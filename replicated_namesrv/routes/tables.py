@@ -27,8 +27,9 @@ Dictionaries are shared with a snapshot being taken until they are changed: ``ow
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, repeat
-from operator import attrgetter, is_, is_not
+from itertools import compress, filterfalse, repeat
+from operator import attrgetter, is_not
+from typing import cast
 
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration, TopicCount
@@ -58,8 +59,10 @@ class RouteSettings:
 class Tables:
     """All state, and the primitive changes that keep its parts consistent."""
 
-    def __init__(self, settings: RouteSettings) -> None:
+    def __init__(self, settings: RouteSettings, keeps_sums: bool = True) -> None:
+        """``keeps_sums``: whether each change corrects the sums over topics, or a digest takes those of changed groups anew."""
         self.settings = settings
+        self.keeps_sums = keeps_sums
         self.settings_revision = 0
         self.revision = 0
         self.next_revision = 1
@@ -74,7 +77,7 @@ class Tables:
         self.topic_revisions: dict[str, int] = {}
         """Of exactly the topics in ``topic_groups``, in the order in which they came."""
         self.revisions_sum = 0
-        """Over ``topic_revisions``."""
+        """Over ``topic_revisions``; not kept up to date without ``keeps_sums``."""
         self.groups: dict[str, BrokerGroup] = {}
         self.groups_sum = 0
         """Over ``groups`` as each was counted last; those in ``uncounted`` have changed since."""
@@ -142,14 +145,16 @@ class Tables:
                 group.members[broker_id] = self.live[member.cluster_name, member.broker_addr] = anew
         self.live_sum = sum(map(_live_hash, self.live.values())) % PRIME
 
-    def count_groups(self) -> int:
-        """``groups_sum`` brought up to date: costs the groups that changed since the last time."""
-        for name in self.uncounted:
-            group = self.groups[name]
+    def count_groups(self, topics_max: int | None = None) -> bool:
+        """Bring ``groups_sum`` up to date: costs the groups that changed since the last time, and without ``keeps_sums`` their
+        topics. Stops after about ``topics_max`` topics; True if no group is left."""
+        topics = 0
+        while self.uncounted and (topics_max is None or topics < topics_max):
+            group = self.groups[self.uncounted.popitem()[0]]
+            topics += len(group.topics) if group.stale else 1
             counted, group.counted = group.counted, group.hash()
             self.groups_sum = (self.groups_sum + group.counted - counted) % PRIME
-        self.uncounted.clear()
-        return self.groups_sum
+        return not self.uncounted
 
     # -- groups and clusters
 
@@ -174,9 +179,9 @@ class Tables:
     def _stamp(self, topics: Collection[str]) -> None:
         """Give these topics, each once, the revision in progress."""
         revisions = self.topic_revisions
-        before = sum(map(revisions.get, topics, repeat(0)))
-        revisions.update(zip(topics, repeat(self.next_revision), strict=False))
-        self.revisions_sum += self.next_revision * len(topics) - before
+        if self.keeps_sums:
+            self.revisions_sum += self.next_revision * len(topics) - sum(map(revisions.get, topics, repeat(0)))
+        revisions.update(dict.fromkeys(topics, self.next_revision))
 
     def load_revisions(self, topics: Sequence[str], revisions: Sequence[int]) -> None:
         """Give topics that have none these revisions; their queue entries follow."""
@@ -220,7 +225,7 @@ class Tables:
 
     def create_group(self, broker_name: str, cluster: str) -> BrokerGroup:
         """A new, empty group."""
-        group = self.groups[broker_name] = BrokerGroup(broker_name, cluster)
+        group = self.groups[broker_name] = BrokerGroup(broker_name, cluster, self.keeps_sums)
         self.sizes.group(group, 1)
         self.touch(group)
         return group
@@ -283,7 +288,7 @@ class Tables:
         """Create or replace queue entries; only those that differ may be given."""
         topics = list(entries)
         self.moved.append((len(topics), topics))
-        self.load_topics(group, topics, topic_hashes(topics), list(entries.values()))
+        self.load_topics(group, topics, topic_hashes(topics) if group.is_summed else (), list(entries.values()))
         if group.broker_name not in self._touched:
             self._stamp(topics)
         self.touch(group)
@@ -291,21 +296,32 @@ class Tables:
     def load_topics(
         self, group: BrokerGroup, topics: Sequence[str], hashes: Sequence[int], queue_datas: Sequence[QueueData]
     ) -> None:
-        """``put_topics`` without a trace of change; ``hashes`` are those of ``topics``."""
+        """``put_topics`` without a trace of change; ``hashes`` are those of ``topics``, or none if sums are not kept."""
+        if not topics:
+            return
         own, interned = group.own(), self._interned
-        values = list(map(interned.setdefault, queue_datas, queue_datas))
+        first = queue_datas[0]
+        if queue_datas.count(first) == len(topics):  # most often; then all is done without a step for each
+            values = [interned.setdefault(first, first)] * len(topics)
+            entries = dict.fromkeys(topics, values[0])
+        else:
+            values = list(map(interned.setdefault, queue_datas, queue_datas))
+            entries = dict(zip(topics, values, strict=True))
         if len(interned) > INTERNED_LIMIT:
             interned.clear()
         before = list(map(own.get, topics))
-        is_known = list(map(is_not, before, repeat(None)))
-        if any(is_known):
-            replaced = list(filter(None, before))
-            group.count(list(compress(hashes, is_known)), replaced, -1)
-        group.count(hashes, values, 1)
-        own.update(zip(topics, values, strict=True))
-        new = dict.fromkeys(compress(topics, map(is_, before, repeat(None))), group)
-        self.sizes.topics(group.broker_name, new, 1)
-        self.topic_groups.link(new)
+        new: Collection[str] = ()
+        if all(before):
+            group.count(cast("list[QueueData]", before), hashes, -1)
+        else:
+            new = list(filterfalse(own.__contains__, topics))
+            is_known = list(map(is_not, before, repeat(None)))
+            group.count(list(filter(None, before)), list(compress(hashes, is_known)), -1)
+        group.count(values, hashes, 1)
+        own.update(entries)
+        if new:
+            self.sizes.topics(group.broker_name, new, 1)
+            self.topic_groups.link(dict.fromkeys(new, group))
 
     def change_queue_datas(self, group: BrokerGroup, after: Mapping[QueueData, QueueData]) -> None:
         """Replace the queue settings of all topics that have one of those in ``after``, none of which it gives in exchange."""
@@ -317,6 +333,7 @@ class Tables:
             is_changed = list(map(after.__contains__, own.values()))
             topics = list(compress(own, is_changed))
             own.update(zip(topics, map(after.__getitem__, compress(own.values(), is_changed)), strict=True))
+        group.stale = not group.is_summed
         for old, new in after.items():
             kind = group.kinds.pop(old)
             into = group.kinds.setdefault(new, TopicCount())
@@ -329,7 +346,7 @@ class Tables:
     def drop_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         """Remove this group's queue entries of ``topics``, which it has; topics left without any vanish."""
         own = group.own()
-        group.count(topic_hashes(list(topics)), list(map(own.pop, topics)), -1)
+        group.count(list(map(own.pop, topics)), topic_hashes(list(topics)) if group.is_summed else (), -1)
         self._unlink_topics(group, topics)
         self.touch(group)
 

@@ -1,6 +1,7 @@
 """The digest: equal for equal states, different for any difference, and paid for once."""
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
@@ -16,6 +17,7 @@ from replicated_namesrv.routes.commands import (
     UpdateSettings,
 )
 from replicated_namesrv.routes.state import RouteInfoManager
+from tests.routes.sequences import random_command
 from tests.routes.test_snapshot import populated
 from tests.support.routes import mapping, queues, register, unregister
 
@@ -125,6 +127,28 @@ def test_how_often_it_is_taken_does_not_matter(every: int) -> None:
             fresh = RouteInfoManager()
             fresh.restore(state.snapshot())
             assert state.digest() == fresh.digest()
+
+
+@pytest.mark.parametrize("every", [1, 7, 500])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_state_without_sums_has_the_same_digest(seed: int, every: int) -> None:
+    rng, state, summed = Random(seed), RouteInfoManager(keeps_sums=False), RouteInfoManager()
+    for number in range(1, 501):
+        command = random_command(rng)
+        assert state.apply(command, number) == summed.apply(command, number)
+        if number % every == 0:
+            while not state.advance_digest(2):
+                pass
+            assert state.digest() == summed.digest(), (seed, number)
+
+
+def test_a_digest_without_sums_is_made_in_parts() -> None:
+    state = RouteInfoManager(keeps_sums=False)
+    for number in range(3):
+        state.apply(register(f"b{number}", 0, f"m{number}:1", topics=[f"t{i}" for i in range(10)]), 1)
+    assert [state.advance_digest(15) for _ in range(2)] == [False, True]
+    state.apply(register("b1", 0, "m1:1", version=2, topics={"t1": queues(4)}), 2)
+    assert state.advance_digest(1)
 
 
 def test_the_way_back_gives_the_sum_of_before() -> None:
