@@ -65,8 +65,10 @@ class LoadGenerator:
     def run(self, mode: str, server: Server, *flags: str) -> dict[str, Any]:
         """Its measurement, with the server's CPU microseconds per request as ``cpu_us``."""
         before = server.cpu_s()
-        output = subprocess.run([self._program, mode, "-addr", server.address, *flags], check=True, capture_output=True).stdout
-        measured: dict[str, Any] = json.loads(output)
+        done = subprocess.run([self._program, mode, "-addr", server.address, *flags], check=False, stdout=subprocess.PIPE)
+        if done.returncode:  # it has said why
+            raise SystemExit(f"loadgen {mode} {' '.join(flags)} ended with code {done.returncode} against {server.name}")
+        measured: dict[str, Any] = json.loads(done.stdout)
         measured["cpu_us"] = (server.cpu_s() - before) * 1e6 / max(measured["requests"], 1)
         return measured
 

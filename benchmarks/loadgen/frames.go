@@ -53,5 +53,12 @@ func registerRequest(broker string, id, port, opaque int, body []byte) []byte {
 	header := fmt.Sprintf(`{"code":103,"extFields":{"brokerId":"%d","bodyCrc32":"%d","clusterName":"bench","brokerAddr":"127.0.0.1:%d",`+
 		`"enableActingMaster":"false","haServerAddr":"127.0.0.1:%d","compressed":"false","brokerName":"%s"},"flag":0,"language":"JAVA",`+
 		`"opaque":%d,"serializeTypeCurrentRPC":"JSON","version":%d}`, id, crc, port, port+1, broker, opaque, version)
-	return frame(header, body)
+	request := frame(header, body)
+	if len(request) > frameBytesMax {
+		fail("a registration of %d bytes is longer than a frame may be (%d bytes); give fewer -topics", len(request), frameBytesMax)
+	}
+	return request
 }
+
+// frameBytesMax is what a name server takes, Java's, too. It closes the connection of a longer frame.
+const frameBytesMax = 16 << 20
