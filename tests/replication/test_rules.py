@@ -549,3 +549,21 @@ def test_living_brokers_outlast_a_long_outage() -> None:
         cluster.run(TIMEOUT_S * 0.8)
         assert cluster.is_shown()
         cluster.until(cluster.is_gone, "gone", TIMEOUT_S)
+
+
+def test_a_suspected_broker_is_shown_on_every_node_until_it_makes_contact() -> None:
+    with virtual_cluster() as cluster:
+        wire = cluster.wire(cluster.followers()[0])
+        told: dict[str, list[int | None]] = {name: [] for name in cluster.machines}
+        for name, changes in told.items():
+            cluster.node(name).on_suspected(lambda key, since_ms, changes=changes: changes.append(since_ms))  # type: ignore[misc]
+        cluster.register(wire, registration())
+        cluster.run(TIMEOUT_S / 3 + 0.3)
+        shown = [node.suspected_since() for node in cluster.nodes]
+        assert [list(one) for one in shown] == [[KEY]] * 3
+        since_ms = shown[0][KEY]
+        assert all(one[KEY] == since_ms for one in shown)
+        cluster.register(wire, registration())
+        cluster.run(0.1)
+        assert [node.suspected_since() for node in cluster.nodes] == [{}] * 3
+        assert list(told.values()) == [[since_ms, None]] * 3

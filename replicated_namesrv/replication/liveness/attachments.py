@@ -37,8 +37,8 @@ class Attachments:
         self._brokers: dict[Key, _Broker] = {}
         self._registered: dict[int, dict[Key, int]] = {}
         """By open connection: the epochs that it registered last, in force or not."""
-        self._carried: dict[int, set[Key]] = {}
-        """By open connection: the brokers attached to it."""
+        self._carried: dict[int, dict[Key, None]] = {}
+        """By open connection: the brokers attached to it, in an order that does not depend on hashes."""
         self.changed: dict[Key, None] = {}
 
     def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, now_ms: float, registers: bool) -> None:
@@ -53,7 +53,7 @@ class Attachments:
             broker = self._brokers[key] = _Broker(epoch)
         broker.contact_ms = now_ms
         broker.connections[connection_id] = opened_ms
-        self._carried.setdefault(connection_id, set()).add(key)
+        self._carried.setdefault(connection_id, {})[key] = None
         if registers:
             self._registered.setdefault(connection_id, {})[key] = epoch
         self.changed[key] = None
@@ -62,7 +62,7 @@ class Attachments:
         """The process at the other end says that the broker leaves; the connection may carry others."""
         broker = self._brokers.get(key)
         if broker is not None and broker.connections.pop(connection_id, None) is not None:
-            self._carried[connection_id].discard(key)
+            self._carried[connection_id].pop(key, None)
             self._ended(key, broker, LOST)
 
     def lose(self, connection_id: int, in_peace: bool) -> bool:
@@ -88,7 +88,7 @@ class Attachments:
         del self._brokers[key]
         self.changed.pop(key, None)
         for connection_id in broker.connections:
-            self._carried[connection_id].discard(key)
+            self._carried[connection_id].pop(key, None)
         return list(broker.connections)
 
     def registered_epoch(self, key: Key, connection_id: int) -> int | None:
