@@ -2,6 +2,7 @@
 
 ``Consensus`` is the interface. ``RaftConsensus`` implements it, is the only user of ``RaftService`` and the observer of its node.
 What Raft reports goes to one callback each, which the owner sets before ``start``.
+``CommandProposer`` takes commands through the log.
 
 **Command versions.** A node that does not know a command stops (``UnknownCommandError``). So a command of a newer version may be
 proposed only when every member applies it:
@@ -12,7 +13,7 @@ proposed only when every member applies it:
     otherwise                                     rejected, surely not applied: upgrade every member first
 
 The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Without it a node
-that was restarted could not propose commands that the cluster has used for long, until it has heard every other member.
+that was restarted could not propose commands that the cluster has used for long, until every other member has greeted it.
 """
 
 import asyncio
@@ -24,17 +25,20 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from replicated_namesrv.errors import SettingError, StorageError, UnavailableError
-from replicated_namesrv.raft.interfaces import Observer, Outcome, ReadOutcome, ReadReady, StateMachine
+from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
+from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import TransportSettings
-from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.replication.command_kinds import version_of
+from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
+from replicated_namesrv.replication.tasks import Budget, Tasks
 
 log = logging.getLogger(__name__)
 
+NO_MAJORITY = "no majority confirms this node"
 HAND_OVER_TIMEOUT_S = 2.0
 """What the stop of a leader waits for its successor; Raft itself gives up earlier."""
 
@@ -294,3 +298,62 @@ class RaftConsensus(Observer):
     def failed(self, error: BaseException) -> None:
         log.error("this node stops: %s", error)
         self.on_failed(str(error))
+
+
+HEAVY_TOPICS = 20_000
+"""A command that concerns more topics (some 4 ms) is proposed when the one before it has been applied: many of them in one entry
+would hold all nodes for longer than an election takes."""
+
+
+class CommandProposer:
+    """Of one node, on its event loop. Every command goes with the version that its kind needs (``command_kinds.py``)."""
+
+    def __init__(self, consensus: Consensus, tasks: Tasks, budget_ms: int, is_fenced: Callable[[], bool]) -> None:
+        """``budget_ms``: what a proposal may take, the wait for heavy ones before it included."""
+        self._consensus, self._tasks, self._budget_ms, self._is_fenced = consensus, tasks, budget_ms, is_fenced
+        self._waiting: dict[Future[Outcome], None] = {}
+        """Proposals without an outcome."""
+        self._heavy = asyncio.Lock()
+        """Held by the heavy command under way."""
+
+    async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
+        """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
+        comes. ``timeout_ms`` None: that of all requests. ``topics``: so many the command concerns."""
+        if topics <= HEAVY_TOPICS:
+            return await self._propose(data, timeout_ms)
+        async with Budget((timeout_ms or self._budget_ms) / 1000):
+            await self._heavy.acquire()
+        try:
+            return await self._propose(data, timeout_ms)
+        finally:
+            self._heavy.release()
+
+    async def _propose(self, data: bytes, timeout_ms: int | None) -> ProposalResult:
+        if self._is_fenced():
+            raise UnavailableError(NO_MAJORITY)
+        proposed = self._consensus.propose(data, version_of(data), timeout_ms)
+        self._waiting[proposed] = None
+        try:
+            outcome = await proposed
+        finally:
+            self._waiting.pop(proposed, None)
+        if isinstance(outcome, Committed):
+            assert isinstance(outcome.result, ProposalResult), outcome.result
+            return outcome.result
+        if isinstance(outcome, Rejected):
+            raise UnavailableError(outcome.reason)
+        raise OutcomeUnknownError(outcome.reason)
+
+    def decide(self, data: bytes) -> "Future[ProposalResult | None]":
+        """Propose a command of the leader's own, fenced or not; None: its outcome is not known, or it was not taken."""
+        return self._tasks.keep(self._decide(data))
+
+    async def _decide(self, data: bytes) -> ProposalResult | None:
+        outcome = await self._consensus.propose(data, version_of(data))
+        return outcome.result if isinstance(outcome, Committed) and isinstance(outcome.result, ProposalResult) else None
+
+    def give_up(self, reason: str) -> None:
+        """Those who wait for an outcome get OutcomeUnknownError."""
+        for proposed in list(self._waiting):
+            if not proposed.done():
+                proposed.set_exception(OutcomeUnknownError(reason))

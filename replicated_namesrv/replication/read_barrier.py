@@ -59,7 +59,7 @@ from functools import partial
 
 from replicated_namesrv.errors import StaleReadError, UnavailableError
 from replicated_namesrv.raft.interfaces import ReadOutcome, ReadReady, Rejected
-from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.consensus import NO_MAJORITY, Consensus
 from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,6 @@ PROBE_AFTER_MS = 200.0
 """A majority is asked when the state has become this old, whether or not anybody reads."""
 STEP_MAX_MS = 250.0
 """Of the time between two ticks, what counts as run."""
-NO_MAJORITY = "no majority confirms this node"
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 
 

@@ -3,7 +3,7 @@
     brokers, clients, operators
       reads          read_barrier.py       may this node answer, how fresh is that, the fence
       brokers        broker_calls.py       register, renew, heartbeat, 322, 104
-      writes         command_proposer.py   commands on their way through the log
+      writes         consensus.py          commands on their way through the log
       settings       config_updates.py     shared by the log, this node's in its file
       which brokers live: liveness/        asked by broker_calls, told by applied_commands
     consensus.py     the only user of Raft
@@ -30,13 +30,19 @@ from replicated_namesrv.replication.applied_commands import AppliedCommands
 from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.cluster_restore import Leftovers, RestorableMachine, restore
 from replicated_namesrv.replication.command_kinds import newest_version
-from replicated_namesrv.replication.command_proposer import CommandProposer
 from replicated_namesrv.replication.config_updates import ConfigUpdates
-from replicated_namesrv.replication.consensus import RaftConsensus, RaftFactory, confirm, raft_on_sockets
+from replicated_namesrv.replication.consensus import (
+    NO_MAJORITY,
+    CommandProposer,
+    RaftConsensus,
+    RaftFactory,
+    confirm,
+    raft_on_sockets,
+)
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
-from replicated_namesrv.replication.read_barrier import NO_MAJORITY, ReadBarrier
+from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks

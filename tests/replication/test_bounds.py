@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.replication import command_proposer
+from replicated_namesrv.replication import consensus
 from replicated_namesrv.routes import quotas
 from replicated_namesrv.routes.commands import ChangeWritePerm
 from tests.replication.virtual import registration, virtual_cluster
@@ -89,7 +89,7 @@ def test_a_registration_beyond_a_bound_is_refused_and_leaves_nothing(
 
 
 def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command_proposer, "HEAVY_TOPICS", 1)
+    monkeypatch.setattr(consensus, "HEAVY_TOPICS", 1)
     with virtual_cluster() as cluster:
         wire = cluster.wire(cluster.leader())
         cluster.register(wire, registration())

@@ -10,7 +10,7 @@ from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.command_kinds import BASE_VERSION
-from replicated_namesrv.replication.command_proposer import HEAVY_TOPICS, CommandProposer
+from replicated_namesrv.replication.consensus import HEAVY_TOPICS, CommandProposer
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
