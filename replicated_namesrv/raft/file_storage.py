@@ -1,17 +1,25 @@
 """Storage in a real directory.
 
 Files are appended to through one descriptor each, kept open, and locked against a second process by a lock file. ``sync`` runs
-in another thread while the owner goes on appending.
+in another thread while the owner goes on appending. It opens each file anew: the owner may close its descriptor meanwhile.
+
+A failed ``sync`` ends the node, so it must not fail because connections took all descriptors: ``_Spares`` keeps some open, one of
+which is given up where opening a file fails for lack of them.
 """
 
+import errno
 import fcntl
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from replicated_namesrv.raft.raft_errors import IdentityError
 
 LOCK = "lock"
+SPARES: Final = 8
+"""Files that can be open at the same time when there are no descriptors left."""
 
 
 def make_durably(directory: Path) -> None:
@@ -30,6 +38,46 @@ def make_durably(directory: Path) -> None:
             os.close(descriptor)
 
 
+class _Spares:
+    """Descriptors that are kept open for the time when no other can be had. Used from both threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._null = os.open(os.devnull, os.O_RDONLY)
+        self._kept = [os.dup(self._null) for _ in range(SPARES)]
+
+    def open(self, path: str | Path, flags: int, mode: int = 0o600) -> int:
+        """``os.open``, also while there are no descriptors; close it with ``close``."""
+        while True:
+            try:
+                return os.open(path, flags, mode)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._give_up_one():
+                    raise
+
+    def close(self, descriptor: int) -> None:
+        """Close it. If a spare was given up, its number becomes one: closed and opened again, it could be lost in between."""
+        with self._lock:
+            if len(self._kept) < SPARES:
+                os.dup2(self._null, descriptor, inheritable=False)
+                self._kept.append(descriptor)
+                return
+        os.close(descriptor)
+
+    def _give_up_one(self) -> bool:
+        with self._lock:
+            if not self._kept:
+                return False
+            os.close(self._kept.pop())
+            return True
+
+    def close_all(self) -> None:
+        """At the end."""
+        while self._give_up_one():
+            pass
+        os.close(self._null)
+
+
 class FileStorage:
     """``Storage`` on the files of one directory, which is created if missing. IdentityError if another process uses it."""
 
@@ -37,6 +85,7 @@ class FileStorage:
         self._directory = directory
         make_durably(directory)
         self._descriptors: dict[str, int] = {}
+        self._spares = _Spares()
         self._directory_descriptor = os.open(directory, os.O_RDONLY)
         self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -44,6 +93,7 @@ class FileStorage:
         except OSError:
             os.close(self._lock)
             os.close(self._directory_descriptor)
+            self._spares.close_all()
             raise IdentityError(f"{directory} is used by another process; give each node a directory of its own") from None
 
     def list_names(self) -> list[str]:
@@ -53,15 +103,19 @@ class FileStorage:
         return os.stat(self._directory / name).st_size
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        with open(self._directory / name, "rb") as file:
-            file.seek(offset)
-            return file.read(-1 if size is None else size)
+        descriptor = self._spares.open(self._directory / name, os.O_RDONLY)
+        try:
+            with open(descriptor, "rb", closefd=False) as file:
+                file.seek(offset)
+                return file.read(-1 if size is None else size)
+        finally:
+            self._spares.close(descriptor)
 
     def _open(self, name: str) -> int:
         descriptor = self._descriptors.get(name)
         if descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = self._descriptors[name] = os.open(self._directory / name, flags, 0o600)
+            descriptor = self._descriptors[name] = self._spares.open(self._directory / name, flags)
         return descriptor
 
     def append(self, name: str, data: bytes) -> None:
@@ -82,18 +136,18 @@ class FileStorage:
     def _forget(self, name: str) -> None:
         descriptor = self._descriptors.pop(name, None)
         if descriptor is not None:
-            os.close(descriptor)
+            self._spares.close(descriptor)
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
         for name in names:
             try:
-                descriptor = os.open(self._directory / name, os.O_RDONLY)
+                descriptor = self._spares.open(self._directory / name, os.O_RDONLY)
             except FileNotFoundError:
                 continue
             try:
                 os.fdatasync(descriptor)
             finally:
-                os.close(descriptor)
+                self._spares.close(descriptor)
         if directory:
             os.fsync(self._directory_descriptor)
 
@@ -102,3 +156,4 @@ class FileStorage:
             self._forget(name)
         os.close(self._directory_descriptor)
         os.close(self._lock)
+        self._spares.close_all()

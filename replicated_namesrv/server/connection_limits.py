@@ -7,7 +7,7 @@ for the longest is closed, because honest peers hold bytes for milliseconds. A f
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import Protocol
 
@@ -37,6 +37,12 @@ class Limits:
     """Unsent bytes at which a connection is read no further."""
     low_water_bytes: int
     """Unsent bytes at which it is read again."""
+
+    def at_most(self, connections: int) -> "Limits":
+        """The same with fewer connections, and none of them for one address alone."""
+        fewer = min(connections, self.connections)
+        per_address = min(self.connections_per_address, fewer - min(KEPT_FOR_OTHER_ADDRESSES, fewer // 8))
+        return replace(self, connections=fewer, connections_per_address=per_address)
 
     @classmethod
     def of(cls, settings: Settings) -> "Limits":

@@ -26,8 +26,9 @@ FENCE_DRAIN_S = 0.2
 """The same at a fence: what is decided needs some turns of the loop, what is not may not keep its client here."""
 FLUSH_MAX_S = 1.0
 """Bound on sending what is written before the remaining connections are cut."""
-OTHER_FILES = 256
-"""Descriptors kept for what is not a connection: files, logs, outgoing connections, the admin port."""
+OTHER_FILES = 1_024
+"""Descriptors kept for what is not a connection: files, peers, pushes, the admin and health ports. A quarter of all where there
+are fewer than 4,096."""
 
 
 class RemotingService(DispatchedService, Protocol):
@@ -225,7 +226,10 @@ class RemotingServer:
             pass
 
     def _raise_file_limit(self) -> None:
-        """Let the process open as many descriptors as maxConnections needs, as far as the system allows."""
+        """Let the process open as many descriptors as maxConnections needs, as far as the system allows.
+
+        Where it allows fewer, take fewer connections: they must not use up the descriptors of files and peers.
+        """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = self.limits.connections + OTHER_FILES
         if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -233,6 +237,11 @@ class RemotingServer:
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         if allowed < wanted:
+            self.limits = self.limits.at_most(allowed - min(OTHER_FILES, allowed // 4))
+            self.sources = Sources(self.limits)
             self.problems.report(
-                "files", "fewer file descriptors than maxConnections needs; raise the hard limit (ulimit -Hn)", allowed=allowed
+                "files",
+                "fewer file descriptors than maxConnections needs; raise the hard limit (ulimit -Hn)",
+                allowed=allowed,
+                connections=self.limits.connections,
             )

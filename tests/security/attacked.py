@@ -79,16 +79,16 @@ def write_file(folder: Path, mode: str, *lines: str) -> tuple[Path, int]:
 
 
 @contextmanager
-def started(folder: Path, file: Path, port: int) -> Iterator[AttackedNode]:
+def started(folder: Path, file: Path, port: int, files_max: int | None = None) -> Iterator[AttackedNode]:
     """Start a node with this file; it is ended with the block."""
     log = folder / f"log-{len(list(folder.glob('log-*')))}"
-    with running_command("serve", "-c", str(file), stderr=log) as command:
+    with running_command("serve", "-c", str(file), stderr=log, files_max=files_max) as command:
         command.wait_line("boot success")
         yield AttackedNode(command, folder, file, port)
 
 
 @contextmanager
-def attacked(folder: Path, mode: str, *lines: str) -> Iterator[AttackedNode]:
+def attacked(folder: Path, mode: str, *lines: str, files_max: int | None = None) -> Iterator[AttackedNode]:
     """A started node with these further lines in its file."""
-    with started(folder, *write_file(folder, mode, *lines)) as node:
+    with started(folder, *write_file(folder, mode, *lines), files_max) as node:
         yield node

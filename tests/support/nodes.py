@@ -119,11 +119,14 @@ class RunningCommand:
 
 
 @contextmanager
-def running_command(*arguments: str, stderr: Path, environment: Mapping[str, str] | None = None) -> Iterator[RunningCommand]:
-    """Start ``namesrv``; it is killed at the end if it still runs."""
+def running_command(
+    *arguments: str, stderr: Path, environment: Mapping[str, str] | None = None, files_max: int | None = None
+) -> Iterator[RunningCommand]:
+    """Start ``namesrv``, with at most ``files_max`` descriptors; it is killed at the end if it still runs."""
+    limited = [] if files_max is None else ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files_max)]
     with stderr.open("w") as errors:
         process = subprocess.Popen(
-            command(*arguments),
+            [*limited, *command(*arguments)],
             env=clean_environment(**(environment or {})),
             stdout=subprocess.PIPE,
             stderr=errors,
