@@ -35,6 +35,7 @@ from replicated_namesrv.replication.command_kinds import (
     PLAIN,
     REGISTER,
     SUSPECT,
+    SUSPICION_VERSION,
     UNREGISTER,
 )
 from replicated_namesrv.replication.marks import (
@@ -232,7 +233,7 @@ class RouteStateMachine:
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
             return ProposalResult(Result(), Ignored.UNREGISTERED)
-        if before is not None and mark is not None and mark.version_revision > replaces and _is_overtaken(command, before):
+        if before is not None and mark is not None and mark.version_revision > replaces and self._is_overtaken(command, before):
             return ProposalResult(self.state.renewal_result(*key) or Result(), Ignored.LATE_COPY)
         result = self._apply(command)
         after = self.state.registration(*key)
@@ -244,6 +245,13 @@ class RouteStateMachine:
             self._unregistered.take(key)
             self._clear(key)
         return ProposalResult(result)
+
+    def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
+        """Whatever broker id the copy names: a broker that changed its id goes on counting. Version 0.1 compares the versions of
+        one id alone, so nodes do the same until all of them know more."""
+        if self.command_version < SUSPICION_VERSION and command.broker_id != held.broker_id:
+            return False
+        return is_older(command.data_version, held.data_version)
 
     def _unregister(self, command: Command, term: int) -> ProposalResult:
         assert isinstance(command, UnregisterBrokers)
@@ -362,10 +370,6 @@ class RouteStateMachine:
             self.marks.put(key, Mark(self.state.revision, self.serial, ""))
             self.on_registered(key, registration.epoch, "")
         self.on_settings()
-
-
-def _is_overtaken(command: RegisterBroker, held: Registration) -> bool:
-    return command.broker_id == held.broker_id and is_older(command.data_version, held.data_version)
 
 
 class Restoring:

@@ -1,5 +1,7 @@
 """Rules of the log: what a command changes depends on state and command alone."""
 
+from dataclasses import replace
+
 import pytest
 
 from replicated_namesrv.model import DataVersion, QueueData
@@ -12,6 +14,7 @@ from replicated_namesrv.replication.route_machine import (
     encode_expire,
     encode_lead,
     encode_register,
+    encode_suspect,
     encode_unregister,
 )
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
@@ -82,6 +85,21 @@ def test_a_repeated_older_version_is_taken() -> None:
     register(machine, 2)
     assert register(machine, 1, replaces=machine.state.revision).ignored is None
     assert counter_of(machine) == 1
+
+
+@pytest.mark.parametrize("knows_suspicion", [False, True])
+def test_an_older_version_with_another_broker_id_is_a_late_copy_once_all_nodes_know_it(knows_suspicion: bool) -> None:
+    """Two brokers of a group switch ids; a copy from before evicts the other one. Routes seed 3053 with five nodes."""
+    machine = led()
+    if knows_suspicion:
+        machine.apply(encode_suspect([], 0, 1, machine.serial))
+    register(machine, 2)
+    late = replace(broker(1), broker_id=1)
+    outcome = machine.apply(encode_register(late, 0, machine.state.revision, 0, content_of(late)))
+    assert outcome.ignored is (Ignored.LATE_COPY if knows_suspicion else None)
+    held = machine.state.registration(*KEY)
+    assert held is not None
+    assert held.broker_id == (0 if knows_suspicion else 1)
 
 
 def test_another_life_of_the_broker_may_have_any_version() -> None:

@@ -10,7 +10,8 @@ copy is not repeated; a broker registers again in its next round, and the shorte
     older                   at least lateCopyMs ago             taken                               test_repeated_version_is_taken
 
 Older means: neither the counter nor the timestamp is greater, and they are not equal (``route_machine.is_older``). A broker
-that lost its disk counts from zero with a newer timestamp, and is not older. Whether the version is older is decided in log
+that lost its disk counts from zero with a newer timestamp, and is not older. A copy with another broker id may be older, too:
+it was sent before the broker changed its id. Whether the version is older is decided in log
 order (``route_machine.py``); this node only says whether the registration was repeated.
 """
 
