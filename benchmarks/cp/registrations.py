@@ -8,6 +8,7 @@ that, and once more after brokers have changed until it took a snapshot.
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import random
@@ -147,13 +148,16 @@ async def renewing(nodes: Group, brokers: int) -> dict[str, float]:
             await everywhere(number)
             await asyncio.sleep(PERIOD_S)
 
-    living = asyncio.gather(*(live(number, time.monotonic() + PERIOD_S + RENEWING_S) for number in range(brokers)))
-    await asyncio.sleep(PERIOD_S)  # silence before that, which is recorded, is not of the measurement
+    living = asyncio.gather(*(live(number, time.monotonic() + 2 * PERIOD_S + RENEWING_S) for number in range(brokers)))
+    await asyncio.sleep(PERIOD_S)  # silence before and after the measurement is recorded
     (index, term), cpu_s, began = log_state(nodes), nodes.cpu_s(), time.monotonic()
-    await living
+    await asyncio.sleep(RENEWING_S)
     elapsed = time.monotonic() - began
     spent = [after - before for before, after in zip(cpu_s, nodes.cpu_s(), strict=True)]
     last_index, last_term = log_state(nodes)
+    living.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await living
     found = {
         "renewing log entries": float(last_index - index - ENTRIES_OF_A_LEADER * (last_term - term)),
         "renewing changes of leader": float(last_term - term),
