@@ -47,6 +47,14 @@ def test_no_file_holds_a_path_of_one_machine() -> None:
     assert not found
 
 
+def test_no_file_holds_a_conflict_of_a_merge() -> None:
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    found = [
+        f"{name}:{at}" for name, text in text_files() for at, line in enumerate(text.splitlines(), 1) if line.startswith(marks)
+    ]
+    assert not found
+
+
 def test_no_binary_is_committed() -> None:
     assert not [path for path in tracked_files() if path.suffix in BINARY_SUFFIXES]
 
