@@ -121,7 +121,7 @@ def _suspected(context: AdminContext) -> list[dict[str, Any]]:
 async def topics(request: web.Request) -> web.Response:
     """``GET /v1/topics``: topics by name, a row each with how many broker names serve it and their queues in all."""
     wanted = page_request(request)
-    state, told = await state_for(request)
+    state, freshness = await state_for(request)
 
     def row(topic: str) -> dict[str, Any] | None:
         by_name = state.topic_queues(topic)
@@ -139,20 +139,20 @@ async def topics(request: web.Request) -> web.Response:
     revision = state.revision  # of the rows; building them may let others change the state
     page = cut(sorted(state.topic_revisions), wanted)
     rows = await build_rows(page.keys, row)
-    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
+    return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
 
 
 async def brokers(request: web.Request) -> web.Response:
     """``GET /v1/brokers``: registered brokers by cluster, name and id."""
     context = request.app[CONTEXT]
     wanted = page_request(request)
-    state, told = await state_for(request)
+    state, freshness = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
     revision = state.revision  # of the rows; building them may let others change the state
     page = cut(sorted(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
-    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=told)
+    return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
 
 
 def _broker_key(registration: Registration) -> str:
@@ -183,12 +183,12 @@ def _broker_row(context: AdminContext, registration: Registration, suspected: Ma
 async def route(request: web.Request) -> web.Response:
     """``GET /v1/routes/{topic}``: what code 105 answers, as strict JSON."""
     topic = request.match_info["topic"]
-    state, told = await state_for(request)
+    state, freshness = await state_for(request)
     found = state.route(topic)
     if found is None:
         remedy = "create it (mqadmin updateTopic) or see /v1/topics"
-        return json_error(404, f"no broker serves topic '{topic}'", remedy, headers=told)
-    return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)}, headers=told)
+        return json_error(404, f"no broker serves topic '{topic}'", remedy, headers=freshness)
+    return json_response({"topic": topic, "revision": state.topic_revisions[topic], **_route_fields(found)}, headers=freshness)
 
 
 def _route_fields(found: TopicRouteData) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _broker_data(broker: BrokerData) -> dict[str, Any]:
 async def kv(request: web.Request) -> web.Response:
     """``GET /v1/kv``: the KV config by namespace and key; ``?namespace=`` shows one."""
     wanted = page_request(request)
-    state, told = await state_for(request)
+    state, freshness = await state_for(request)
     only = request.query.get("namespace")
     while not state.advance_kv_index(KV_ENTRIES_PER_TURN):  # noqa: ASYNC110 - lets others run, waits for nothing
         await asyncio.sleep(0)
@@ -247,7 +247,7 @@ async def kv(request: web.Request) -> web.Response:
         page = Page.of(index.page(wanted.after, wanted.limit + 1, only), wanted.limit, index.count(only))
     entries = ((namespace, key, state.kv_view(namespace)) for namespace, key in map(entry_of, page.keys))
     rows = [{"namespace": namespace, "key": key, "value": view[key]} for namespace, key, view in entries if view and key in view]
-    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=told)
+    return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=freshness)
 
 
 async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:
@@ -271,16 +271,16 @@ async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequ
 async def digest(request: web.Request) -> web.Response:
     """``GET /v1/digest``: digest of the state at its revision; nodes with equal states have equal digests."""
     context = request.app[CONTEXT]
-    state, told = await state_for(request)
+    state, freshness = await state_for(request)
     while not state.advance_digest(DIGEST_TOPICS_PER_TURN):  # noqa: ASYNC110 - registrations go on meanwhile
         await asyncio.sleep(0)
     return json_response(
-        {"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()}, headers=told
+        {"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()}, headers=freshness
     )
 
 
 async def config(request: web.Request) -> web.Response:
     """``GET /v1/config``: settings in force, as code 319 tells them."""
-    _, told = await state_for(request)
+    _, freshness = await state_for(request)
     lines = request.app[CONTEXT].service.config_text().splitlines()
-    return json_response(dict(line.split("=", 1) for line in lines if "=" in line), headers=told)
+    return json_response(dict(line.split("=", 1) for line in lines if "=" in line), headers=freshness)

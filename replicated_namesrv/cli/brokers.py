@@ -8,11 +8,11 @@ from replicated_namesrv.cli.client import (
     add_client_arguments,
     add_consistency_arguments,
     print_answer,
+    print_freshness,
     print_table,
     refuse_consistency,
     report_writes,
     run_with_servers,
-    tell_freshness,
     with_consistency,
 )
 from replicated_namesrv.cli.route import broker_as_json
@@ -63,7 +63,7 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_answer({"nameServer": address, "brokers": [broker_as_json(data) for data in groups]}, response, arguments)
         return FOUND if groups or not arguments.cluster else BAD
-    tell_freshness(response, arguments)
+    print_freshness(response, arguments)
     if not groups:
         print(f"{address} knows no broker" + (f" of cluster {arguments.cluster}" if arguments.cluster else ""))
     else:
@@ -78,5 +78,5 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
 
 async def _change_perm(servers: NameServers, arguments: argparse.Namespace) -> int:
     writable = arguments.action == "add-write"
-    outcomes = await servers.tell_all(change_write_perm_request(arguments.name, writable=writable))
+    outcomes = await servers.send_to_all(change_write_perm_request(arguments.name, writable=writable))
     return report_writes(outcomes, lambda response: f"{read_write_perm_count(response)} topics", arguments)

@@ -92,7 +92,7 @@ def print_answer(value: dict[str, Any], response: RemotingCommand, arguments: ar
     print_json(value | freshness_of(response, arguments))
 
 
-def tell_freshness(response: RemotingCommand, arguments: argparse.Namespace) -> None:
+def print_freshness(response: RemotingCommand, arguments: argparse.Namespace) -> None:
     """The same as a line on stderr, so that stdout stays what it is."""
     for found in freshness_of(response, arguments).values():
         if found is None:

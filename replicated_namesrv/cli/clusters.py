@@ -7,9 +7,9 @@ from replicated_namesrv.cli.client import (
     add_client_arguments,
     add_consistency_arguments,
     print_answer,
+    print_freshness,
     print_table,
     run_with_servers,
-    tell_freshness,
     with_consistency,
 )
 from replicated_namesrv.client.nameservers import NameServers
@@ -45,7 +45,7 @@ async def _clusters(servers: NameServers, arguments: argparse.Namespace) -> int:
             arguments,
         )
         return FOUND
-    tell_freshness(response, arguments)
+    print_freshness(response, arguments)
     if not info.cluster_addr_table:
         print(f"{address} knows no cluster")
     else:

@@ -104,4 +104,4 @@ def _print(keys: list[str], tables: Mapping[str, Mapping[str, str]], failures: M
 
 async def _set(servers: NameServers, arguments: argparse.Namespace) -> int:
     text = store_properties(dict(word.split("=", 1) for word in arguments.settings)).decode()
-    return report_writes(await servers.tell_all(update_config_request(text)), read_done, arguments)
+    return report_writes(await servers.send_to_all(update_config_request(text)), read_done, arguments)

@@ -9,10 +9,10 @@ from replicated_namesrv.cli.client import (
     add_client_arguments,
     add_consistency_arguments,
     print_answer,
+    print_freshness,
     refuse_consistency,
     report_writes,
     run_with_servers,
-    tell_freshness,
     with_consistency,
 )
 from replicated_namesrv.client.nameservers import NameServers
@@ -80,7 +80,7 @@ async def _get(servers: NameServers, arguments: argparse.Namespace) -> int:
             arguments,
         )
         return BAD if value is None else FOUND
-    tell_freshness(response, arguments)
+    print_freshness(response, arguments)
     if value is None:
         print(f"{address} has no key {key} in namespace {arguments.namespace}", file=sys.stderr)
     else:
@@ -98,7 +98,7 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
             arguments,
         )
         return BAD if table is None else FOUND
-    tell_freshness(response, arguments)
+    print_freshness(response, arguments)
     if table is None:
         print(f"{address} has no namespace {arguments.namespace}", file=sys.stderr)
     else:
@@ -110,7 +110,7 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
 async def _write(servers: NameServers, arguments: argparse.Namespace) -> int:
     key, *values = arguments.operands
     if values:
-        outcomes = await servers.tell_all(put_kv_request(arguments.namespace, key, values[0]))
+        outcomes = await servers.send_to_all(put_kv_request(arguments.namespace, key, values[0]))
     else:
-        outcomes = await servers.tell_all(delete_kv_request(arguments.namespace, key))
+        outcomes = await servers.send_to_all(delete_kv_request(arguments.namespace, key))
     return report_writes(outcomes, read_done, arguments)

@@ -59,7 +59,7 @@ async def import_entries(servers: NameServers, arguments: argparse.Namespace, en
     progress = ProgressLine()
     for number, (namespace, key, value) in enumerate(entries, 1):
         progress.show(f"{number} of {len(entries)} entries")
-        for outcome in await servers.tell_all(put_kv_request(namespace, key, value)):
+        for outcome in await servers.send_to_all(put_kv_request(namespace, key, value)):
             try:
                 if outcome.response is None:
                     raise outcome.error or UnavailableError("no answer")

@@ -10,9 +10,9 @@ from replicated_namesrv.cli.client import (
     add_consistency_arguments,
     perm_text,
     print_answer,
+    print_freshness,
     print_table,
     run_with_servers,
-    tell_freshness,
     with_consistency,
 )
 from replicated_namesrv.client.nameservers import NameServers
@@ -52,7 +52,7 @@ async def _route(servers: NameServers, arguments: argparse.Namespace) -> int:
             arguments,
         )
         return BAD if route is None else FOUND
-    tell_freshness(response, arguments)
+    print_freshness(response, arguments)
     if route is None:
         print(f"{address} has no route for topic {arguments.topic}")
     else:

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"namesrv simulate: {error}", file=sys.stderr)
         return 2
     if arguments.trace:
-        return _told(scenarios)
+        return _run_readable(scenarios)
     report = _Report(arguments, len(scenarios))
     for result in run_all(scenarios, min(arguments.processes or cores(), len(scenarios))):
         report.add(result)
@@ -109,8 +109,8 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     ]
 
 
-def _told(scenarios: list[Scenario]) -> int:
-    """Tell each run in full."""
+def _run_readable(scenarios: list[Scenario]) -> int:
+    """Print each run in full, messages included."""
     from replicated_namesrv.simulation.subjects import run as run_one
 
     worst = 0
@@ -128,7 +128,7 @@ class _Report:
     def __init__(self, arguments: argparse.Namespace, total: int) -> None:
         self._json, self._shrink, self._total = arguments.json, not arguments.no_shrink, total
         self._started = time.monotonic()
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._done = 0
         self._virtual_s = 0.0
         self._catch_ups: list[float] = []
@@ -158,8 +158,8 @@ class _Report:
 
     def _progress(self) -> None:
         now = time.monotonic()
-        if now - self._told_at > 0.5 and sys.stderr.isatty():
-            self._told_at = now
+        if now - self._reported_at > 0.5 and sys.stderr.isatty():
+            self._reported_at = now
             rate = self._virtual_s / (now - self._started)
             text = f"{self._done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
             print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)

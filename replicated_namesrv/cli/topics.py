@@ -7,10 +7,10 @@ from replicated_namesrv.cli.client import (
     add_client_arguments,
     add_consistency_arguments,
     print_answer,
+    print_freshness,
     refuse_consistency,
     report_writes,
     run_with_servers,
-    tell_freshness,
     with_consistency,
 )
 from replicated_namesrv.client.nameservers import NameServers
@@ -93,10 +93,10 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
     else:
         for topic in topics.topic_list:
             print(topic)
-        tell_freshness(response, arguments)
+        print_freshness(response, arguments)
     return FOUND
 
 
 async def _delete(servers: NameServers, arguments: argparse.Namespace) -> int:
-    outcomes = await servers.tell_all(delete_topic_request(arguments.topic, arguments.cluster))
+    outcomes = await servers.send_to_all(delete_topic_request(arguments.topic, arguments.cluster))
     return report_writes(outcomes, read_done, arguments)

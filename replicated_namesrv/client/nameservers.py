@@ -6,7 +6,8 @@
   the next one, which ``attempts=1`` gives.
 - ``query`` is for requests that may be repeated: it also moves on after a server kept silent. ``submit`` is for the others: it
   moves on only from a server that surely did not get the request, and otherwise says that the outcome is unknown.
-- ``ask_all`` is what a comparison needs and ``tell_all`` what mqadmin does for writes: every server, each with its own outcome.
+- ``ask_all`` is what a comparison needs and ``send_to_all`` what mqadmin does for writes: every server, each with its own
+  outcome.
 """
 
 import asyncio
@@ -148,7 +149,7 @@ class NameServers:
         asked = (self._outcome(address, request) for address in (self.addresses if addresses is None else addresses))
         return tuple(await asyncio.gather(*asked))
 
-    async def tell_all(self, request: RemotingCommand) -> tuple[RequestOutcome, ...]:
+    async def send_to_all(self, request: RemotingCommand) -> tuple[RequestOutcome, ...]:
         """Send a write to every server, one after the other as mqadmin does; a failure does not keep it from the rest."""
         return tuple([await self._outcome(address, request) for address in self.addresses])
 

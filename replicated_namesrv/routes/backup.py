@@ -79,10 +79,10 @@ class BackupReader:
         """To be called after the last byte. Raises BackupError if the file is cut off or damaged."""
         try:
             end = json.loads(bytes(self._rest))
-            told = end["bytes"], end["sha256"]
+            declared = end["bytes"], end["sha256"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise BackupError("the backup is cut off: its last line is missing") from None
-        if self.head is None or not self._rest.endswith(b"\n") or told != (self._size, self._checksum.hexdigest()):
+        if self.head is None or not self._rest.endswith(b"\n") or declared != (self._size, self._checksum.hexdigest()):
             raise BackupError("the backup is damaged: its checksum does not match")
         return self.head
 

@@ -251,10 +251,8 @@ class Quotas:
         for name, text in values.items():
             if len(text) > SETTING_CHARACTERS_MAX:
                 self.refused["setting"] = self.refused.get("setting", 0) + 1
-                told = (
-                    f"setting {name!r:.{SHOWN_CHARACTERS}} has {len(text)} characters, at most {SETTING_CHARACTERS_MAX} are taken"
-                )
-                raise LimitError("setting", told)
+                shown, most = f"{name!r:.{SHOWN_CHARACTERS}}", SETTING_CHARACTERS_MAX
+                raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are taken")
 
     def check_whole(self, held: Sizes) -> None:
         """Raises LimitError if a state of these sizes, to be put in the place of an empty one, is too large."""

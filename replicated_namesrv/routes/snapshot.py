@@ -218,8 +218,8 @@ class SnapshotReader:
                     self._checks.line(kind, fields)
                 getattr(self, _READERS[kind])(*fields)
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
-            told = str(error) if type(error) is ValueError else repr(error)
-            raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1}: {told}") from error
+            reason = str(error) if type(error) is ValueError else repr(error)
+            raise RouteFormatError(f"snapshot cannot be read: line {self._lines + 1}: {reason}") from error
         self._lines += 1
 
     def finish(self) -> Tables:

@@ -1,4 +1,4 @@
-"""Many runs, on all cores; and of a run that failed, the least that still fails, told so that a reader can follow it."""
+"""Many runs, on all cores; and of a run that failed, the least that still fails, as a readable trace."""
 
 import os
 import time
@@ -11,11 +11,11 @@ from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
 
 _SHRINK_RUNS = 60
-_TOLD_BEFORE = 45
+_EVENTS_SHOWN = 45
 """Lines of the readable trace without messages."""
-_TOLD_MESSAGES_S = 0.05
-"""Messages are told for so long before the violation."""
-_TOLD_MESSAGES = 40
+_MESSAGES_S = 0.05
+"""Messages are printed for so long before the violation."""
+_MESSAGES_SHOWN = 40
 
 
 def cores() -> int:
@@ -96,15 +96,17 @@ class Shrinker:
 def explain(result: RunResult) -> str:
     """The readable account of a failing run: its faults, what led to the violation, how to repeat it."""
     scenario = result.scenario
-    told = run(scenario, readable=True)
-    before = [(at, line) for at, line in ((float(line[:10]), line) for line in told.lines) if at <= told.violated_at_s + 1e-6]
+    failure = run(scenario, readable=True)
+    before = [
+        (at, line) for at, line in ((float(line[:10]), line) for line in failure.lines) if at <= failure.violated_at_s + 1e-6
+    ]
     events = [line for _, line in before if " > " not in line]
-    messages = [line for at, line in before if " > " in line and at > told.violated_at_s - _TOLD_MESSAGES_S]
-    story = sorted(events[-_TOLD_BEFORE:] + messages[-_TOLD_MESSAGES:])
+    messages = [line for at, line in before if " > " in line and at > failure.violated_at_s - _MESSAGES_S]
+    story = sorted(events[-_EVENTS_SHOWN:] + messages[-_MESSAGES_SHOWN:])
     parts = [
-        f"seed {scenario.seed}, {scenario.nodes} nodes: {told.violation} at {told.violated_at_s:.3f} s",
-        f"  {told.text.replace(chr(10), chr(10) + '  ')}",
-        f"faults: {'; '.join(fault.describe() for fault in told.faults) or 'none'}",
+        f"seed {scenario.seed}, {scenario.nodes} nodes: {failure.violation} at {failure.violated_at_s:.3f} s",
+        f"  {failure.text.replace(chr(10), chr(10) + '  ')}",
+        f"faults: {'; '.join(fault.describe() for fault in failure.faults) or 'none'}",
         "what led there (virtual seconds; a > b is a message that arrived):",
         *(f"  {line}" for line in story),
         f"repeat: {scenario.command()}",

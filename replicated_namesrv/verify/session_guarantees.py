@@ -115,7 +115,7 @@ def _walk(session: Sequence[SessionAccess], known_before: dict[int, Version]) ->
     written_by_end = [(one.end_ns, one.version or OLDEST) for one in session if not one.reads]
     own = sorted(written_by_end, key=lambda pair: pair[0], reverse=True)
     seen = _seen(session)
-    written = read = told = OLDEST
+    written = read = causal = OLDEST
     of_writer: dict[str, Version] = {}
     for access in session:
         if not access.reads:
@@ -127,8 +127,8 @@ def _walk(session: Sequence[SessionAccess], known_before: dict[int, Version]) ->
             read = _newer(read, before)
             if before.op is not None:
                 of_writer[before.writer] = _newer(of_writer.get(before.writer, OLDEST), before)
-                told = _newer(told, known_before[before.op])
+                causal = _newer(causal, known_before[before.op])
         version = access.version or OLDEST
         same_writer = OLDEST if version.op is None else of_writer.get(version.writer, OLDEST)
-        broken = Broken(*(entitled.first > version.last for entitled in (written, read, same_writer, told)))
+        broken = Broken(*(entitled.first > version.last for entitled in (written, read, same_writer, causal)))
         yield access.op, SessionVerdict(broken, _newer(written, read))

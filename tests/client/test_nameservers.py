@@ -160,7 +160,7 @@ def test_all_are_asked_and_each_has_its_own_outcome() -> None:
     async def scenario() -> None:
         async with servers_that(Behaviour.ANSWER, REFUSE, Behaviour.CLOSE_AFTER_REQUEST) as (names, servers):
             servers[0].answer = lambda request: answer_to(request, ResponseCode.SYSTEM_ERROR.value, remark="disable")
-            for outcomes in (await names.ask_all(ASK), await names.tell_all(ASK)):
+            for outcomes in (await names.ask_all(ASK), await names.send_to_all(ASK)):
                 by_address = {outcome.address: outcome for outcome in outcomes}
                 assert [outcome.address for outcome in outcomes] == sorted(server.address for server in servers)
                 assert by_address[servers[0].address].answer().remark == "disable"
