@@ -23,6 +23,7 @@ from replicated_namesrv.compat.kv_writer import KVWriter
 from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, checked_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
+from replicated_namesrv.files import DiskReserve
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
@@ -75,6 +76,8 @@ class IndependentNode:
         self._soon = soon
         self.state = RouteInfoManager(route_settings(settings), keeps_sums=False)
         self.quotas = quotas_of(settings, self.state)
+        disk = DiskReserve(Path(settings.kv_config_path).parent, settings.disk_reserve_bytes)
+        self.quotas.keep_disk_reserve(lambda: disk.room(self.state.sizes.kv), lambda command: isinstance(command, PutKVConfig))
         self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()

@@ -9,9 +9,11 @@ target has a fixed name, so that a crash leaves at most one.
 
 import asyncio
 import contextlib
+import logging
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -20,6 +22,10 @@ from replicated_namesrv.errors import OutcomeUnknownError, StorageError
 
 Change = TypeVar("Change")
 Done = TypeVar("Done")
+
+log = logging.getLogger(__name__)
+DISK_LOOK_S = 1.0
+UNKNOWN_ROOM_BYTES = 1 << 40
 
 _turns: dict[Path, threading.Lock] = {}
 """By path that was written. A process writes few paths."""
@@ -70,6 +76,46 @@ def why_unwritable(path: Path) -> str | None:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} is not writable for this user"
     return None
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that may still be written on the disk of ``folder``, which need not exist yet. Raises OSError."""
+    while not folder.exists():
+        folder = folder.parent
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
+
+class DiskReserve:
+    """How much may still be written so that ``reserve`` bytes of the disk stay free, looked up once a second at most.
+
+    Logged when it becomes nothing and when there is room again.
+    """
+
+    def __init__(
+        self, folder: Path, reserve: int, free: Callable[[Path], int] = free_bytes, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder, self._reserve, self._free, self._now_s = folder, reserve, free, now_s
+        self._looked_s: float | None = None
+        self._free_bytes = 0
+        self._is_short = False
+
+    def room(self, beside: int) -> int:
+        """Bytes that may be written, if ``beside`` bytes more must fit: a copy of what is stored, while it is written anew."""
+        now_s = self._now_s()
+        if self._looked_s is None or now_s - self._looked_s >= DISK_LOOK_S:
+            self._looked_s = now_s
+            try:
+                self._free_bytes = self._free(self._folder)
+            except OSError as error:  # nothing is known: what cannot be written is refused when it is
+                log.warning("free disk space unknown", extra={"folder": str(self._folder), "cause": str(error)})
+                self._free_bytes = self._reserve + beside + UNKNOWN_ROOM_BYTES
+        room = max(0, self._free_bytes - self._reserve - beside)
+        if (room == 0) != self._is_short:
+            self._is_short = room == 0
+            text = "disk below diskReserveBytes: refusing what adds to the state" if room == 0 else "disk has room again"
+            log.warning(text, extra={"folder": str(self._folder), "free": self._free_bytes, "needed": self._reserve + beside})
+        return room
 
 
 def _create_folder(folder: Path) -> None:

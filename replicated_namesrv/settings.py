@@ -255,6 +255,11 @@ class Settings:
     )
     max_kv_bytes: int = setting(268_435_456, OWN, "Bytes of the KV config; a put that would add more is refused.")
     max_kv_namespace_bytes: int = setting(134_217_728, OWN, "The same for one namespace of the KV config.")
+    disk_reserve_bytes: int = setting(
+        67_108_864,
+        OWN,
+        "Bytes of the disk kept free, besides room for one more copy of the state; what adds to it is refused (ap: KV only).",
+    )
     max_broker_bytes: int = setting(
         33_554_432, OWN, "Bytes that one broker name may announce, topics of earlier registrations included; then refused."
     )
@@ -621,6 +626,7 @@ _AT_LEAST = {
     "max_kv_bytes": 65_536,
     "max_kv_namespace_bytes": 65_536,
     "max_broker_bytes": 65_536,
+    "disk_reserve_bytes": 0,
 }
 
 

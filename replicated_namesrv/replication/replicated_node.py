@@ -22,6 +22,7 @@ from random import Random, SystemRandom
 
 from replicated_namesrv.config_writer import checked_update, route_settings
 from replicated_namesrv.errors import LimitError, UnavailableError
+from replicated_namesrv.files import DiskReserve
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_service import boot_clock
@@ -99,6 +100,8 @@ class ReplicatedNode:
         if raft is None:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
+            disk = DiskReserve(settings.data_path, settings.disk_reserve_bytes)
+            self.quotas.keep_disk_reserve(lambda: disk.room(self.state.sizes.total), lambda command: True)
             raft = raft_on_sockets(transport, settings.data_path / "raft", restorable)
         config = RaftConfig(
             digest_version=DIGEST_VERSION,

@@ -45,6 +45,8 @@ SHOWN_CHARACTERS = 60
 
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
 """Bounds on bytes, by the setting that says how many."""
+DISK = "diskReserveBytes"
+"""Bound on what a command may add while its disk has no more free than this."""
 
 
 class Need(NamedTuple):
@@ -234,11 +236,19 @@ class Quotas:
         self.refused: dict[str, int] = {}
         """Commands refused, by limit."""
         self._pending: dict[tuple[str, str], int] = {}
+        self._needs_disk: Callable[[Command], bool] = lambda command: False
+
+    def keep_disk_reserve(self, room: Callable[[], int], needs_disk: Callable[[Command], bool]) -> None:
+        """Refuse what adds more to the state than ``room()``, of the commands that are written to this node's disk."""
+        self.limits[DISK] = room
+        self._needs_disk = needs_disk
 
     def grant(self, command: Command) -> Grant:
         """Room for ``command``, until it is released. Raises LimitError if a text is too long or there is no room."""
         try:
             found = [need for source in self.sources for need in source(command)]
+            if self._needs_disk(command):
+                found += [Need(DISK, "", 0, need.more) for need in found if need.bound == STATE]
             for need in found:
                 self._check(need, self._pending.get((need.bound, need.of), 0))
         except LimitError as error:
@@ -273,6 +283,9 @@ class Quotas:
 
     def _check(self, need: Need, pending: int) -> None:
         limit, used = self.limits[need.bound](), need.used + pending
+        if used + need.more > limit and need.bound == DISK:
+            told = "the disk is nearly full: make room on it, remove what is not needed, or lower diskReserveBytes"
+            raise LimitError(DISK, f"{DISK}: {limit} bytes may be added, {used} are pending and this adds {need.more}; {told}")
         if used + need.more > limit:
             kind = {NAMESPACE: " of namespace ", BROKER: " of broker "}.get(need.bound)
             of = f"{kind}{need.of!r:.{SHOWN_CHARACTERS}}" if kind else ""
