@@ -9,21 +9,22 @@ HEAD = """# Settings
 
 <!-- Made by: python -m tests.packaging.settings_page -->
 
-A setting can be given five ways; the first that is given holds:
+The value of a setting is the first of these that is given:
 
-1. as a flag: `--set listenPort=9877`, for some also by a flag of its own (`namesrv serve --help`);
-2. in the environment: `NAMESRV_LISTEN_PORT=9877`;
-3. by a change at run time (`namesrv config set`, `mqadmin updateNamesrvConfig`), kept in `runtime.properties` in `dataDir`;
-4. in the properties file of `-c FILE`, which is never written: `listenPort=9877`;
+1. a flag: `--set listenPort=9877`; some settings also have a flag of their own (`namesrv serve --help`);
+2. an environment variable: `NAMESRV_LISTEN_PORT=9877`;
+3. a change at run time (`namesrv config set`, `mqadmin updateNamesrvConfig`), which is kept in `runtime.properties` in `dataDir`;
+4. the properties file of `-c FILE`, which the node never writes: `listenPort=9877`;
 5. its default.
 
-`namesrv serve -p` prints what would be in force and ends. A setting that does not exist or contradicts another stops the
-start with a line that names key, value and remedy. Keys of RocketMQ's own files that this name server does not know are
-warned about, shown by `mqadmin getNamesrvConfig` and have no effect.
+`namesrv serve -p` prints the values that would be in force, and ends. If a value is invalid, or contradicts another one, the
+node does not start; it prints one line with key, value and remedy. Two errors in a properties file only cause a warning, because
+the file can be RocketMQ's own: a malformed value of one of RocketMQ's settings (the default is used), and an unknown key (it has
+no effect, and `mqadmin getNamesrvConfig` shows it). An unknown key that looks like a misspelt setting of this name server stops
+the start.
 
-"When": *start* is read at the start only, and a change at run time is refused; *live* follows `mqadmin updateNamesrvConfig` at
-once; *replicated* is live and, with
-`mode=cp`, one value for all nodes, changed through any of them.
+"When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*: at once.
+*replicated*: at once, and with `mode=cp` on all nodes.
 """
 
 GROUPS = {

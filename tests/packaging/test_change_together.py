@@ -5,17 +5,17 @@ import inspect
 import re
 
 from replicated_namesrv.cli.main import GROUPS
-from replicated_namesrv.replication.command_kinds import BASE_VERSION, newest_version
+from replicated_namesrv.replication.command_kinds import BASE_VERSION, COMMAND_KINDS
 from replicated_namesrv.routes import encoding, history, state
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.wire.codes import RequestCode
 from tests.packaging.tree import ROOT, sources
 
-BASE_COMMANDS = {
-    *("RegisterBroker", "UnregisterBrokers", "RegisterTopic", "DeleteTopic", "ChangeWritePerm", "PutKVConfig", "DeleteKVConfig"),
-    "UpdateSettings",
+COMMANDS_SINCE = {
+    **dict.fromkeys(("RegisterBroker", "UnregisterBrokers", "RegisterTopic", "DeleteTopic", "ChangeWritePerm"), BASE_VERSION),
+    **dict.fromkeys(("PutKVConfig", "DeleteKVConfig", "UpdateSettings"), BASE_VERSION),
 }
-"""Those that nodes of every version apply."""
+"""The command version of the kind in which each command is proposed (``replication/command_kinds.py``)."""
 HANDLERS = ("query_handlers", "change_handlers", "dispatch")
 SENT = {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE}
 """Sent by a name server, so it has no handler."""
@@ -72,13 +72,15 @@ def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_a_new_command_has_a_version_of_its_own() -> None:
+def test_every_command_has_the_version_of_a_kind() -> None:
     """Nodes of an older version stop at a command that they do not know."""
-    later = [kind.__name__ for kind in Command.__args__ if kind.__name__ not in BASE_COMMANDS]
-    assert not later or newest_version() > BASE_VERSION, (
-        f"{', '.join(later)} would stop nodes of older versions: propose it with a kind of a newer version "
-        "(replication/command_kinds.py)"
-    )
+    kinds = {kind.since for kind in COMMAND_KINDS.values()}
+    missing = [
+        f"propose {kind.__name__} in a kind of a new version (replication/command_kinds.py), and enter both in COMMANDS_SINCE"
+        for kind in Command.__args__
+        if COMMANDS_SINCE.get(kind.__name__) not in kinds
+    ]
+    assert not missing, "\n".join(missing)
 
 
 def test_every_command_module_is_offered() -> None:
