@@ -177,3 +177,12 @@ def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert stateful_set["spec"]["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
+
+
+def test_pages_install_from_hashed_lists_alone() -> None:
+    """What is fetched has a hash in a list; what has none is the checkout itself."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    installs = [line for line in page.splitlines() if "pip install" in line]
+    assert len(installs) >= 4
+    for line in installs:
+        assert "--require-hashes -r .ci/requirements/" in line or "--no-deps" in line, line
