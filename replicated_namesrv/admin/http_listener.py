@@ -11,6 +11,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from replicated_namesrv.errors import SettingError
 
 STOP_TIMEOUT_S = 2.0
+LINGERING_S = 1.0
+"""How long a body that no handler reads is dropped as it comes: closing at once would reset the connection before the answer."""
 CAUSE_CHARACTERS_MAX = 80
 
 
@@ -30,7 +32,7 @@ http_log.addFilter(_shorten_protocol_errors)
 
 
 class HttpListener:
-    """Serves ``app`` at one address. Bodies are never inflated, and those that no handler reads are not drained."""
+    """Serves ``app`` at one address. Bodies are never inflated, and those that no handler reads are dropped for a second."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class HttpListener:
             keepalive_timeout=keepalive_timeout_s,
             shutdown_timeout=STOP_TIMEOUT_S,
             auto_decompress=False,
-            lingering_time=0,
+            lingering_time=LINGERING_S,
         )
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] | None = None

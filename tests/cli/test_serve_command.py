@@ -235,7 +235,7 @@ async def test_logs_are_human_on_a_terminal(tmp_path: Path) -> None:
     while "stopped" not in text:
         text += os.read(main_end, 4096).decode()
     os.close(main_end)
-    assert re.search(r"^\d\d:\d\d:\d\d\.\d{3} INFO    node: serving  address=127\.0\.0\.1:\d+  mode=ap", text, re.MULTILINE)
+    assert re.search(r"^\d\d:\d\d:\d\d\.\d{3} INFO    process: serving  address=127\.0\.0\.1:\d+  mode=ap", text, re.MULTILINE)
 
 
 async def test_admin_address_is_in_the_log(tmp_path: Path) -> None:

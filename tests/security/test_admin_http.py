@@ -61,7 +61,8 @@ def test_compressed_bodies_are_neither_inflated_nor_drained(node: AttackedNode) 
 
     async def attack(path: str, method: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", node.admin_port)
-        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: deflate\r\nContent-Length: {len(body)}\r\n\r\n"
+        fields = f"Host: 127.0.0.1\r\nConnection: close\r\nContent-Encoding: deflate\r\nContent-Length: {len(body)}"
+        head = f"{method} {path} HTTP/1.1\r\n{fields}\r\n\r\n"
         try:
             writer.write(head.encode() + body)
             answer = await reader.read()
