@@ -11,11 +11,11 @@ key refuses the whole request. The tests are in tests/security/test_settings_cha
     key                       value            outcome           reason                      test
     control character in either                refused, code 1   could become another line   test_line_injection_is_refused
     on the black list         any              refused, code 16  as in Java                  test_line_injection_is_refused
-    read at the start only    any              refused, code 16  could break the next start  test_start_only_settings_are_refused
     unknown, in the -c file   any              taken             as in Java; has no effect   test_only_changes_are_written
     unknown                   any              passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
-    live                      malformed or     passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
+    known                     malformed or     passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
                               out of range
+    read at the start only    valid            refused, code 16  could break the next start  test_start_only_settings_are_refused
     live                      valid            taken                                         test_only_changes_are_written
 
 HTTP and the command line refuse what 318 passes over, since a person made a typing error.
@@ -63,12 +63,12 @@ def checked_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]
             return Result(code=MALFORMED, remark=f"{key[:_SHOWN_CHARACTERS]!r}: leave control characters out of key and value")
     if not settings.black_list.isdisjoint(values):
         return Result(code=NO_PERMISSION, remark="Can not update config in black list.")
-    for key in values:
+    quotas.check_settings(values)
+    taken = {key: text for key, text in values.items() if _is_taken(settings, key, text)}
+    for key in taken:
         if key in ROWS and not ROWS[key].live:
             remedy = "set it by flag, environment or the file of -c and restart the node"
             return Result(code=NO_PERMISSION, remark=f"{key} is read at the start only: {remedy}")
-    quotas.check_settings(values)
-    taken = {key: text for key, text in values.items() if _is_taken(settings, key, text)}
     passed_over = [f"{key}={text}"[:_SHOWN_CHARACTERS] for key, text in values.items() if key not in taken]
     if passed_over:
         shown = passed_over[:_SHOWN_KEYS]

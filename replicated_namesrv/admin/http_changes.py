@@ -22,7 +22,8 @@ from replicated_namesrv.settings import ROWS
 BODY_TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1 << 20
 """Of a value of the KV config. Paths that take no body read none: the connection is closed after the answer."""
-CONFIG_BYTES_MAX = 65_536
+CONFIG_BYTES_MAX = 1 << 18
+"""Of ``POST /v1/config``: a value of the greatest length, and its escapes."""
 DROPPED_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 1024
 _STATUS_OF_CODE = {2: 503, 16: 403, 17: 404, 22: 404}
@@ -60,8 +61,9 @@ async def update_config(request: web.Request) -> web.Response:
     if not isinstance(given, dict) or not all(isinstance(value, str | bool | int) for value in given.values()):
         raise BodyError('the body is not an object of names and plain values, as in {"orderMessageEnable": true}')
     values = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
-    _check_settings(values)
     context = request.app[CONTEXT]
+    context.service.quotas.check_settings(values)
+    _check_settings(values)
     return await _answer(context, context.service.update_config(values), inForceAfterRestart=[])
 
 

@@ -1,6 +1,7 @@
 """Operations on a whole node or cluster: backup and restore, and handing over the leader's office."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -10,7 +11,7 @@ from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import CONTEXT
 from replicated_namesrv.admin.json_views import fresh_state
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.errors import BodyError
+from replicated_namesrv.errors import BodyError, NamesrvError
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.snapshot import SnapshotReader
@@ -18,6 +19,7 @@ from replicated_namesrv.routes.state import RouteInfoManager
 
 RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
+DROP_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 60.0
 """Whoever fetches a backup and takes nothing for so long is closed: a backup holds on to the state as it was."""
 
@@ -52,15 +54,27 @@ async def restore(request: web.Request) -> web.Response:
     an earlier version, which have no bound, do not reach the log.
     """
     service = request.app[CONTEXT].service
-    service.check_restore()
-    state = await _state_in(request)
-    service.quotas.check_whole(state.sizes)
-    state.check_numbers()
+    try:
+        service.check_restore()
+        state = await _state_in(request)
+        service.quotas.check_whole(state.sizes)
+        state.check_numbers()
+    except NamesrvError:
+        await _drop_rest(request)
+        raise
     result = await service.restore(_lines_of(state))
     if result.code:
         remedy = "form a new cluster with empty data directories, or bring back its KV config alone: namesrv kv import FILE"
         return json_error(409, result.remark or "refused", remedy)
     return json_response({"changed": True, "revision": service.state.revision})
+
+
+async def _drop_rest(request: web.Request) -> None:
+    """Read what is left of the body, for a while: to close before it came would reset the connection and lose the answer."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DROP_TIMEOUT_S):
+            while await request.content.readany():
+                pass
 
 
 async def _state_in(request: web.Request) -> RouteInfoManager:

@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     nodes = look_at(admin, addresses)
     if not any(node["answers"] for node in nodes):
         print("; ".join(f"{node['admin']}: {node['problem']}" for node in nodes), file=sys.stderr)
-        return UNKNOWN
+        return BAD if all(node["refused"] for node in nodes) else UNKNOWN
     leader = leader_among(nodes)
     if leader is None:
         independent = any(node.get("mode") == "ap" for node in nodes)

@@ -8,7 +8,17 @@ import argparse
 import time
 from typing import Any, NamedTuple
 
-from replicated_namesrv.cli.admin import BAD, GOOD, UNKNOWN, Admin, add_admin_arguments, admin_addresses, admin_of, ask_all
+from replicated_namesrv.cli.admin import (
+    BAD,
+    GOOD,
+    UNKNOWN,
+    Admin,
+    AdminRefusedError,
+    add_admin_arguments,
+    admin_addresses,
+    admin_of,
+    ask_all,
+)
 from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import NamesrvError
 
@@ -55,7 +65,8 @@ def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def _row(address: str, answer: Any) -> dict[str, Any]:
     if isinstance(answer, NamesrvError):
-        return {"admin": address, "answers": False, "problem": str(answer).removeprefix(f"{address}: ")}
+        refused = isinstance(answer, AdminRefusedError)
+        return {"admin": address, "answers": False, "refused": refused, "problem": str(answer).removeprefix(f"{address}: ")}
     replication = answer["replication"] or {}
     raft = replication.get("raft", {})
     problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {answer['failedLayer']}")

@@ -54,7 +54,7 @@ def test_what_318_does_not_take_is_logged(node: AttackedNode) -> None:
         *("clientRequestThreadPoolQueueCapacity=-1", "clientRequestThreadPoolQueueCapacity=1", "noSuchKey=1"),
         *("defaultThreadPoolQueueCapacity=0", "unRegisterBrokerQueueCapacity=-5", "waitSecondsForService=99999"),
         *("waitSecondsForService=abc", "orderMessageEnable=maybe", "shutdownWaitTimeSeconds=99999999999999999999"),
-        *("nameServerAddresses=nowhere", "unitNameServerAddresses=u"),
+        *("nameServerAddresses=nowhere", "unitNameServerAddresses=u", "scanNotActiveBrokerInterval=notanumber"),
     )
     before = node.config()
     for attack in attacks:
