@@ -224,6 +224,7 @@ class BrokerCalls:
         if applied.ignored is Ignored.LATE_COPY:
             if self._machine.state.registration(*key) is not None:
                 self._late_copies.had_no_effect(key, content, received_ms)
+                self.heartbeat(*key, connection)
             return applied.result
         self._late_copies.forget(key)
         return self._registered(registration, connection, applied)

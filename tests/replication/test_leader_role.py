@@ -50,6 +50,8 @@ from tests.replication.virtual import KEY, TIMEOUT_MS, registration
 
 MEMBERS = ("n1", "n2", "n3")
 TERM = 5
+TIME_MS = 1_000_000
+"""The leader's clock."""
 
 
 class Group:
@@ -109,7 +111,7 @@ class Scene:
             500,
             lambda: self.now_ms,
             lambda: self.now_ms,
-            lambda: 7,
+            lambda: TIME_MS,
             self._later,
             LivenessDefences(),
         )
@@ -413,6 +415,18 @@ def test_an_unregistration_is_late_if_a_node_has_a_newer_connection(
     assert (scene.machine.state.registration(*KEY) is None) == (verdict == REMOVED)
 
 
+@pytest.mark.parametrize(("asked_ms", "verdict"), [(0, REMOVED), (TIME_MS, REMOVED), (TIME_MS - 2_000, LATE)])
+def test_an_unregistration_is_as_old_as_its_way_makes_it(scene: Scene, asked_ms: int, verdict: int) -> None:
+    """The connection is a second old. The inquiry tells the leader's clock when it was sent; a node of 0.1 sends 0."""
+    scene.led()
+    scene.report("n3", scene.entry(False, 1_000))
+    content = encode_removal(BrokerRemoval(*KEY, "a", 0, scene.epoch))
+    scene.leading.on_inquiry("n2", Inquiry(1, 1, TERM, REMOVE, asked_ms, 0, KEY, content))
+    if verdict == REMOVED:
+        scene.commit()
+    assert ("n2", verdict) in scene.decisions()
+
+
 # Silence
 
 THIRD_MS = TIMEOUT_MS / SHARES
@@ -527,15 +541,29 @@ def test_recorded_contact_saves_a_broker_from_a_removal_decided_before(recording
     assert scene.machine.state.registration(*KEY) is not None
 
 
+def test_removal_waits_for_contact(recording: Scene) -> None:
+    """The contact waits behind the SUSPECT of 2T/3 while T passes."""
+    scene = recording
+    scene.silent(2 * THIRD_MS + 100)
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    scene.silent(THIRD_MS)
+    assert len(scene.group.proposed) == 1, "no removal"
+    scene.commit()
+    scene.commit()
+    assert (scene.refusals(), scene.suspicion) == ([()], 0)
+    assert scene.group.proposed == []
+
+
 def test_records_of_another_term_or_registration_have_no_effect(recording: Scene) -> None:
     scene = recording
     serial = scene.machine.serial
     for term, epoch in ((TERM - 1, scene.epoch), (TERM, scene.epoch + 1)):
         scene.machine.apply(encode_suspect([Suspect(KEY, epoch, 2)], 0, term, serial + 5))
         assert scene.suspicion == 0
-    scene.machine.apply(encode_suspect([Suspect(KEY, scene.epoch, 2)], 5, TERM, serial + 5))
-    scene.machine.apply(encode_suspect([Suspect(KEY, scene.epoch, 1)], 9, TERM, serial + 5))
-    assert scene.machine.suspected[KEY] == Suspicion(2, 7), "it only grows, since the first record"
+    scene.machine.apply(encode_suspect([Suspect(KEY, scene.epoch, 2)], TIME_MS - 2, TERM, serial + 5))
+    scene.machine.apply(encode_suspect([Suspect(KEY, scene.epoch, 1)], TIME_MS + 2, TERM, serial + 5))
+    assert scene.machine.suspected[KEY] == Suspicion(2, TIME_MS), "it only grows, since the first record"
     scene.register(2)
     assert scene.suspicion == 0, "a registration that is taken clears it"
 

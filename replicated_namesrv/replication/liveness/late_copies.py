@@ -5,8 +5,9 @@ copy is not repeated; a broker registers again in its next round, and the shorte
 
     data version            this node got the same before       outcome                             test
     not older               -                                   taken                               test_newer_version_is_taken
-    older                   no                                  no effect, answered, remembered     test_late_copy_has_no_effect
-    older                   less than lateCopyMs ago            no effect, answered                 test_burst_of_copies
+    older                   no                                  no effect, answered, remembered;    test_late_copy_has_no_effect
+                                                                a contact like a heartbeat
+    older                   less than lateCopyMs ago            no effect, answered; a contact      test_burst_of_copies
     older                   at least lateCopyMs ago             taken                               test_repeated_version_is_taken
 
 Older means: neither the counter nor the timestamp is greater, and they are not equal (``route_machine.is_older``). A broker

@@ -2,7 +2,8 @@
 
 A renewal takes one round trip and writes nothing to the log: all that wait in one turn of the loop travel in one report. Reports
 are numbered and arrive in order or not at all. A gap, another leader or an answer that does not come make the node send its
-whole list. What is not answered is asked again, of whoever leads then.
+whole list. What is not answered is asked again, of whoever leads then. A whole list does not say which brokers made contact, so
+contacts whose report has no answer follow in the next report.
 
 What the leader does with all this is in ``leader_role.py``.
 """
@@ -40,10 +41,12 @@ ANSWER_TIMEOUT_MS = 500.0
 
 
 class _Sent:
-    __slots__ = ("renewals", "sent_ms")
+    """A report without an answer. ``contacts``: brokers that made contact and are reported again if no answer comes."""
 
-    def __init__(self, sent_ms: float, renewals: "list[tuple[int, ReportEntry, Future[int]]]") -> None:
-        self.sent_ms, self.renewals = sent_ms, renewals
+    __slots__ = ("contacts", "renewals", "sent_ms")
+
+    def __init__(self, sent_ms: float, renewals: "list[tuple[int, ReportEntry, Future[int]]]", contacts: list[Key]) -> None:
+        self.sent_ms, self.renewals, self.contacts = sent_ms, renewals, contacts
 
 
 class _Question:
@@ -87,15 +90,15 @@ class LeaderClient:
         self._flush_scheduled = False
         self._questions: dict[int, _Question] = {}
         self._last_question = 0
-        self._leader_clock_ms: float | None = None
-        """The leader's clock less ours, as of its last answer."""
+        self._leader_clock: tuple[int, float] | None = None
+        """(term, the leader's clock less ours), as of the last answer of a leader."""
 
     @property
     def leader_time_ms(self) -> int:
         """The leader's clock, milliseconds since 1970, as far as it was told; never before what the log knows."""
-        if self._leader_clock_ms is None:
+        if self._leader_clock is None:
             return self._machine.time_ms
-        return max(self._machine.time_ms, int(self._leader_clock_ms + self._monotonic_ms()))
+        return max(self._machine.time_ms, int(self._leader_clock[1] + self._monotonic_ms()))
 
     # Renewals and questions
 
@@ -141,11 +144,16 @@ class LeaderClient:
         leader, now = self._consensus.leader, self._running_ms()
         if leader is None:
             return
+        serial = question.serial
+        if question.kind == REMOVE:
+            if self._leader_clock is None or self._leader_clock[0] != self._consensus.term:
+                return  # clocks of leaders differ; ``tick`` asks once this one has answered a report
+            serial = self.leader_time_ms
         question.sent_ms, question.term = now, self._consensus.term
         since_ms = AGE_MAX
         if question.opened_ms is not None:
             since_ms = max(0, int(self._monotonic_ms() - question.opened_ms - ROUND_MS))
-        fields = (question.term, question.kind, question.serial, since_ms, question.key, question.content)
+        fields = (question.term, question.kind, serial, since_ms, question.key, question.content)
         self._send(leader, Inquiry(self._session, number, *fields))
 
     def report_soon(self) -> None:
@@ -167,7 +175,9 @@ class LeaderClient:
             entries = self._attachments.everything(clock_ms)
         else:
             entries = [e for e in (self._attachments.entry(key, clock_ms) for key in self._attachments.changed) if e is not None]
-        self._attachments.changed.clear()
+        contacts = list(self._attachments.changed)
+        if not is_full:
+            self._attachments.changed.clear()
         renewals = []
         waiting, self._renewals = self._renewals, []
         for entry, future in waiting:
@@ -176,13 +186,14 @@ class LeaderClient:
                 entries.append(entry)
         self._sequence += 1
         self._last_report_ms = now
-        self._sent[self._sequence] = _Sent(now, renewals)
+        self._sent[self._sequence] = _Sent(now, renewals, contacts)
         running_ms = int(clock_ms - self._began_ms)
         self._send(leader, NodeReport(self._session, self._sequence, term, is_full, tuple(entries), running_ms))
 
     def _requeue_sent(self) -> None:
         for sent in self._sent.values():
             self._renewals.extend((entry, future) for _, entry, future in sent.renewals if not future.done())
+            self._attachments.changed.update(dict.fromkeys(sent.contacts))
         self._sent.clear()
 
     def tick(self) -> None:
@@ -228,7 +239,7 @@ class LeaderClient:
         if answer.session != self._session:
             return
         if answer.term == self._consensus.term:
-            self._leader_clock_ms = answer.time_ms - self._monotonic_ms()
+            self._leader_clock = (answer.term, answer.time_ms - self._monotonic_ms())
         if answer.wants_full and self._told is not None and answer.term == self._told[0]:
             self._told = None
             self.report_soon()

@@ -86,7 +86,9 @@ class Inquiry(NamedTuple):
     kind: int
     """REGISTER, REMOVE or WITHDRAW."""
     serial: int
-    """REGISTER: commands applied when the registration was found to change something."""
+    """REGISTER: commands applied when the registration was found to change something. REMOVE: the leader's clock when the inquiry
+    was sent, milliseconds since 1970, as far as the sender knows it; ``since_ms`` is of that moment. 0: unknown, sent by 0.1,
+    whose leaders ignore the field. WITHDRAW: 0."""
     since_ms: int
     """REMOVE: connections that were opened later than this long ago are of another process; AGE_MAX: none is."""
     key: Key

@@ -11,6 +11,7 @@ The first command of a leader is LEAD. Nothing is decided before it is applied: 
 suspicions can take effect (``route_machine.py``).
 """
 
+import math
 from asyncio import Future
 from collections.abc import Callable, Iterable, Sequence
 
@@ -111,8 +112,9 @@ class LeaderRole:
         )
         self._admission = Admission(machine.marks)
         self._registered_lately: dict[Key, float] = {}
-        self._early: dict[Asker, tuple[BrokerRemoval, int]] = {}
-        """Removals of code 104 that came before this leader knew enough."""
+        self._early: dict[Asker, tuple[BrokerRemoval, float]] = {}
+        """Removals of code 104 that came before this leader knew enough. Connections opened later than the moment, by
+        ``clock_ms``, are of another process."""
         self._unregistering: set[Asker] = set()
         """Those under way."""
         self._is_claimed = False
@@ -183,6 +185,7 @@ class LeaderRole:
         lease = self._lease_of(key)
         if self.silence is not None and lease is not None and lease.epoch == epoch:
             self.silence.contact(lease, self._now_ms())
+            self._suspicions.made_contact(key)
 
     # Reports
 
@@ -226,8 +229,15 @@ class LeaderRole:
         elif inquiry.kind == WITHDRAW:
             self._decide_all(self._admission.withdraw(asker, inquiry.key, inquiry.content, self._now_ms()))
         elif asker not in self._unregistering:
-            self._early[asker] = decode_removal(inquiry.key, inquiry.content), inquiry.since_ms
+            self._early[asker] = decode_removal(inquiry.key, inquiry.content), self._since_ms(inquiry)
             self._unregister_early()
+
+    def _since_ms(self, inquiry: Inquiry) -> float:
+        """``since_ms`` of a REMOVE as a moment of ``clock_ms``. The inquiry may have been held back on its way."""
+        if inquiry.since_ms == AGE_MAX:
+            return math.inf
+        way_ms = max(0, self._time_ms() - inquiry.serial) if inquiry.serial else 0
+        return self._clock_ms() - inquiry.since_ms - way_ms
 
     def _decide_all(self, decisions: Iterable[Decided]) -> None:
         for decided in decisions:
@@ -244,11 +254,11 @@ class LeaderRole:
         for asker, (removal, since_ms) in early.items():
             self._unregister(asker, removal, since_ms)
 
-    def _unregister(self, asker: Asker, removal: BrokerRemoval, since_ms: int) -> None:
+    def _unregister(self, asker: Asker, removal: BrokerRemoval, since_ms: float) -> None:
         """For the node that was asked; repeated inquiries start no second proposal."""
         assert removal.epoch is not None, "a node names what it removes"
         key = (removal.cluster_name, removal.broker_addr)
-        if since_ms != AGE_MAX and self.departures.is_late(key, removal.epoch, self._clock_ms() - since_ms):
+        if self.departures.is_late(key, removal.epoch, since_ms):
             self._decide(asker, LATE)
             return
         self._unregistering.add(asker)
@@ -282,7 +292,8 @@ class LeaderRole:
         silent = []
         for lease, share in silence.due(self._lease_of, now):
             if share == SHARES:
-                silent += [lease] if self._defences.silent_removed else []
+                is_clearing = self._suspicions.is_clearing(lease.key, lease.epoch)
+                silent += [lease] if self._defences.silent_removed and not is_clearing else []
             elif self._defences.silence_recorded:
                 self._suspicions.record(lease.key, lease.epoch, share)
         self._suspicions.flush()

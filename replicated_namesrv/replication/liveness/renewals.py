@@ -13,6 +13,8 @@ serves all that came before it was asked for, and one is asked for at most every
     the epoch named                 none        the same      no            accepted: a contact         test_unsuspected_broker
 
 A refused renewal is registered through the log, or asked again. A heartbeat (904) waits for no answer: it is a contact at once.
+A node that sends its whole list repeats its unanswered renewals, so its earlier reports are dropped: at most a report for each
+node waits, beside those that came since.
 """
 
 from asyncio import Future
@@ -74,6 +76,9 @@ class Renewals:
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for the interval."""
+        if reported.report.is_full:  # it repeats every renewal of this node that has no answer
+            self._waiting = [other for other in self._waiting if other.peer != reported.peer]
+            self._unrecorded = [other for other in self._unrecorded if other.peer != reported.peer]
         self._waiting.append(reported)
         self._is_hurried = self._is_hurried or is_hurried
         self.proceed()

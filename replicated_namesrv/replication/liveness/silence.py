@@ -16,7 +16,8 @@ What follows? T is the broker's time-out, the suspicion is part of the replicate
     T/3 to 2T/3           0                       SUSPECT with 1                                    test_first_third
     2T/3 to T             0 or 1                  SUSPECT with 2                                    test_second_third
     T/3 to T              as much or more         nothing                                           test_recorded_silence
-    at least T            any                     remove it as silent                               test_time_out
+    at least T            any                     remove it as silent, unless a contact is on its   test_time_out, and
+                                                  way to the log (``suspicions.py``)                test_removal_waits_for_contact
 
 Hence time without a leader counts for nobody, a successor loses less than a third of what has passed, and a broker that makes
 contact within a third of its time-out is never written about.
@@ -45,6 +46,11 @@ class Lease(NamedTuple):
     suspicion: int
     """Thirds of the time-out for which the broker is known to be silent."""
 
+    @property
+    def third_ms(self) -> float:
+        """A third of the time-out. A broker may ask for one of 0 or less: it counts as 1 ms."""
+        return max(1, self.timeout_ms) / SHARES
+
 
 class Due(NamedTuple):
     """Silence that has to be recorded, or ended by a removal."""
@@ -71,7 +77,7 @@ class Silence:
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
         for lease in leases:
-            third_ms = lease.timeout_ms / SHARES
+            third_ms = lease.third_ms
             since_ms = now_ms - lease.suspicion * third_ms
             self._watched[lease.key] = _Watched(lease, since_ms, now_ms + third_ms)
             self._heap.append((now_ms + third_ms, lease.key))
@@ -84,7 +90,7 @@ class Silence:
             watched.lease, watched.since_ms = lease, now_ms
             return
         self._watched[lease.key] = watched = _Watched(lease, now_ms)
-        self._look_at(watched, now_ms + lease.timeout_ms / SHARES)
+        self._look_at(watched, now_ms + lease.third_ms)
 
     def forget(self, key: Key) -> None:
         """The registration ended."""
@@ -110,13 +116,12 @@ class Silence:
             if (lease.epoch, lease.timeout_ms) != (watched.lease.epoch, watched.lease.timeout_ms):
                 watched.since_ms = now_ms  # registered again, which ``contact`` has not been told yet
             watched.lease = lease
-            third_ms = lease.timeout_ms / SHARES
-            share = min(SHARES, int((now_ms - watched.since_ms) / third_ms))
+            share = min(SHARES, int((now_ms - watched.since_ms) / lease.third_ms))
             if share > lease.suspicion:
                 found.append(Due(lease, share))
                 self._look_at(watched, now_ms + RETRY_MS)
             else:
-                self._look_at(watched, max(watched.since_ms + (share + 1) * third_ms, now_ms + 1))
+                self._look_at(watched, max(watched.since_ms + (share + 1) * lease.third_ms, now_ms + 1))
         return found
 
     def _look_at(self, watched: _Watched, look_ms: float) -> None:

@@ -1,6 +1,13 @@
 """Suspicions: what the leader records of silence and contact, through the log.
 
-One SUSPECT command is under way at a time; what comes meanwhile shares the next. A broker is *suspected* if the state says so,
+One SUSPECT command is under way at a time; what comes meanwhile shares the next. What waits is replaced by what is known later:
+
+    waits         then comes                          waits           test
+    silence       an accepted renewal                 nothing         test_silence_before_an_accepted_renewal_is_not_recorded
+    silence       a contact of a suspected broker     the contact     test_a_removal_does_not_overtake_a_contact
+    a contact     silence of the same registration    the contact     test_a_removal_does_not_overtake_a_contact
+
+While a contact waits or is under way, its broker is not removed as silent. A broker is *suspected* if the state says so,
 or if a SUSPECT for it was proposed and its outcome is not known. Renewals of a suspected broker are acknowledged after the
 command that clears it is applied: then no later leader counts the silence before it.
 
@@ -58,6 +65,17 @@ class Suspicions:
         suspect = Suspect(key, epoch, share)
         if flying != suspect:
             self._wanted[key] = suspect
+
+    def made_contact(self, key: Key) -> None:
+        """Drop silence that waits to be recorded: it was before a contact."""
+        wanted = self._wanted.get(key)
+        if wanted is not None and wanted.share:
+            del self._wanted[key]
+
+    def is_clearing(self, key: Key, epoch: int) -> bool:
+        """Whether a contact waits to be recorded, or is under way."""
+        contact = Suspect(key, epoch, 0)
+        return self._wanted.get(key) == contact or (self._flying is not None and self._flying.get(key) == contact)
 
     def forget(self, key: Key) -> None:
         """The registration ended."""

@@ -1,0 +1,279 @@
+"""Schedules that broke a promise of broker liveness, each as a test on whole nodes in virtual time.
+
+The promises are those of replication/DESIGN.md: a broker that renews at least every third of its time-out stays, an acknowledged
+renewal is never forgotten, a late 104 of an earlier process removes nothing, and the leader's work is bounded.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from replicated_namesrv.replication.liveness.leader_role import LeaderRole
+from replicated_namesrv.replication.liveness.suspicions import Suspicions
+from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
+from replicated_namesrv.simulation.route_cluster import Wire
+from replicated_namesrv.simulation.world import MS, SECOND
+from tests.replication.virtual import KEY, Cluster, Said, registration, virtual_cluster
+
+
+def now_s(cluster: Cluster) -> float:
+    return cluster.world.now_ns / SECOND
+
+
+def role(cluster: Cluster) -> LeaderRole:
+    found = cluster.node(cluster.leader()).liveness.role
+    assert found is not None
+    return found
+
+
+def suspicions(cluster: Cluster) -> Suspicions:
+    return role(cluster)._suspicions
+
+
+def is_suspected(cluster: Cluster) -> bool:
+    return KEY in cluster.node(cluster.leader())._machine.suspected
+
+
+def expired(cluster: Cluster) -> int:
+    return sum(node.expired_count for node in cluster.nodes)
+
+
+def named(name: str, timeout_ms: int) -> RegisterBroker:
+    """Of another broker than ``a``."""
+    return replace(registration(timeout_ms=timeout_ms, address=f"{name}:1"), broker_name=name)
+
+
+def register_twice(cluster: Cluster, wire: Wire, timeout_ms: int) -> None:
+    """Register, and make contact once more."""
+    for _ in range(2):
+        assert cluster.register(wire, registration(timeout_ms=timeout_ms)).code == 0
+
+
+def renew(cluster: Cluster, wire: Wire, timeout_ms: int) -> Said:
+    """A renewal whose answer is not waited for."""
+    return cluster.say(wire, lambda server, c: server.node.register(registration(timeout_ms=timeout_ms), c))
+
+
+def renew_at_once(cluster: Cluster, wire: Wire, timeout_ms: int) -> bool:
+    """Whether a renewal is acknowledged."""
+    result = cluster.register(wire, registration(timeout_ms=timeout_ms))
+    return result is not None and result.code == 0
+
+
+@contextmanager
+def nothing_commits(cluster: Cluster) -> Iterator[None]:
+    """The disks of both followers hang: they confirm that the leader leads, and acknowledge no entry."""
+    followers = [cluster.machines[name] for name in cluster.followers()]
+    for machine in followers:
+        machine.disk.hung = True
+    yield
+    for machine in followers:
+        machine.resume_disk()
+
+
+def test_silence_before_an_accepted_renewal_is_not_recorded() -> None:
+    """A SUSPECT of broker b is under way and nothing commits. Broker a reaches T/3 of silence, and its SUSPECT waits for its
+    turn. Then a's renewal is accepted. Once commits go on, a must not become suspected."""
+    with virtual_cluster(fenceAfterMs="10000") as cluster:
+        wire, other = (cluster.wire(cluster.leader()) for _ in range(2))
+        register_twice(cluster, wire, 6_000)
+        cluster.run(1.5)
+        assert cluster.register(other, named("b", 600)).code == 0
+        with nothing_commits(cluster):
+            cluster.run(0.8)
+            assert suspicions(cluster)._flying is not None
+            assert KEY in suspicions(cluster)._wanted
+            assert renew_at_once(cluster, wire, 6_000)
+        cluster.run(0.5)
+        assert not is_suspected(cluster)
+
+
+@pytest.mark.parametrize(
+    ("fence_ms", "timeout_ms", "other_ms", "before_s", "hung_s"),
+    [
+        pytest.param("20000", 6_000, 5_400, 1.5, 2.9, id="long"),
+        pytest.param("1500", 2_600, 2_000, 0.5, 1.4, id="default-fence"),
+    ],
+)
+def test_acknowledged_renewal_outlives_a_leader_change(
+    fence_ms: str, timeout_ms: int, other_ms: int, before_s: float, hung_s: float
+) -> None:
+    """As before, but a's SUSPECT that waits is of 2T/3, and the leader changes after the renewal was acknowledged. The next
+    leader must not remove a before T has passed since that."""
+    with virtual_cluster(fenceAfterMs=fence_ms) as cluster:
+        wire, other = (cluster.wire(cluster.leader()) for _ in range(2))
+        assert cluster.register(other, named("b", other_ms)).code == 0
+        if fence_ms == "20000":
+            cluster.run(0.2)
+        register_twice(cluster, wire, timeout_ms)
+        cluster.run(before_s)
+        with nothing_commits(cluster):
+            cluster.run(hung_s)
+            assert KEY in suspicions(cluster)._wanted
+            assert renew_at_once(cluster, wire, timeout_ms)
+            acknowledged_s = now_s(cluster)
+        cluster.run(0.1)
+        cluster.transfer(cluster.followers()[0])
+        cluster.until(cluster.is_gone, "removed")
+        assert now_s(cluster) - acknowledged_s >= timeout_ms / 1000 - 0.1
+
+
+@pytest.mark.parametrize(
+    ("fence_ms", "timeout_ms", "before_s", "renewals_s"),
+    [
+        pytest.param("10000", 6_000, 1.9, (2.11, 4.0, 6.0), id="long"),
+        pytest.param("1500", 2_700, 0.85, (1.01, 1.9, 2.75), id="default-fence"),
+    ],
+)
+def test_a_removal_does_not_overtake_a_contact(
+    fence_ms: str, timeout_ms: int, before_s: float, renewals_s: tuple[float, ...]
+) -> None:
+    """A broker renews every T/3. Its SUSPECT is under way and nothing commits for almost T. The contacts wait behind the SUSPECT,
+    so T passes without one in the log. The removal must wait until the contact is recorded."""
+    with virtual_cluster(fenceAfterMs=fence_ms) as cluster:
+        wire = cluster.wire(cluster.leader())
+        register_twice(cluster, wire, timeout_ms)
+        began_s = now_s(cluster)
+        cluster.run(before_s)
+        with nothing_commits(cluster):
+            said = []
+            for at_s in renewals_s:
+                cluster.run(at_s - (now_s(cluster) - began_s))
+                said.append(renew(cluster, wire, timeout_ms))
+            cluster.run(0.2)
+            assert suspicions(cluster)._flying is not None, "the same command is under way since the first third"
+        cluster.until(lambda: all(each.ended for each in said), "answers")
+        cluster.run(0.5)
+        assert expired(cluster) == 0
+        assert cluster.is_shown()
+
+
+def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives() -> None:
+    """Follower A receives a 104, and its inquiry is held on the link to the leader. The broker is killed and started again, and
+    its new process registers with the two other nodes. 3 s later the inquiry arrives: the new connections are newer."""
+    with virtual_cluster() as cluster:
+        leader, (near, far) = cluster.leader(), cluster.followers()
+        command = registration(timeout_ms=60_000)
+        old = [cluster.wire(name) for name in (leader, near, far)]
+        for wire in old:
+            assert cluster.register(wire, command).code == 0
+        cluster.run(3)
+        removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
+        cluster.say(old[1], lambda server, c: server.node.propose(removal, c))
+        questions = cluster.node(near).liveness._client._questions
+        while not questions:
+            cluster.world.run_until(cluster.world.now_ns + MS // 50)
+        cluster.network.cut([(near, leader)], hold=True)
+        cluster.run(0.1)
+        for wire in old:
+            wire.hang_up()
+        new = [cluster.wire(name) for name in (leader, far)]
+        cluster.run(0.1)
+        for wire in new:
+            assert cluster.register(wire, command).code == 0
+        cluster.run(3)
+        assert renew_at_once(cluster, new[1], 60_000)
+        cluster.network.mend([(near, leader)])
+        cluster.run(0.5)
+        assert cluster.leader() == leader
+        assert cluster.is_shown()
+
+
+def test_broker_that_registers_an_older_version_is_attached() -> None:
+    """A broker closes its connections and returns within the grace period with an older data version, restored from a backup. Its
+    registrations are answered and have no effect yet. It must not be removed as gone."""
+    with virtual_cluster() as cluster:
+        old = [cluster.wire(name) for name in cluster.machines]
+        for wire in old:
+            assert cluster.register(wire, registration(5, timeout_ms=120_000)).code == 0
+        cluster.run(6)
+        for wire in old:
+            wire.hang_up()
+        cluster.run(0.1)
+        for wire in [cluster.wire(name) for name in cluster.machines]:
+            assert cluster.register(wire, registration(3, timeout_ms=120_000)).code == 0
+        cluster.run(2)
+        assert cluster.is_shown()
+        assert cluster.counters() == {5}
+
+
+def test_registrations_of_an_older_version_are_contacts() -> None:
+    """A broker repeats an older data version every T/3, and T is shorter than ``lateCopyMs``. Each time it is answered. It must
+    not be removed as silent before the older version is accepted."""
+    with virtual_cluster() as cluster:
+        wire = cluster.wire(cluster.leader())
+        assert cluster.register(wire, registration(5, timeout_ms=9_000)).code == 0
+        for _ in range(5):
+            cluster.run(2.9)
+            assert cluster.register(wire, registration(3, timeout_ms=9_000)).code == 0
+        assert expired(cluster) == 0
+        assert cluster.counters() == {3}, "at last it is accepted"
+
+
+def test_reports_that_wait_for_a_contact_do_not_pile_up() -> None:
+    """A suspected broker renews through each node while nothing commits. The nodes get no answer and send whole lists of 50
+    brokers again and again. The leader keeps one report for each node."""
+    with virtual_cluster(fenceAfterMs="1500") as cluster:
+        names = list(cluster.machines)
+        wires = [cluster.wire(name) for name in names]
+        for number in range(50):
+            for wire in wires:
+                assert cluster.register(wire, named(f"x{number}", 60_000)).code == 0
+        wires = [cluster.wire(name) for name in names]
+        for wire in wires:
+            assert cluster.register(wire, registration(timeout_ms=60_000)).code == 0
+        cluster.run(21)
+        assert is_suspected(cluster)
+        waiting = []
+        with nothing_commits(cluster):
+            for wire in wires:
+                renew(cluster, wire, 60_000)
+            for _ in range(12):
+                cluster.run(1)
+                waiting.append(len(role(cluster)._renewals._unrecorded))
+        assert 1 <= max(waiting) <= len(names)
+
+
+def test_heartbeats_whose_report_is_lost_are_contacts() -> None:
+    """A broker sends only heartbeats, every T/4, through a follower. Each time the follower's report is lost, and a whole list
+    follows. The contact must arrive after it."""
+    with virtual_cluster() as cluster:
+        leader, near = cluster.leader(), cluster.followers()[0]
+        wire = cluster.wire(near)
+        assert cluster.register(wire, registration(timeout_ms=6_000)).code == 0
+        for _ in range(6):
+            cluster.run(1.3)
+            cluster.network.cut([(near, leader)], hold=False)
+            cluster.heartbeat(wire)
+            cluster.run(0.2)
+            cluster.network.mend([(near, leader)])
+        assert cluster.leader() == leader
+        assert expired(cluster) == 0
+        assert cluster.is_shown()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1])
+def test_a_time_out_that_is_not_positive_ends(timeout_ms: int) -> None:
+    """A broker registers with a time-out of 0 or less, and is silent: it is removed."""
+    with virtual_cluster() as cluster:
+        assert cluster.register(cluster.wire(cluster.leader()), registration(timeout_ms=timeout_ms)).code == 0
+        cluster.run(3)
+        assert cluster.is_gone()
+
+
+def test_time_outs_that_are_not_positive_do_not_stop_the_leader() -> None:
+    """One broker dies. Others of one group take its id from each other: z:1 with time-outs of 0 and 1,000 s in turn, and new ones
+    with 0. The leader's tick must not fail, and the dead broker is removed."""
+    with virtual_cluster() as cluster:
+        failures: list[str] = []
+        cluster.servers.on_failure = failures.append
+        dead, wire = (cluster.wire(cluster.leader()) for _ in range(2))
+        assert cluster.register(dead, registration(timeout_ms=1_000)).code == 0
+        for number in range(60):
+            for command in (named("z", number % 2 * 1_000_000), replace(named("z", 0), broker_addr=f"z{number}:1")):
+                cluster.say(wire, lambda server, c, command=command: server.node.register(command, c))  # type: ignore[misc]
+            cluster.run(0.08)
+        assert failures == []
+        assert cluster.is_gone()
