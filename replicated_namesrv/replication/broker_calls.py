@@ -241,7 +241,7 @@ class BrokerCalls:
 
     def _registered(self, registration: RegisterBroker, connection: Connection, applied: ProposalResult) -> Result:
         key = (registration.cluster_name, registration.broker_addr)
-        if applied.ignored is Ignored.UNREGISTERED:
+        if applied.ignored in (Ignored.UNREGISTERED, Ignored.TAKEN_OVER):
             log.info("registration not taken: %s", applied.ignored, extra={"peer": connection.peer, "broker": key[1]})
             connection.close(CloseReason.OURS)
             raise UnavailableError(str(applied.ignored))

@@ -4,7 +4,8 @@ Each rule is decided here, from state and command alone, so that all nodes decid
 
 - A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node says that the
   broker repeats it: then it names the revision up to which stored versions may be replaced (``liveness/late_copies.py``).
-- A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back.
+- A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back, and one
+  received before another address took over its name and id does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
 - A removal of code 104 names the epoch it is meant for; one that saw no registration removes none that came since.
@@ -68,6 +69,7 @@ class Ignored(StrEnum):
 
     LATE_COPY = "a newer data version is stored"
     UNREGISTERED = "it was received before the broker was unregistered"
+    TAKEN_OVER = "it was received before another address took over its name and id"
     OTHER_TERM = "another leader has taken over"
 
 
@@ -233,6 +235,8 @@ class RouteStateMachine:
         mark = self.marks.get(key)
         if before is None and self._unregistered.get(key, -1) > received:
             return ProposalResult(Result(), Ignored.UNREGISTERED)
+        if self._is_taken_over(command, received):
+            return ProposalResult(Result(), Ignored.TAKEN_OVER)
         if before is not None and mark is not None and mark.version_revision > replaces and self._is_overtaken(command, before):
             return ProposalResult(self.state.renewal_result(*key) or Result(), Ignored.LATE_COPY)
         result = self._apply(command)
@@ -245,6 +249,14 @@ class RouteStateMachine:
             self._unregistered.take(key)
             self._clear(key)
         return ProposalResult(result)
+
+    def _is_taken_over(self, command: RegisterBroker, received: int) -> bool:
+        """Whether the name and id belong to another address that registered after this was received: then it is late, and would
+        end a living broker. Version 0.1 does not ask."""
+        holder = self.state.member(command.broker_name, command.broker_id)
+        if self.command_version < SUSPICION_VERSION or holder is None or holder.broker_addr == command.broker_addr:
+            return False
+        return holder.epoch > received
 
     def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
         """Whatever broker id the copy names: a broker that changed its id goes on counting. Version 0.1 compares the versions of

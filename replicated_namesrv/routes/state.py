@@ -267,6 +267,11 @@ class RouteInfoManager:
         """The live entry of one broker."""
         return self._tables.live.get((cluster_name, broker_addr))
 
+    def member(self, broker_name: str, broker_id: int) -> Registration | None:
+        """The broker that has this name and id."""
+        group = self._tables.groups.get(broker_name)
+        return None if group is None else group.members.get(broker_id)
+
     def is_registered(self, command: RegisterBroker) -> bool:
         """Whether the broker is registered under this name and id, whatever else it announces."""
         held = self._tables.live.get((command.cluster_name, command.broker_addr))

@@ -102,6 +102,23 @@ def test_an_older_version_with_another_broker_id_is_a_late_copy_once_all_nodes_k
     assert held.broker_id == (0 if knows_suspicion else 1)
 
 
+@pytest.mark.parametrize("knows_suspicion", [False, True])
+def test_a_registration_received_before_another_address_took_over_is_late_once_all_nodes_know_it(knows_suspicion: bool) -> None:
+    """A broker moves to another address; a late registration of the former one takes the id back. Routes seed 40001."""
+    machine = led()
+    if knows_suspicion:
+        machine.apply(encode_suspect([], 0, 1, machine.serial))
+    received = machine.state.revision
+    moved = replace(broker(1), broker_addr="a:2")
+    machine.apply(encode_register(moved, 0, received, received, content_of(moved)))
+    outcome = machine.apply(encode_register(broker(1), 0, received, received, content_of(broker(1))))
+    assert outcome.ignored is (Ignored.TAKEN_OVER if knows_suspicion else None)
+    assert (machine.state.registration("c", "a:2") is None) is not knows_suspicion
+    again = machine.apply(encode_register(broker(2), 0, machine.state.revision, 0, content_of(broker(2))))
+    assert again.ignored is None, "what is received later takes the id over, as in Java"
+    assert machine.state.registration(*KEY) is not None
+
+
 def test_another_life_of_the_broker_may_have_any_version() -> None:
     machine = led()
     register(machine, 2)
