@@ -203,6 +203,7 @@ class BrokerCalls:
                     serial = self._machine.serial
                     unchanged = self._machine.state.unchanged_result(registration)
                     if unchanged is not None and await self._is_confirmed(registration, unchanged, connection):
+                        self._late_copies.forget(key)
                         return unchanged
                     content = content or content_of(registration)
                     asked, decision = self._liveness.may_register(key, content, serial)
@@ -272,6 +273,7 @@ class BrokerCalls:
         assert result.epoch is not None, "of a registration"
         async with Budget(REGISTRATION_S):
             if await self._liveness.renew(key, result.epoch, generation) == ACCEPTED:
+                self._late_copies.forget(key)
                 return result
         if self._conversations.is_open(connection.connection_id):
             self._refused[connection.connection_id, key] = received

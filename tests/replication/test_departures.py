@@ -5,7 +5,7 @@ import pytest
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.departures import NODE_SILENCE_MS, Departures
 from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
-from replicated_namesrv.replication.liveness.silence import Lease
+from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Lease
 from tests.replication.virtual import KEY
 
 MEMBERS = ("n1", "n2", "n3")
@@ -227,3 +227,16 @@ def test_a_node_that_became_unheard_keeps_its_word_on_104() -> None:
     leader.run(5_000, unheard=("n2",))
     assert leader.departures.can_judge(leader.now_ms)
     assert leader.departures.is_late(KEY, EPOCH, since_ms=-1)
+
+
+def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
+    leader = Leader()
+    keys = [("c", f"b:{n}") for n in range(3 * LOOKS_PER_TURN // 2)]
+    lists = {node: tuple(entry(LOST)._replace(key=key) for key in keys) for node in ("n1", "n2", "n3")}
+    leader.lists(**lists)
+    leader.run(GRACE)
+    leases = {key: Lease(key, EPOCH, 60_000, 0) for key in keys}
+    assert len(leader.departures.gone(leases.get, leader.now_ms)) == LOOKS_PER_TURN
+    for key in keys[:LOOKS_PER_TURN]:
+        leader.departures.forget(key)
+    assert len(leader.departures.gone(leases.get, leader.now_ms)) == LOOKS_PER_TURN // 2

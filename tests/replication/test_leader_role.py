@@ -3,13 +3,16 @@
 import dataclasses
 from asyncio import Future
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 
 from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness.admission import GRANT_MS, Admission, Asker, Decided
+from replicated_namesrv.replication.liveness.attachments import Attachments
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
@@ -27,6 +30,8 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     NodeReport,
     ReportAnswer,
     ReportEntry,
+    decode,
+    encode,
 )
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole, encode_removal
 from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
@@ -425,6 +430,30 @@ def test_an_unregistration_is_as_old_as_its_way_makes_it(scene: Scene, asked_ms:
     if verdict == REMOVED:
         scene.commit()
     assert ("n2", verdict) in scene.decisions()
+
+
+def test_the_age_of_an_old_connection_is_not_sent_as_unknown(scene: Scene) -> None:
+    """A 104 over a connection that is 50 days old, more than AGE_MAX. It waits for the clock of the leader."""
+    sent: list[Message] = []
+    day_50_ms = 50 * 86_400_000.0
+    client = LeaderClient(
+        scene.machine,
+        Attachments(),
+        scene.group,
+        lambda peer, message: sent.append(message),
+        lambda: scene.now_ms,
+        lambda: day_50_ms + scene.now_ms,
+        Random(1),
+    )
+    with scene._loop.running():
+        client.remove(BrokerRemoval(*KEY, "a", 0, scene.epoch), 0.0)
+        assert sent == []
+        client.on_answer(ReportAnswer(client._session, 1, TERM, False, TIME_MS, ()))
+        scene.now_ms += 100
+        client.tick()
+    (inquiry,) = (decode(encode(message)) for message in sent if isinstance(message, Inquiry))
+    assert isinstance(inquiry, Inquiry)
+    assert (inquiry.since_ms, inquiry.serial) == (AGE_MAX - 1, TIME_MS + 100)
 
 
 # Silence

@@ -277,3 +277,20 @@ def test_time_outs_that_are_not_positive_do_not_stop_the_leader() -> None:
             cluster.run(0.08)
         assert failures == []
         assert cluster.is_gone()
+
+
+def test_late_copies_with_renewals_between_them_are_not_repeats() -> None:
+    """A copy of version 1 comes late. The broker renews version 2 for 30 s. Then another copy of version 1 comes to the same
+    node. It must not replace version 2."""
+    with virtual_cluster() as cluster:
+        name = cluster.leader()
+        wire, first, second = (cluster.wire(name) for _ in range(3))
+        for counter in (1, 2):
+            assert cluster.register(wire, registration(counter, timeout_ms=120_000)).code == 0
+        cluster.register(first, registration(1, timeout_ms=120_000))
+        for _ in range(6):
+            cluster.run(5)
+            assert cluster.register(wire, registration(2, timeout_ms=120_000)).code == 0
+        cluster.register(second, registration(1, timeout_ms=120_000))
+        cluster.run(0.1)
+        assert cluster.counters() == {2}

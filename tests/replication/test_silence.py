@@ -1,6 +1,6 @@
 """Every row of the tables in ``liveness/silence.py``."""
 
-from replicated_namesrv.replication.liveness.silence import RETRY_MS, SHARES, Due, Lease, Silence
+from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, RETRY_MS, SHARES, Due, Lease, Silence
 from tests.replication.virtual import KEY
 
 T = 9_000
@@ -124,3 +124,26 @@ def test_a_thousand_brokers_that_renew_cost_one_look_in_a_third() -> None:
             silence.contact(lease, now)
         assert silence.due(lease_of, now) == []
     assert looks <= 1_000 * 3 * (SHARES + 1)
+
+
+def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
+    leases = {("c", f"b:{n}"): Lease(("c", f"b:{n}"), 1, T, 0) for n in range(3 * LOOKS_PER_TURN // 2)}
+    silence = Silence(leases.values(), 0)
+    turns = [silence.due(leases.__getitem__, T + turn) for turn in range(3)]
+    assert [len(turn) for turn in turns] == [LOOKS_PER_TURN, LOOKS_PER_TURN // 2, 0]
+    assert {due.lease.key for turn in turns for due in turn} == leases.keys()
+
+
+def test_what_cannot_be_recorded_is_looked_at_once_in_a_third() -> None:
+    lease, looks = Lease(KEY, 7, T, 0), 0
+    silence = Silence([lease], 0)
+
+    def lease_of(key: tuple[str, str]) -> Lease:
+        nonlocal looks
+        looks += 1
+        return lease
+
+    for now in range(0, T, 100):
+        assert silence.due(lease_of, now, can_record=False) == []
+    assert looks == SHARES - 1
+    assert silence.due(lease_of, T, can_record=False) == [Due(lease, SHARES)], "a silent broker is removed"

@@ -25,7 +25,8 @@ process that runs now, although equal content gives both the same epoch. Connect
 
     lists                                 newest attached connection          outcome                     test
     a heard node's has not arrived        -                                   wait                        test_104_waits_for_lists
-    a node is unheard for a second        that of the other nodes decides     as below                    test_104_without_a_node
+    a node is unheard for a second        its last word, if it has sent       as below                    test_104_without_a_node,
+                                          its list, counts like any other       test_a_node_that_became_unheard_...
     arrived                               opened more than ROUND_MS after     late: detach only the       test_late_104
                                           the request's own                   request's connection
     arrived                               any other                           remove the broker           test_104
@@ -37,10 +38,11 @@ not stand still with a process (``clock_ms``); everything else counts only time 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HELD, LOST, RELEASED, NodeReport, ReportEntry
-from replicated_namesrv.replication.liveness.silence import Lease
+from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Lease
 from replicated_namesrv.replication.marks import Key
 
 NODE_SILENCE_MS = 1_000.0
@@ -135,9 +137,10 @@ class Departures:
     # Gone
 
     def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> list[Lease]:
-        """Registrations whose brokers have left. ``lease_of``: the registration as it is in the state."""
+        """Registrations whose brokers have left, of the first LOOKS_PER_TURN to look at. ``lease_of``: the registration as it is
+        in the state."""
         found = []
-        for key in [key for key, look_ms in self._looks.items() if look_ms <= now_ms]:
+        for key in list(islice((key for key, look_ms in self._looks.items() if look_ms <= now_ms), LOOKS_PER_TURN)):
             lease = lease_of(key)
             words = (node.words.get(key) for node in self._nodes.values())
             if lease is None or not any(word is not None and word.state == LOST for word in words):

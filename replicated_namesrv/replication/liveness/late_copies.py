@@ -1,7 +1,8 @@
 """LateCopies: registrations with an older data version than the stored one. Pure; time is an argument.
 
 Either a copy was overtaken on its way by a newer registration, or the broker means it, as after a restore from a backup. A late
-copy is not repeated; a broker registers again in its next round, and the shortest period between rounds is 10 s.
+copy is not repeated; a broker registers again in its next round, and the shortest period between rounds is 10 s. A renewal of the
+stored version between two older ones ends the memory of the first: the broker does not mean the older version.
 
     data version            this node got the same before       outcome                             test
     not older               -                                   taken                               test_newer_version_is_taken
@@ -40,5 +41,5 @@ class LateCopies:
             self._seen[key] = (content, received_ms)
 
     def forget(self, key: Key) -> None:
-        """A registration of the broker was taken, or its registration ended."""
+        """A registration of the broker was taken or renewed, or its registration ended."""
         self._seen.pop(key, None)

@@ -152,7 +152,7 @@ class LeaderClient:
         question.sent_ms, question.term = now, self._consensus.term
         since_ms = AGE_MAX
         if question.opened_ms is not None:
-            since_ms = max(0, int(self._monotonic_ms() - question.opened_ms - ROUND_MS))
+            since_ms = min(AGE_MAX - 1, max(0, int(self._monotonic_ms() - question.opened_ms - ROUND_MS)))
         fields = (question.term, question.kind, serial, since_ms, question.key, question.content)
         self._send(leader, Inquiry(self._session, number, *fields))
 

@@ -290,7 +290,7 @@ class LeaderRole:
     def _watch(self, silence: Silence, now: float) -> None:
         """Record silence, and remove who is silent or gone."""
         silent = []
-        for lease, share in silence.due(self._lease_of, now):
+        for lease, share in silence.due(self._lease_of, now, self._suspicions.can_record):
             if share == SHARES:
                 is_clearing = self._suspicions.is_clearing(lease.key, lease.epoch)
                 silent += [lease] if self._defences.silent_removed and not is_clearing else []

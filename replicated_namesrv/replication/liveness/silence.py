@@ -36,6 +36,10 @@ of it."""
 RETRY_MS = 100.0
 """What is due stays due until it is done, and is told again after this pause."""
 
+LOOKS_PER_TURN = 2_000
+"""Brokers that are looked at in one turn; the others follow in the next turns. So many take some milliseconds. Ten
+turns a second are enough for 20,000 brokers with a time-out of 3 s."""
+
 
 class Lease(NamedTuple):
     """A registration as the leader has to watch it."""
@@ -101,10 +105,12 @@ class Silence:
         watched = self._watched.get(key)
         return None if watched is None else max(0.0, now_ms - watched.since_ms)
 
-    def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> list[Due]:
-        """What has to be recorded or removed now. ``lease_of``: the registration as it is in the state."""
-        found = []
-        while self._heap and self._heap[0][0] <= now_ms:
+    def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float, can_record: bool = True) -> list[Due]:
+        """What has to be recorded or removed now. ``lease_of``: the registration as it is in the state. ``can_record`` False:
+        look again a third later at what would have to be recorded."""
+        found, looks = [], 0
+        while self._heap and self._heap[0][0] <= now_ms and looks < LOOKS_PER_TURN:
+            looks += 1
             look_ms, key = heappop(self._heap)
             watched = self._watched.get(key)
             if watched is None or watched.look_ms != look_ms:
@@ -117,7 +123,7 @@ class Silence:
                 watched.since_ms = now_ms  # registered again, which ``contact`` has not been told yet
             watched.lease = lease
             share = min(SHARES, int((now_ms - watched.since_ms) / lease.third_ms))
-            if share > lease.suspicion:
+            if share == SHARES or (share > lease.suspicion and can_record):
                 found.append(Due(lease, share))
                 self._look_at(watched, now_ms + RETRY_MS)
             else:

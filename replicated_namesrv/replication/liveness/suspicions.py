@@ -56,6 +56,11 @@ class Suspicions:
         """Whether a renewal has to be recorded."""
         return key in self._machine.suspected or key in self._doubtful
 
+    @property
+    def can_record(self) -> bool:
+        """Whether every member knows SUSPECT."""
+        return self._consensus.command_version >= SUSPICION_VERSION
+
     def record(self, key: Key, epoch: int, share: int) -> None:
         """So many thirds of silence; 0: contact, which silence does not take the place of. ``flush`` has to follow."""
         wanted = self._wanted.get(key)
@@ -87,7 +92,7 @@ class Suspicions:
         is_first = self._machine.command_version < SUSPICION_VERSION
         if self._flying is not None or not (self._wanted or is_first):
             return
-        if self._consensus.command_version < SUSPICION_VERSION:
+        if not self.can_record:
             self._wanted.clear()
             return
         self._flying = batch = {key: self._wanted.pop(key) for key in list(self._wanted)[:RECORDED_PER_COMMAND]}
