@@ -77,7 +77,8 @@ class Group:
         self.address, self.master = self._start(0, more={"brokerRole": f"{kind}_MASTER"})
 
     def _start(self, broker_id: int, port: int = 0, more: Mapping[str, str] | None = None) -> tuple[str, Process]:
-        properties = {"brokerClusterName": f"cluster-{self.kind}", "flushDiskType": f"{self.kind}_FLUSH", **(more or {})}
+        flush = {"flushDiskType": f"{self.kind}_FLUSH", "syncFlushTimeout": "60000"}  # of a busy machine's disk
+        properties = {"brokerClusterName": f"cluster-{self.kind}", **flush, **(more or {})}
         return self._lab.broker(self._version, self.name, self._names, broker_id=broker_id, port=port, properties=properties)
 
     def start_slave(self) -> None:
