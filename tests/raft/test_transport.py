@@ -268,6 +268,7 @@ def test_a_peer_that_does_not_read_costs_bounded_memory() -> None:
             assert "does not read" in a.transport.last_refusal
             stuck.set()
         server.close()
+        await until(lambda: len(asyncio.all_tasks()) == 1, "the end of the acceptor's connections")
 
     asyncio.run(scenario())
 
@@ -564,6 +565,7 @@ def test_the_dialler_judges_the_acceptor(challenge: bytes, secret: bytes, more: 
             assert ("+b" in a.events) is connects
             await until(lambda: not reason or any(reason in warning for warning in a.warnings), "the reason")
         server.close()
+        await until(lambda: len(asyncio.all_tasks()) == 1, "the end of the acceptor's connections")
 
     asyncio.run(scenario())
 
