@@ -68,7 +68,7 @@ class Elections:
     # The leader
 
     def accept_leader(self, peer: str, term: int) -> bool:
-        """Whether ``peer``, which sends as leader of ``term``, is to be followed; one of an older term is told of ours."""
+        """Whether ``peer``, which sends as leader of ``term``, is to be followed. A peer of an older term gets ours."""
         if term < self._core.term:
             self._outbox.send(peer, HigherTerm(*self._outbox.address(peer), self._core.term))
             return False

@@ -2,7 +2,7 @@
 
 Each follower is probed (where do our logs meet?), replicated to, or sent a snapshot (``progress.py``). Appends carry a sequence
 number that the reply repeats; replies of another term, or to something sent before the last change of state, are not believed.
-``match`` only rises, the next index never falls on success, and what is in flight is bounded. PySyncObj is told of a match only
+``match`` only rises, the next index never falls on success, and what is in flight is bounded. PySyncObj learns of a match only
 as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's match is clipped to
 what the leader has synced, or to what a majority of others has without it.
 """

@@ -1,4 +1,4 @@
-"""BrokerCalls: what brokers ask of this node, and what becomes of it.
+"""BrokerCalls: requests of brokers to this node, and their outcomes.
 
 A registration that changes nothing here is a renewal: accepted by the leader, it is answered and leaves no trace in the log. If
 not, the leader is asked whether a copy of it is under way or was applied already; then this node catches up and looks again.
@@ -233,7 +233,7 @@ class BrokerCalls:
     async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
         """Whether the leader agrees that nothing changes."""
         state = self._machine.state
-        if unchanged.epoch is None:  # refused, whoever asks
+        if unchanged.epoch is None:  # refused for every caller
             await confirm(self._consensus)
             return state.unchanged_result(registration) == unchanged
         key = (registration.cluster_name, registration.broker_addr)

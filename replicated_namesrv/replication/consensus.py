@@ -127,7 +127,7 @@ class RaftConsensus(Observer):
         config: RaftConfig,
         now_ms: Callable[[], float],
     ) -> None:
-        """``now_ms``: a clock that never stands still."""
+        """``now_ms``: a clock that never stops."""
         self._node_id, self._members, self._machine = node_id, members, machine
         self._now_ms = now_ms
         self.on_confirmed: Callable[[float], None] = lambda asked_ms: None

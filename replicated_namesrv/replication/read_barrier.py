@@ -85,7 +85,7 @@ class ReadBarrier:
         now_ms: Callable[[], float],
         change: Callable[[bool], None],
     ) -> None:
-        """``serves_stale``: noQuorumPolicy. ``now_ms``: a clock that never stands still. ``change(False)`` at the fence, True
+        """``serves_stale``: noQuorumPolicy. ``now_ms``: a clock that never stops. ``change(False)`` at the fence, True
         after it."""
         self._consensus, self._default, self._fence_after_ms = consensus, default, fence_after_ms
         self.serves_stale, self._now_ms, self._change = serves_stale, now_ms, change

@@ -28,7 +28,7 @@ class Steady(Random):
         return (1 << (k - 1)) + 2 * next(self._numbers)
 
     def choice(self, seq: T) -> object:  # type: ignore[override]  # narrower than typeshed's SupportsLenAndGetItem
-        return seq[0]  # type: ignore[index]
+        return seq[0]  # type: ignore[index]  # T is any sequence
 
     def randint(self, a: int, b: int) -> int:
         return a

@@ -74,7 +74,7 @@ def test_who_asks_is_told(cluster: ClusterThread, through: str, serialize_type: 
             for code, fields in READS:
                 plain = ask(peer, code, fields, serialize_type)
                 asked = {**fields, "readConsistency": level}
-                told, standing = steadily(cluster, member, lambda asked=asked, code=code: ask(peer, code, asked, serialize_type))  # type: ignore[misc]
+                told, standing = steadily(cluster, member, lambda asked=asked, code=code: ask(peer, code, asked, serialize_type))  # type: ignore[misc]  # a default in a lambda
                 assert (told.code, told.body, told.header.remark) == (plain.code, plain.body, plain.header.remark)
                 check(dict((told.header.ext_fields or {}).items() - (plain.header.ext_fields or {}).items()), level, standing)
         bounded = ask(peer, 105, {"topic": "T", "maxStalenessMs": "0"}, serialize_type)

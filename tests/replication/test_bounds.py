@@ -111,7 +111,7 @@ def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest
 
         node.consensus.propose = propose
         said = [
-            cluster.say(wire, lambda server, c, command=command: server.node.propose(command, c))  # type: ignore[misc]
+            cluster.say(wire, lambda server, c, command=command: server.node.propose(command, c))  # type: ignore[misc]  # a default in a lambda
             for command in [ChangeWritePerm("a", writable=number % 2 == 0) for number in range(8)]
         ]
         cluster.until(lambda: all(each.ended for each in said), "answers")

@@ -273,7 +273,7 @@ def test_time_outs_that_are_not_positive_do_not_stop_the_leader() -> None:
         assert cluster.register(dead, registration(timeout_ms=1_000)).code == 0
         for number in range(60):
             for command in (named("z", number % 2 * 1_000_000), replace(named("z", 0), broker_addr=f"z{number}:1")):
-                cluster.say(wire, lambda server, c, command=command: server.node.register(command, c))  # type: ignore[misc]
+                cluster.say(wire, lambda server, c, command=command: server.node.register(command, c))  # type: ignore[misc]  # a default in a lambda
             cluster.run(0.08)
         assert failures == []
         assert cluster.is_gone()

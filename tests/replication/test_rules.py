@@ -23,7 +23,7 @@ def test_copies_of_one_registration_are_one_change() -> None:
         for counter in range(1, 6):
             before = cluster.serial(), cluster.node("n1").state.revision
             said = [
-                cluster.say(wire, lambda server, c, counter=counter: server.node.register(registration(counter), c))  # type: ignore[misc]
+                cluster.say(wire, lambda server, c, counter=counter: server.node.register(registration(counter), c))  # type: ignore[misc]  # a default in a lambda
                 for wire in wires
             ]
             cluster.until(lambda: all(each.ended for each in said), "answers")  # noqa: B023 - waited for in the loop
@@ -556,7 +556,7 @@ def test_a_suspected_broker_is_shown_on_every_node_until_it_makes_contact() -> N
         wire = cluster.wire(cluster.followers()[0])
         told: dict[str, list[int | None]] = {name: [] for name in cluster.machines}
         for name, changes in told.items():
-            cluster.node(name).on_suspected(lambda key, since_ms, changes=changes: changes.append(since_ms))  # type: ignore[misc]
+            cluster.node(name).on_suspected(lambda key, since_ms, changes=changes: changes.append(since_ms))  # type: ignore[misc]  # a default in a lambda
         cluster.register(wire, registration())
         cluster.run(TIMEOUT_S / 3 + 0.3)
         shown = [node.suspected_since() for node in cluster.nodes]

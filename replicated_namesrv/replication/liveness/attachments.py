@@ -42,7 +42,7 @@ class Attachments:
         self.changed: dict[Key, None] = {}
 
     def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, now_ms: float, registers: bool) -> None:
-        """The broker made contact over this connection, opened at ``opened_ms`` by a clock that never stands still.
+        """The broker made contact over this connection, opened at ``opened_ms`` by a clock that never stops.
         ``registers``: by a registration of what is in force; a heartbeat may be of an earlier process."""
         broker = self._brokers.get(key)
         if broker is not None and epoch < broker.epoch:

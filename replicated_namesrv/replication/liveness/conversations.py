@@ -34,7 +34,7 @@ class _Conversation:
 
 
 class Conversations:
-    """Of one node. ``now_ms`` is the time of a clock that never stands still."""
+    """Of one node. ``now_ms`` is the time of a clock that never stops."""
 
     def __init__(self, now_ms: float) -> None:
         self._open: dict[int, _Conversation] = {}
