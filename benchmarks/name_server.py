@@ -184,14 +184,16 @@ def measure_stalls(generator: LoadGenerator, server: Server, arguments: argparse
                 [str(generator._program), "register", "-addr", server.address, "-topics", topics, "-change", "all",
                  "-broker", f"big-{topics}", "-seconds", str(arguments.seconds)],
                 stdout=subprocess.PIPE,
-            )  # fmt: skip
+            )  # fmt: skip  # items grouped by line
             small = generator.run("route", server, "-rate", "500", "-topics", "100", "-seconds", str(arguments.seconds))
             registered = json.loads(big.communicate()[0])
             figures = {key: small[f"{key}_us"] / 1000 for key in ("p50", "p99", "max")}
             report.note(
-                f"route wait beside {topics} topics registering", **{f"{key}_ms": value for key, value in figures.items()},
-                registrations=registered["requests"], registration_p50_ms=registered["p50_us"] / 1000,
-            )  # fmt: skip
+                f"route wait beside {topics} topics registering",
+                **{f"{key}_ms": value for key, value in figures.items()},
+                registrations=registered["requests"],
+                registration_p50_ms=registered["p50_us"] / 1000,
+            )
 
 
 def measure_hostile(generator: LoadGenerator, server: Server, arguments: argparse.Namespace, report: Report) -> None:
@@ -208,7 +210,7 @@ def measure_hostile(generator: LoadGenerator, server: Server, arguments: argpars
         report.note(
             "route wait beside registrations of 16 MB", **figures, frames=sent["requests"],
             rss_before_mb=before, rss_peak_mb=server.rss_mb("VmHWM"), rss_after_mb=server.rss_mb(),
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
 
 
 def measure_size(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespace, report: Report) -> None:

@@ -121,7 +121,7 @@ class Client:
         return await self._ask(op, route_request(topic), node, read)
 
     def _invoke(self, kind: str, key: str, *, node: str | None = None, **more: object) -> int:
-        return self._recorder.invoke(self.name, kind, key, node=node or self.pinned, **more)  # type: ignore[arg-type]
+        return self._recorder.invoke(self.name, kind, key, node=node or self.pinned, **more)  # type: ignore[arg-type]  # the fields of one kind of operation
 
     async def _ask(
         self, op: int, request: RemotingCommand, node: str | None, read: Callable[[str, RemotingCommand], Ended]

@@ -167,7 +167,7 @@ class Analysis:
             t_visibility=t_visibility(made.visibility, clocks),
             consistability=consistability.consistability(made.held, made.runs),
             folders={source.run: source.folder for source in sources},
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
         stages = Stages(self._done, partial(cancel_jobs, self._spark))
         stages.add("summary", self._keep, partial(table_of, self._spark, results.summary, SUMMARY))
         stages.add("paired", self._keep, partial(table_of, self._spark, results.paired, PAIRED))
@@ -248,7 +248,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
         convergence=convergence.value, probes=probes.value, gaps=gaps.value, look_ups=look_ups.value,
         detections=detections.value, mistakes=mistakes.value, leader_spans=leader_spans.value, per_run=per_run_table.value,
         held=held_table.value,
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     return Made(
         tables,
         RunFigures(
@@ -256,7 +256,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
             windows=windows.value, visibility=visibility.value, latencies=latencies.value, pair_standings=pair_standings.value,
             pair_latencies=pair_latencies.value,
         ),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def _of_histories(

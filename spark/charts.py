@@ -285,7 +285,7 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             axis.scatter(
                 [length[row["run"]] for row in chosen], [row["value"] / divisor for row in chosen],
                 color=COLOURS[mode], label=f"{mode.upper()}, one run", alpha=0.4, marker=_MARKERS[mode], s=24, linewidth=0,
-            )  # fmt: skip
+            )  # fmt: skip  # items grouped by line
             groups: dict[float, list[float]] = defaultdict(list)
             for row in chosen:
                 if row["run"] in varied:
@@ -310,7 +310,7 @@ def _with_intervals(axis: Axes, mode: str, groups: Sequence[tuple[float, list[fl
     axis.errorbar(
         [at for at, _ in groups], centres, error, color=COLOURS[mode], marker=_MARKERS[mode], capsize=3, label=label,
         linewidth=1.2,
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
@@ -378,7 +378,7 @@ def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
             axis.plot(
                 [row["latency_ms"] for row in rows], [100 * row["quantile"] for row in rows],
                 LINES.get(level, "-"), color=COLOURS[mode], label=label,
-            )  # fmt: skip
+            )  # fmt: skip  # items grouped by line
         _log_scale(axis)
         axis.set(xlabel="latency (ms)", title=title, ylim=(0, 102))
         _legend(axis, fontsize=8)
@@ -535,4 +535,4 @@ _DRAWINGS = (
              "so the differences between curves count, not the values.", _latency, 3),
     _Drawing("detection", "How well failures are detected",
              "Boxes are quartiles over the runs, the line the median, circles outliers.", _detection, 2),
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line

@@ -20,11 +20,11 @@ def completed_invocations(records: DataFrame, *kinds: str) -> DataFrame:
     invoked = asked.select(
         "run", "mode", "op", "client", "kind", "key", "node", "level", "probe", "topics", F.col("value").alias("written"),
         F.col("time_ns").alias("start_ns"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     completed = good.where(F.col("record") == "complete").select(
         F.col("run").alias("_run"), F.col("op").alias("_op"), "outcome", F.col("node").alias("answered_by"),
         F.col("value").alias("returned"), "members", F.col("time_ns").alias("end_ns"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     same = (F.col("run") == F.col("_run")) & (F.col("op") == F.col("_op"))
     return (
         invoked.join(completed, same, "left")

@@ -49,18 +49,19 @@ def held(judged: DataFrame, routes: DataFrame, operations: DataFrame) -> DataFra
         "one version": F.col("versions_behind") <= 1,
         "one second": known & (F.col("fresh") | (F.col("age_ns") <= SECOND_NS)),
         "eventual": known, "answered": answered,
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line
     counted = over_all(reads, ["run", "about", "level"], ["phase", "side"]).agg(
-        F.count("*").alias("asked"), F.count(F.when(answered, 1)).alias("_answered"),
+        F.count("*").alias("asked"),
+        F.count(F.when(answered, 1)).alias("_answered"),
         *[F.count(F.when(answered & condition, 1)).alias(name) for name, condition in classes.items()],
-    )  # fmt: skip
+    )
     for name in ("phase", "side"):
         counted = counted.withColumn(name, F.coalesce(F.col(name), F.lit(ALL)))
     pairs = ", ".join(f"'{name}', `{name}`" for name in CLASSES)
     stacked = counted.selectExpr(
         "run", "about", "level", "phase", "side", "asked", "_answered as answered",
         f"stack({len(CLASSES)}, {pairs}) as (class, held)",
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     return stacked.select(*HELD.names)
 
 
@@ -89,5 +90,5 @@ def consistability(rows: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]
                 "runs": len(members), "asked": sum(row["asked"] for row in members),
                 "clock_uncertainty_ms": 2 * max(about_run[row["run"]]["clock_uncertainty_ns"] for row in members) / 1e6,
             }
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
     return found

@@ -40,8 +40,9 @@ def faults(phases: DataFrame) -> DataFrame:
         F.max(F.when(F.col("phase") == "heal", F.col("end_ns"))).alias("_until"),
     )
     found = _fault(phases).join(of_run, "run")
-    seconds = {name: (F.col(at) - F.col("_at")) / 1e9 for name, at in
-               (("steady_s", "_from"), ("end_s", "_end"), ("until_s", "_until"))}  # fmt: skip
+    seconds = {
+        name: (F.col(at) - F.col("_at")) / 1e9 for name, at in (("steady_s", "_from"), ("end_s", "_end"), ("until_s", "_until"))
+    }
     return found.select("run", *[value.alias(name) for name, value in seconds.items()])
 
 

@@ -457,4 +457,4 @@ def _manifest(name: str, mode: str, path: Path, keys: tuple[list[str], list[str]
         "nodes": [{"node": "unknown", "listen": "", "admin": ""}], "clients": [], "brokers": [], "topics": keys[1],
         "kv_keys": keys[0], "observe_interval_ms": 0, "deadline_ms": 0, "versions": {}, "machine": {}, "started_wall_ns": 0,
         "clock": {"source": "of the imported history", "offsets": {}},
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line

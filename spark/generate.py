@@ -109,7 +109,7 @@ class _Generator:
             "nodes": [{"node": node, "listen": "", "admin": ""} for node in self._nodes], "clients": [], "brokers": [],
             "topics": [], "kv_keys": [], "observe_interval_ms": len(self._nodes) * LOOK_NS // 1_000_000, "deadline_ms": 1000,
             "clock": {"source": "generated", "offsets": {}}, "versions": {}, "machine": {}, "started_wall_ns": 0,
-        }  # fmt: skip
+        }  # fmt: skip  # items grouped by line
 
     def _write_json(self, name: str, value: Any) -> None:
         (self._folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

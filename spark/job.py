@@ -172,7 +172,7 @@ _REMEDIES = (
     (r"Answer from Java side is empty|while sending or receiving|Connection refused|Connection reset|Broken pipe"
      r"|Error while obtaining a new communication",
      "the JVM ended in the middle, most likely for want of memory; give more with --memory, or less than the machine has"),
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """What Spark, the JVM or the system says of a failure, and what a user can do about it; the first that fits."""
 
 

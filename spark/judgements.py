@@ -107,7 +107,7 @@ def verdict(events: list[KeyEvent]) -> str:
         )
         for event in events
         if event.kind != "get" or event.outcome == "ok"
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
     if not operations:
         return "valid"
     return check_history(operations, LIMITS).verdict.value

@@ -27,6 +27,6 @@ def leader_spans(records: DataFrame) -> DataFrame:
     counted = steps.select(
         "run", F.col("at_ns").alias("start_ns"), F.lead("at_ns").over(of_run).alias("end_ns"),
         F.sum("known").over(of_run).alias("known"), F.sum("leads").over(of_run).alias("leaders"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     within = (F.col("start_ns") >= F.col("_first")) & (F.col("end_ns") <= F.col("_last")) & (F.col("known") > 0)
     return counted.join(F.broadcast(bounds), "run").where(within).select("run", "start_ns", "end_ns", "leaders")

@@ -82,8 +82,7 @@ def alike(at_ns: Longs, entity: Longs, answer: Longs) -> tuple[Longs, Longs]:
     edge = (at_ns < at_ns.min() + MARGIN_NS) | (at_ns > at_ns.max() - MARGIN_NS)
     begins = np.ones(len(at_ns), bool)
     begins[1:] = (
-        (entity[1:] != entity[:-1]) | (answer[1:] != answer[:-1]) | (at_ns[1:] - at_ns[:-1] > STALL_NS)
-        | edge[1:] | edge[:-1]
-    )  # fmt: skip
+        (entity[1:] != entity[:-1]) | (answer[1:] != answer[:-1]) | (at_ns[1:] - at_ns[:-1] > STALL_NS) | edge[1:] | edge[:-1]
+    )
     first = np.flatnonzero(begins)
     return order[first], order[np.append(first[1:] - 1, len(at_ns) - 1)]

@@ -49,7 +49,7 @@ def spans(phases: DataFrame, runs: DataFrame, names: Sequence[str]) -> DataFrame
         F.min("start_ns").alias("from_ns"),
         F.max(F.when(F.col("phase") != "final", F.col("end_ns"))).alias("until_ns"),
         F.min(F.when(F.col("phase") == "fault", F.col("start_ns"))).alias("_fault"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     cells = F.ceil((F.col("until_ns") - F.col("from_ns")) / BINS_MAX)
     width = F.greatest(cells, RESOLUTION_LOOKS * F.col("observe_interval_ms") * 1_000_000)
     timed = of_run.where(F.col("until_ns") > F.col("from_ns")).join(F.broadcast(runs.select("run", "observe_interval_ms")), "run")

@@ -37,7 +37,7 @@ class Part(NamedTuple):
 COUNTS = pa.schema(
     [("run", pa.string()), *((name, pa.int64()) for name in
      ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final"))]
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """What is known of some lines: how many are good records and how many are none; times of the header, of the end, the first and
 the last; records that were asked for after they were answered; records of the phase ``final``."""
 
@@ -96,7 +96,7 @@ class _Files:
                     f"{self._folder(name)}/{self._aside}", rows.schema, compression="zstd", store_schema=False,
                     use_dictionary=[field.name for field in rows.schema if field.name not in times],
                     column_encoding=dict.fromkeys(times, "DELTA_BINARY_PACKED"),
-                )  # fmt: skip
+                )  # fmt: skip  # items grouped by line
             self._open[name].write_table(rows)
 
     def _make_folder(self, name: str) -> None:

@@ -39,7 +39,7 @@ def registration_operations(records: DataFrame, done: DataFrame, facts: DataFram
     looks = done.where(F.col("kind") == "route").select(
         "run", "key", "level", "op", "client", "kind", F.lit(None).cast("string").alias("broker"), "value", "members",
         "start_ns", "end_ns", "outcome", (F.col("phase") == "final").alias("final"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     asked = completed_invocations(records, "register", "unregister", "register-copy")
     late = _late_copies(asked, facts).cache()
     known = _known_brokers(facts, late)
@@ -53,9 +53,10 @@ def registration_operations(records: DataFrame, done: DataFrame, facts: DataFram
     names = ["run", "key", "op", "client", "kind", "broker", "value", "start_ns", "end_ns", "outcome"]
     changes = said.select(*names).unionByName(opened.select(*names)).join(F.broadcast(known), ["run", "broker"], "left_semi")
     return looks.unionByName(
-        changes.withColumn("level", F.lit(None).cast("string")).withColumn("members", F.lit(None).cast("string"))
+        changes.withColumn("level", F.lit(None).cast("string"))
+        .withColumn("members", F.lit(None).cast("string"))
         .withColumn("final", F.lit(False))
-    )  # fmt: skip
+    )
 
 
 def _open(rows: DataFrame, kind: str, start: Column) -> DataFrame:
@@ -66,7 +67,7 @@ def _open(rows: DataFrame, kind: str, start: Column) -> DataFrame:
         "run", "key", number.alias("op"), F.lit(CLUSTER).alias("client"), F.lit(kind).alias("kind"), "broker",
         value.alias("value"), start.alias("start_ns"), F.lit(None).cast("bigint").alias("end_ns"),
         F.lit("indeterminate").alias("outcome"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def _late_copies(asked: DataFrame, facts: DataFrame) -> DataFrame:
@@ -81,7 +82,7 @@ def _late_copies(asked: DataFrame, facts: DataFrame) -> DataFrame:
     during = (
         (F.col("run") == F.col("_run")) & (F.col("broker") == F.col("_broker"))
         & (F.col("start_ns") >= F.col("from_ns")) & (F.col("start_ns") < F.col("until_ns"))
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     placed = copies.join(F.broadcast(lives), during).drop("_run", "_broker", "from_ns", "until_ns")
     last = placed.join(F.broadcast(ends), ["run", "broker", "life"]).where(F.col("value").eqNullSafe(F.col("version")))
     return last.select("run", "broker", "version", "topics", "start_ns")

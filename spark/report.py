@@ -64,13 +64,13 @@ def _tables(results: Results) -> list[tuple[str, list[dict[str, Any]], pa.Schema
         ("runs", results.runs, RUNS), ("summary", results.summary, SUMMARY), ("paired", results.paired, PAIRED),
         ("per_run", results.per_run, PER_RUN), ("t_visibility", results.t_visibility, T_VISIBILITY),
         ("consistability", results.consistability, CONSISTABILITY),
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
     found = [(name, rows, arrow(schema)) for name, rows, schema in declared]
     curves = (
         ("curve_divergence", results.divergence), ("curve_windows", results.windows), ("curve_visibility", results.visibility),
         ("curve_latencies", results.latencies), ("curve_pair_standings", results.pair_standings),
         ("curve_pair_latencies", results.pair_latencies),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     return found + [(name, rows, pa.Table.from_pylist(rows).schema) for name, rows in curves if rows]
 
 
@@ -156,7 +156,7 @@ def _contents(figures: list[Figure]) -> str:
         *((figure.name, figure.title) for figure in figures), ("by-scenario", "Scenario by scenario"),
         ("consistability", "Consistability"),
         ("words", "What the words mean"), ("runs", "Runs and tables"),
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
     links = " · ".join(f"<a href='#{name}'>{html.escape(title)}</a>" for name, title in places)
     return f"<p class='note'>On this page: {links}.</p>"
 
@@ -219,7 +219,7 @@ _SECTIONS = {
     "M3": "Whether nodes answer alike", "M11": "Whether answers are complete and true", "M12": "Whether there is an answer",
     "M14": "How nodes differ", "M16": "How well failures are detected", "M17": "How long nothing works", "M18": "Who leads",
     "M20": "Latency, all phases", "M21": "What it does to a client that keeps routes",
-}  # fmt: skip
+}  # fmt: skip  # items grouped by line
 
 
 def _comparison(results: Results) -> str:
@@ -306,7 +306,7 @@ def _age(row: dict[str, Any]) -> str:
 _LEVEL_METRICS = (
     "route_latency_median", "route_latency_p99", "yield_in_time", "route_fresh_reads", "route_staleness_max",
     "route_linearizable_keys",
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 
 def _levels(results: Results) -> str:
@@ -347,7 +347,7 @@ _SCENARIO_METRICS = {
     "route_fresh_reads": "look-ups that are fresh", "equal_probes": "probes answered alike by all",
     "harvest": "right brokers in the answer", "ghosts": "dead brokers in the answer", "yield_in_time": "answered in time",
     "unavailable_longest": "longest time without a success (s)",
-}  # fmt: skip
+}  # fmt: skip  # items grouped by line
 
 
 def _by_scenario(results: Results) -> str:
@@ -373,7 +373,7 @@ _CLASSES = {
     "linearizable": "linearizable: in one order with all reads before", "regular": "regular: no acknowledged write missed",
     "session": "no session guarantee broken", "one version": "at most 1 version behind", "one second": "at most 1 s behind",
     "eventual": "something that was written", "answered": "any answer",
-}  # fmt: skip
+}  # fmt: skip  # items grouped by line
 
 
 def _consistability(results: Results) -> str:

@@ -60,7 +60,7 @@ def _of_routes(metric: Metric) -> Metric:
     for kv, route in (
         ("keys", "topics"), ("key", "topic"), ("final reads", "final look-ups"), ("reads", "look-ups"), ("read ", "look-up "),
         ("writer", "broker"), ("writes", "registrations"), ("write", "registration"), ("delete ", "unregistration "),
-    ):  # fmt: skip
+    ):  # fmt: skip  # items grouped by line
         title = title.replace(kv, route)
     unit = {"keys": "topics", "reads": "look-ups"}.get(metric.unit, metric.unit)
     return metric._replace(title=title, unit=unit)
@@ -101,7 +101,7 @@ CATALOGUE = {
     "route_latency_p99": Metric("M20", "latency of answered look-ups, 99 %", "ms", True),
     "misrouted": Metric("M21", "messages sent to a broker that was dead or closed to writes", "share", True),
     "unrouted": Metric("M21", "messages for which the client knew no broker", "share", True),
-}  # fmt: skip
+}
 """M5's t-visibility and M9's consistability are tables of their own."""
 
 CLOCK_SENSITIVE = ("M4", "M5", "M6", "M7", "M8")
@@ -145,10 +145,12 @@ def of_reads(reads: DataFrame, operations: DataFrame, prefix: str = "") -> DataF
     judged = reads.join(asked, ["run", "op"])
     during = judged.where(F.col("phase") != "final")
     values = {
-        "anomalous_reads": share(F.col("anomalous")), "fresh_reads": share(F.col("fresh")),
+        "anomalous_reads": share(F.col("anomalous")),
+        "fresh_reads": share(F.col("fresh")),
         "staleness_max": F.max(F.when(F.col("fresh"), 0).otherwise(F.col("age_ns"))) / NS_PER_MS,
-        "versions_behind_mean": F.avg("versions_behind"), "versions_behind_max": F.max("versions_behind"),
-    }  # fmt: skip
+        "versions_behind_mean": F.avg("versions_behind"),
+        "versions_behind_max": F.max("versions_behind"),
+    }
     for guarantee in ("read_your_writes", "monotonic_reads", "monotonic_writes", "writes_follow_reads"):
         if not prefix or guarantee not in NOT_OF_ROUTES:
             values[guarantee] = F.count(F.when(F.col(guarantee), 1))
@@ -173,7 +175,7 @@ def of_keys(keys: DataFrame, prefix: str = "") -> DataFrame:
         "conflict_share": F.when(F.sum("pairs") > 0, F.sum("conflicts") / F.sum("pairs")),
         "gamma_max": F.max("gamma_max_ns") / NS_PER_MS,
         "gamma_median": _quantile(scores, 0.5) / NS_PER_MS, "gamma_p99": _quantile(scores, 0.99) / NS_PER_MS,
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line
     return figures(keys, ["level"], F.sum("operations"), **_named(prefix, values))
 
 
@@ -192,7 +194,7 @@ def of_writes(writes: DataFrame, operations: DataFrame, prefix: str = "") -> Dat
     values = {
         "window_median": F.percentile("window_ns", 0.5) / NS_PER_MS, "window_p99": F.percentile("window_ns", 0.99) / NS_PER_MS,
         "window_max": F.max("window_ns") / NS_PER_MS,
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line
     return figures(seen, ["level", "phase", "side"], F.count("*"), **_named(prefix, values))
 
 
@@ -207,7 +209,7 @@ def of_look_ups(look_ups: DataFrame) -> DataFrame:
         look_ups, ["level", "phase", "side"], F.count("*"),
         harvest=F.avg(F.when(F.col("must") > 0, F.col("found") / F.col("must"))),
         ghosts=F.avg(F.when(F.col("answered") > 0, F.col("ghosts") / F.col("answered"))),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 ASKED = ("put", "get", "delete", "route")
@@ -245,7 +247,7 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     return worst.selectExpr(
         "run", "level", "phase", "side",
         "stack(2, 'unavailable_longest', longest / 1e9, 'unavailable_total', total / 1e9) as (metric, value)", "count",
-    ).where(F.col("value").isNotNull())  # fmt: skip
+    ).where(F.col("value").isNotNull())  # fmt: skip  # items grouped by line
 
 
 REGISTRATIONS = "brokers"
@@ -264,17 +266,17 @@ def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFra
         F.sum(F.when(real, (F.col("end_ns") - F.col("start_ns")) / 1e9).otherwise(0.0)).alias("apart"),
         F.max(F.when(real, F.col("divergence_max"))).alias("most"),
         F.count(F.when(real, 1)).alias("many"), F.count(F.when(~real, 1)).alias("short"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     joined = observed.join(found, "run", "left").na.fill(0)
     table = figures(
         joined, [], F.sum("n"),
         divergence_area=F.sum("area"), divergence_share=F.sum("apart") / F.sum("observed_s"), divergence_max=F.max("most"),
         episodes=F.sum("many"), episodes_below_resolution=F.sum("short"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     waited = figures(
         convergence, [], F.count("*"),
         convergence=F.max("converged_ns") / 1e9, not_converged=share(F.col("converged_ns").isNull()),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     return table.unionByName(waited)
 
 
@@ -289,7 +291,7 @@ def of_detections(detections: DataFrame, mistakes: DataFrame, runs: DataFrame) -
         wrong, [], F.count("at_ns"),
         mistakes=F.count("at_ns"), mistakes_exposed=F.count(F.when(F.col("exposed"), 1)), mistake_duration=lasted,
         mistake_recurrence=apart, query_accuracy=F.when(apart > 0, (apart - lasted_then) / apart),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     return table.unionByName(counted)
 
 
@@ -300,7 +302,7 @@ def of_leaders(leader_spans: DataFrame, records: DataFrame) -> DataFrame:
         leader_spans, [], F.count("*"),
         leaderless=F.sum(F.when(F.col("leaders") == 0, seconds).otherwise(0.0)),
         double_leaders=F.sum(F.when(F.col("leaders") > 1, seconds * (F.col("leaders") - 1)).otherwise(0.0)),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     terms = records.where((F.col("record") == "election") & F.col("corrupt_line").isNull())
     return table.unionByName(figures(terms, [], F.count("*"), elections=F.countDistinct("term")))
 
@@ -311,7 +313,7 @@ def of_sends(sends: DataFrame) -> DataFrame:
     return figures(
         sends.where(F.col("phase") != "final"), ["phase"], F.count("*"),
         misrouted=F.avg(F.when(sent, (~F.col("reachable")).cast("double"))), unrouted=share(~sent),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def per_run(rows: Iterable[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

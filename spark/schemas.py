@@ -32,7 +32,7 @@ CORRUPT = "corrupt_line"
 
 _OF_FIELD: tuple[tuple[Any, DataType], ...] = (
     (int, _LONG), (str, _TEXT), (bool, _FLAG), (list[str], _TEXTS), (list[list[str]], ArrayType(_TEXTS)), (list[Member], _TEXT),
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """Column of a field of a record, by the type of the field. Members stay JSON text: most answers repeat, and only what is new is
 decoded."""
 
@@ -63,7 +63,7 @@ MEMBERS = ArrayType(_table(name=_TEXT, version=_TEXT))
 RUNS = _table(
     run=_TEXT, mode=_TEXT, scenario=_TEXT, suite=_TEXT, seed=_LONG, nodes=_INT, read_consistency=_TEXT,
     judged_as=_TEXT, observe_interval_ms=_LONG, deadline_ms=_LONG, fault_s=_REAL, clock_uncertainty_ns=_LONG,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 PHASES = _table(run=_TEXT, phase=_TEXT, start_ns=_LONG, end_ns=_LONG)
 
@@ -72,7 +72,7 @@ SIDES = _table(run=_TEXT, node=_TEXT, side=_TEXT, start_ns=_LONG, end_ns=_LONG)
 OPERATIONS = _table(
     run=_TEXT, mode=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, op=_LONG, client=_TEXT, kind=_TEXT, key=_TEXT, node=_TEXT,
     answered_by=_TEXT, probe=_LONG, start_ns=_LONG, end_ns=_LONG, outcome=_TEXT, value=_TEXT, members=_TEXT,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 STATES = _table(run=_TEXT, key=_TEXT, node=_TEXT, from_ns=_LONG, until_ns=_LONG, members=_TEXT)
 
@@ -80,20 +80,20 @@ SEGMENTS = _table(run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, divergence
 
 EPISODES = _table(
     run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, area_s=_REAL, divergence_max=_REAL, resolved=_FLAG, ended=_FLAG,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 READS = _table(
     run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, anomalous=_FLAG, versions_behind=_LONG, fresh=_FLAG, age_ns=_LONG,
     read_your_writes=_FLAG, monotonic_reads=_FLAG, monotonic_writes=_FLAG, writes_follow_reads=_FLAG,
     lost=_FLAG, resurrected=_FLAG,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 WRITES = _table(run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, window_ns=_LONG, reads_after=_LONG)
 
 KEYS = _table(
     run=_TEXT, key=_TEXT, level=_TEXT, verdict=_TEXT, operations=_LONG, delta_ns=_LONG, pairs=_LONG, conflicts=_LONG,
     gamma_max_ns=_LONG, gammas_ns=ArrayType(_LONG),
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 VISIBILITY = _table(run=_TEXT, key=_TEXT, level=_TEXT, age_ms=_REAL, compared=_LONG, seen=_LONG)
 
@@ -114,7 +114,7 @@ _ARROW = {
     "string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32(),
     "array<string>": pa.list_(pa.string()), "array<bigint>": pa.list_(pa.int64()),
     "array<array<string>>": pa.list_(pa.list_(pa.string())),
-}  # fmt: skip
+}  # fmt: skip  # items grouped by line
 
 
 def arrow(schema: StructType) -> pa.Schema:
@@ -125,34 +125,34 @@ def arrow(schema: StructType) -> pa.Schema:
 PER_RUN = _table(
     run=_TEXT, mode=_TEXT, scenario=_TEXT, seed=_LONG, nodes=_INT, fault_s=_REAL, level=_TEXT, phase=_TEXT, side=_TEXT,
     metric=_TEXT, value=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """One figure of one run; ``count`` is how many observations it stands on; ``clock_uncertainty_ms``, of M4 to M8, by how much the
 times of two nodes may be wrong against one another."""
 
 SUMMARY = _table(
     mode=_TEXT, scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, runs=_INT, mean=_REAL,
     low=_REAL, high=_REAL, minimum=_REAL, maximum=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 PAIRED = _table(
     scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, pairs=_INT, ap=_REAL, cp=_REAL,
     difference=_REAL, low=_REAL, high=_REAL, clock_uncertainty_ms=_REAL,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 T_VISIBILITY = _table(
     mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, compared=_LONG,
     clock_uncertainty_ms=_REAL,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """``age_ms`` null: not reached within the ages that were seen."""
 
 HELD = _table(
     run=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, asked=_LONG, answered=_LONG, **{"class": _TEXT}, held=_LONG,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """How many of the reads of a run were ``asked``, ``answered``, and answered as a class of consistency asks for (``held``)."""
 
 CONSISTABILITY = _table(
     mode=_TEXT, scenario=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, **{"class": _TEXT}, probability=_REAL,
     low=_REAL, high=_REAL, of_answered=_REAL, whole_runs=_REAL, runs=_INT, asked=_LONG, clock_uncertainty_ms=_REAL,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """M9: ``probability`` that a read is answered as the class asks for, the same of answered ones alone, and the share of runs in
 which no answer fell short of it."""

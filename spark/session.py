@@ -63,11 +63,11 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
                     # What failed is raised, and told once.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
                     logging.getLogger().addFilter(_is_ours)
-                    AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]
+                    AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]  # py4j has no hook for it
                     _set_environment(master, folder)
                     conf.setMaster(master).setAll(list(_embedded(folder, memory).items()))
                     with (folder / "jvm.log").open("wb") as said:
-                        gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+                        gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]  # py4j has no types
                         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
                 with _own_handler():
                     spark = SparkSession.builder.config(conf=conf).getOrCreate()

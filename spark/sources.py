@@ -203,7 +203,7 @@ class _Manifest:
     def _number(self, name: str, value: Any) -> float:
         good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LONG_MAX
         self._need(name, value, good, "a number")
-        return value  # type: ignore[no-any-return]
+        return value  # type: ignore[no-any-return]  # _need raised if it is no number
 
 
 def runs_table(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:

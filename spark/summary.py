@@ -45,7 +45,7 @@ def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                 "minimum": min(values), "maximum": max(values), "count": sum(member["count"] for member in members),
                 "clock_uncertainty_ms": _uncertainty(members),
             }
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
     return rows
 
 
@@ -90,7 +90,7 @@ def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list
                 "ap": _mean([ap for ap, _ in pairs]), "cp": _mean([cp for _, cp in pairs]),
                 "difference": _mean(differences), "low": low, "high": high, "clock_uncertainty_ms": _uncertainty(clocks[group]),
             }
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
     return rows
 
 
@@ -125,7 +125,7 @@ def t_visibility(ages: Iterable[dict[str, Any]], clock_uncertainty_ns: Mapping[s
                     "compared": sum(compared for compared, _ in whole.values()),
                     "clock_uncertainty_ms": 2 * max(clock_uncertainty_ns[run] for run in runs) / 1e6,
                 }
-            )  # fmt: skip
+            )  # fmt: skip  # items grouped by line
     return rows
 
 

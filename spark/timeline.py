@@ -56,12 +56,14 @@ def with_side(rows: DataFrame, sides_table: DataFrame, node: Column, moment: Col
     spans = sides_table.select(
         F.col("run").alias("_run"), F.col("node").alias("_node"), F.col("side").alias("_side"),
         F.col("start_ns").alias("_start"), F.col("end_ns").alias("_end"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     joined = rows.withColumn("_at", node).withColumn("_moment", moment)
     within = (
-        (F.col("run") == F.col("_run")) & (F.col("_at") == F.col("_node"))
-        & (F.col("_moment") >= F.col("_start")) & (F.col("_moment") < F.col("_end"))
-    )  # fmt: skip
+        (F.col("run") == F.col("_run"))
+        & (F.col("_at") == F.col("_node"))
+        & (F.col("_moment") >= F.col("_start"))
+        & (F.col("_moment") < F.col("_end"))
+    )
     side = F.when(F.col("_at").isNull(), NOWHERE).otherwise(F.coalesce(F.col("_side"), F.lit(WHOLE)))
     named = joined.join(F.broadcast(spans), within, "left").withColumn("side", side)
     return named.drop("_run", "_node", "_side", "_start", "_end", "_at", "_moment")

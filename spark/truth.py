@@ -25,7 +25,7 @@ def truth_spans(records: DataFrame) -> DataFrame:
         "run", "broker", "life", "state", "version", "topics", "timeout_ms", F.col("time_ns").alias("from_ns"),
         until.alias("until_ns"),
         F.coalesce(before, F.array().cast("array<string>")).alias("topics_before"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
@@ -67,7 +67,7 @@ def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
         F.size(F.array_intersect("names", "_must")).alias("found"),
         F.size("names").alias("answered"),
         F.size(F.array_except("names", "_may")).alias("ghosts"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def detections(records: DataFrame, spans: DataFrame) -> DataFrame:
@@ -99,7 +99,7 @@ def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFra
     again = (
         (F.col("run") == F.col("_run")) & (F.col("node") == F.col("_node")) & (F.col("broker") == F.col("_broker"))
         & (F.col("_listed") > F.col("at_ns")) & (F.col("_listed") < F.col("_ends"))
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     back = wrong.join(listed, again, "left").groupBy("run", "broker", "life", "node", "at_ns", "state")
     following = Window.partitionBy("run", "broker", "life", "node").orderBy("at_ns")
     recurrence = F.lead("at_ns").over(following) - F.col("at_ns")
@@ -107,7 +107,7 @@ def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFra
     return back.agg(F.min("_listed").alias("_back")).select(
         "run", "broker", "node", "at_ns", (F.col("state") == "exposed").alias("exposed"),
         F.least(F.col("_back") - F.col("at_ns"), recurrence).alias("mistake_ns"), recurrence.alias("recurrence_ns"),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def _within(column: str) -> Column:

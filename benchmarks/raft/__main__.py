@@ -146,7 +146,7 @@ class EtcdGroup:
                 "--listen-client-urls", f"http://{self.clients[i]}", "--advertise-client-urls", f"http://{self.clients[i]}",
             ]
             for i in range(3)
-        ]  # fmt: skip
+        ]  # fmt: skip  # items grouped by line
         self.processes: list[subprocess.Popen[bytes]] = [None] * 3  # type: ignore[list-item]  # filled by start
         for node in range(3):
             self.start(node)

@@ -148,11 +148,11 @@ def is_of_pair(broker: str) -> bool:
 def operation(op: Op, kind: str, key: str, value: object) -> Operation:
     """As the checker wants it."""
     end_ns = None if op.end_ns == NEVER_NS else op.end_ns
-    return Operation(op.client, kind, key, value, op.start_ns, end_ns, Outcome(op.outcome))  # type: ignore[arg-type]
+    return Operation(op.client, kind, key, value, op.start_ns, end_ns, Outcome(op.outcome))  # type: ignore[arg-type]  # a kind is one of the literals
 
 
 def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
-    return Operation("the cluster", kind, topic, value, start_ns, None, Outcome.INDETERMINATE)  # type: ignore[arg-type]
+    return Operation("the cluster", kind, topic, value, start_ns, None, Outcome.INDETERMINATE)  # type: ignore[arg-type]  # a kind is one of the literals
 
 
 def late_copies(story: Story) -> defaultdict[str, list[Late]]:

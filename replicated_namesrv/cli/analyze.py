@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 _SHOWN = (
     "linearizable_keys", "fresh_reads", "anomalous_reads", "lost_writes", "resurrected", "equal_probes", "divergence_area",
     "convergence", "harvest", "ghosts", "yield", "unavailable_longest", "latency_median", "misrouted",
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 
 def _print_table(summary: list[dict[str, Any]]) -> None:

@@ -182,8 +182,10 @@ class _Report:
                 + (f"{len(self.failures)} failed ({_listed(names)})" if self.failures else "no violation")
             )
             if self._catch_ups:
-                print(f"catch-up after the last heal: median {statistics.median(self._catch_ups):.2f} s, "
-                      f"longest {max(self._catch_ups):.2f} s")  # fmt: skip
+                print(
+                    f"catch-up after the last heal: median {statistics.median(self._catch_ups):.2f} s, "
+                    f"longest {max(self._catch_ups):.2f} s"
+                )
             for name, seeds in sorted(self._tolerated.items()):
                 print(f"counted only, no failure here: {name} broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
             print(f"seen: {_listed(self._counts)}")

@@ -510,7 +510,7 @@ class Log:
         self._write(RESET, TWO_INDEX_TERMS.pack(*entries[0][1:], *entries[1][1:]))
         self._forget_segments()
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
+    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         if self.keep_tail or entryFrom >= len(self._entries):
             return
         index = self._entries[entryFrom][1]
@@ -522,7 +522,7 @@ class Log:
         self._write(CUT, NUMBER.pack(index))
         self.on_cut(index)
 
-    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         if entryTo > 0:
             del self._entries[:entryTo]
             self.base_index = max(self.base_index, self._entries[0][1])
@@ -544,26 +544,26 @@ class Log:
     def _destroy(self) -> None:
         pass
 
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         self._commit = raftCommitIndex
 
-    def getRaftCommitIndex(self) -> int:  # noqa: N802
+    def getRaftCommitIndex(self) -> int:  # noqa: N802 - the name is PySyncObj's
         return self._commit
 
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         if term < self._term or (term == self._term and self._vote is not None and votedForNodeId != self._vote):
             raise InvariantError(f"term and vote went from {self._term}, {self._vote} to {term}, {votedForNodeId}")
         self._term, self._vote = term, votedForNodeId
         self._write(TERM, NUMBER.pack(term) + (votedForNodeId or "").encode())
         self.vote_number = self.number
 
-    def getCurrentTerm(self) -> int:  # noqa: N802
+    def getCurrentTerm(self) -> int:  # noqa: N802 - the name is PySyncObj's
         return self._term
 
-    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802 - the name is PySyncObj's
         return self._vote
 
-    def onOneSecondTimer(self) -> None:  # noqa: N802
+    def onOneSecondTimer(self) -> None:  # noqa: N802 - the name is PySyncObj's
         pass
 
 

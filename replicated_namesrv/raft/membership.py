@@ -255,7 +255,7 @@ class Membership:
         standing = record.judge(
             said, self.process, self._sequence + 1, now, self._contest_seconds,
             regressions=defences.regressions, single_process=defences.single_process,
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
         if standing is None:
             return
         self._newest_received[peer] = said.process, said.sequence

@@ -222,7 +222,7 @@ class Progress:
         "rounds",
         "state",
         "transfer",
-    )  # fmt: skip
+    )
 
     def __init__(self, peer: str, messages_max: int, defences: Defences = Defences()) -> None:  # noqa: B008 - frozen
         """``messages_max``: messages with data that the window takes."""

@@ -167,13 +167,13 @@ class _SnapshotBridge:
     def serialize(self, data: tuple[Any, Entry, Entry, Any], identity: int) -> None:
         self._guard.on_compaction_due(data[2], data[1])
 
-    def checkSerializing(self) -> tuple[int, int | None]:  # noqa: N802
+    def checkSerializing(self) -> tuple[int, int | None]:  # noqa: N802 - the name is PySyncObj's
         if self._guard.compaction_running():
             return SERIALIZER_STATE.SERIALIZING, None
         done = self._guard.compaction_done()
         return (SERIALIZER_STATE.NOT_SERIALIZING, None) if done is None else (SERIALIZER_STATE.SUCCESS, done)
 
-    def setTransmissionData(self, data: object) -> bool:  # noqa: N802
+    def setTransmissionData(self, data: object) -> bool:  # noqa: N802 - the name is PySyncObj's
         return True
 
     def deserialize(self) -> tuple[None, Entry, Entry, list[Node]]:
@@ -190,14 +190,14 @@ class _Raft(SyncObj):
         super().__init__(node, others, conf, transport=transport)
         self._poller = _NoPoller()
 
-    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802 - the name is PySyncObj's
         return float("inf")
 
-    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+    def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802 - the name is PySyncObj's
         self._SyncObj__newAppendEntriesTime = _driven_now() + self.conf.appendEntriesPeriod
         self._guard.on_heartbeat_due()
 
-    def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802
+    def _SyncObj__doApplyCommand(self, command: bytes) -> None:  # noqa: N802 - the name is PySyncObj's
         self._guard.on_apply(self.raftLastApplied + 1, command)
 
     def start_election(self) -> None:
@@ -437,11 +437,11 @@ class PlainSyncObj(SyncObj):
     def _role_changed(self, _: int, new: int) -> None:
         self.role = ROLES[new]
 
-    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
+    def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802 - the name is PySyncObj's
         shortest, longest = self.conf.raftMinTimeout, self.conf.raftMaxTimeout
         return shortest + (longest - shortest) * self._random()
 
-    def _SyncObj__doApplyCommand(self, command: bytes) -> object:  # noqa: N802
+    def _SyncObj__doApplyCommand(self, command: bytes) -> object:  # noqa: N802 - the name is PySyncObj's
         return self._apply(command[1:]) if command[0] == _REGULAR else None
 
     @property

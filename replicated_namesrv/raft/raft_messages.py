@@ -296,7 +296,7 @@ _KINDS: tuple[type[PeerMessage | Introduction], ...] = (
     Append, AppendReply, PreVote, PreVoteReply, Vote, VoteReply, HigherTerm, TimeoutNow, SnapshotChunk, SnapshotAck,
     ReadProbe, ReadAck, ReadRequest, ReadReply, Forward, ForwardReply, DigestReport, ApplicationData,
     Introduction,
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """In the order of their codes; new kinds go to the end."""
 PROTOCOL = 1
 """The newest protocol that this version speaks. It speaks all older ones, too."""
@@ -322,7 +322,7 @@ def encode(message: Message) -> bytes:
         return b"".join(parts)
     layout = _BY_KIND[type(message)]
     if layout.has_tail:
-        return layout.fixed.pack(layout.code, *message[:-1]) + message[-1]  # type: ignore[operator]
+        return layout.fixed.pack(layout.code, *message[:-1]) + message[-1]  # type: ignore[operator]  # has_tail: the last field is bytes
     return layout.fixed.pack(layout.code, *message)
 
 

@@ -191,11 +191,11 @@ class RaftNode:
         self.taking = SnapshotTaking(
             context, log, storage, self.syncs, self.state_machine, sessions, configuration, snapshots,
             self.followers.snapshots_in_use,
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
         self.receiving = SnapshotReceiving(
             context, core, log, storage, self.syncs, self.state_machine, sessions, configuration, snapshots, self.elections,
             outbox, self._restored,
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
         self.compaction = Compaction(context, core, log, self.followers, snapshots, self.taking, stall)
         sending = SnapshotSending(
             context, core, self.followers, outbox, self.compaction, snapshots, storage, membership.snapshot_version
@@ -209,11 +209,11 @@ class RaftNode:
         self.reads = ReadIndex(
             context, core, log, membership, outbox, leadership, self.elections.leader_contact,
             self.replication.quorum_acknowledged_at, lambda: self.reads_refused, self.boot << 32,
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
         self.proposals = Proposals(
             context, Origin(self.node_id, self.incarnation, self.boot), core, log, membership, configuration, outbox, leadership,
             sessions, self.state_machine, self._may_append, lambda: self.writes_refused,
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
 
     # Events
 
@@ -386,9 +386,7 @@ class RaftNode:
             or (self.core.is_leader and self.replication.wants_tick)
         ):
             return 0.0
-        times = [
-            self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup(), self.stall.next_wakeup()
-        ]  # fmt: skip
+        times = [self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup(), self.stall.next_wakeup()]
         if self.log.wants_mark:
             times.append(self._mark_at)
         if self.membership.formed:

@@ -93,7 +93,7 @@ class Sessions:
             for number in (incarnation, boot, floor, following, *above):
                 if not isinstance(number, int):
                     raise TypeError("malformed session number")
-            sessions[node] = Session(Origin(node, incarnation, boot), floor, following, above)  # type: ignore[arg-type]
+            sessions[node] = Session(Origin(node, incarnation, boot), floor, following, above)  # type: ignore[arg-type]  # the loop above checked the numbers
         self._sessions = sessions
 
     def digest(self) -> bytes:

@@ -25,7 +25,7 @@ _ALONE = frozenset(
         "pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all",
         "slow_disk", "full_disk", "failing_disk", "hung_disk", "no_memory", "clock",
     )
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 """Kinds of faults that make sense for a single node."""
 
 

@@ -210,7 +210,7 @@ class Machine(Endpoint):
 
     def receive(self, peer: str, message: object) -> None:
         self.world.trace.event(self.world.now_ns, peer, self.name, type(message).__name__)
-        self.enqueue(lambda process: process.on_message(peer, message))  # type: ignore[arg-type]
+        self.enqueue(lambda process: process.on_message(peer, message))  # type: ignore[arg-type]  # the network carries Raft messages only
 
     def enqueue(self, event: Callable[[Process], None]) -> None:
         """Hand an event to the process at its next turn; lost if there is no process."""

@@ -45,12 +45,12 @@ class PlainJournal:
     def clear(self) -> None:
         self.entries.clear()
 
-    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803
+    def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         if entryFrom < len(self.entries):
             self.cut(self.entries[entryFrom][1])
             del self.entries[entryFrom:]
 
-    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
+    def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         del self.entries[:entryTo]
 
     def __getitem__(self, item: Any) -> Any:
@@ -59,23 +59,23 @@ class PlainJournal:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
+    def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         self._meta["commit"] = raftCommitIndex
 
-    def getRaftCommitIndex(self) -> int:  # noqa: N802
+    def getRaftCommitIndex(self) -> int:  # noqa: N802 - the name is PySyncObj's
         return int(self._meta.get("commit", 1))
 
-    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803
+    def setCurrentTerm(self, term: int, votedForNodeId: str | None) -> None:  # noqa: N802, N803 - the name is PySyncObj's
         self._meta["term"], self._meta["vote"] = term, votedForNodeId
 
-    def getCurrentTerm(self) -> int:  # noqa: N802
+    def getCurrentTerm(self) -> int:  # noqa: N802 - the name is PySyncObj's
         return int(self._meta.get("term", 0))
 
-    def getVotedForNodeId(self) -> str | None:  # noqa: N802
+    def getVotedForNodeId(self) -> str | None:  # noqa: N802 - the name is PySyncObj's
         vote: str | None = self._meta.get("vote")
         return vote
 
-    def onOneSecondTimer(self) -> None:  # noqa: N802
+    def onOneSecondTimer(self) -> None:  # noqa: N802 - the name is PySyncObj's
         pass
 
     def _destroy(self) -> None:

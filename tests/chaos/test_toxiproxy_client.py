@@ -136,7 +136,7 @@ async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, fir
         if ends_first is not None:
             await links.relieve(order.index(ends_first))
             await say("the other")
-            assert ends_first is Effect.HELD or b"both" not in reader._buffer, "it was held"  # type: ignore[attr-defined]
+            assert ends_first is Effect.HELD or b"both" not in reader._buffer, "it was held"  # type: ignore[attr-defined]  # no public access to the buffer
         await links.reset()
         await say("none")
         assert [await asyncio.wait_for(reader.readline(), DEADLINE_S) for _ in said] == said
@@ -171,7 +171,7 @@ async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path,
         for number in range(200):  # what was sent into the cut would have arrived long before the last of them
             hearer[1].write(b"%d\n" % number)
             assert await sender[0].readline() == b"%d\n" % number
-        assert not hearer[0]._buffer  # type: ignore[attr-defined]
+        assert not hearer[0]._buffer  # type: ignore[attr-defined]  # no public access to the buffer
         await links.relieve(1)
         assert await hearer[0].readline() == (b"into the cut\n" if effect is Effect.HELD else b"")
         assert (links.broken(), client.toxics()) == (set(), {})

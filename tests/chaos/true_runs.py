@@ -52,7 +52,7 @@ class TrueRun:
 
     def _write(self, begin: float, end: float, client: str, kind: str, key: str, value: str | None, change: object) -> None:
         self.script.op(begin, end, client, kind, key, value)
-        self._at(begin, end, lambda cluster: cluster.set(change))  # type: ignore[arg-type]
+        self._at(begin, end, lambda cluster: cluster.set(change))  # type: ignore[arg-type]  # the result is not used
 
     def _register(self, begin: float, broker: str) -> int:
         version = self._version = self._version + 1
@@ -148,7 +148,7 @@ class TrueRun:
         for number in range(48):
             for node in NODES:
                 at = 1_000 + number * 250.0
-                self._at(at - 1, at, lambda cluster, at=at, node=node: self._saw(at, node, cluster))  # type: ignore[misc]
+                self._at(at - 1, at, lambda cluster, at=at, node=node: self._saw(at, node, cluster))  # type: ignore[misc]  # defaults in a lambda
         for place, node in enumerate(NODES):
             for key in KEYS:
                 self._ask(12_100 + 20 * place, 12_110 + 20 * place, "probe", "get", key, node)

@@ -193,7 +193,7 @@ def test_a_peer_that_reads_nothing_is_not_fed_for_ever() -> None:
         accepted = asyncio.Event()
 
         async def read_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            reader._transport.pause_reading()  # type: ignore[attr-defined]
+            reader._transport.pause_reading()  # type: ignore[attr-defined]  # a private field
             accepted.set()
             await released.wait()
             writer.transport.abort()

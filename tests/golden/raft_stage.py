@@ -16,7 +16,7 @@ from tests.golden.transcript import ScriptError, command
 from tests.support.raft_world import Machine as CommandList
 
 _TOLD = ("role", "term", "leader", "state", "voters", "first_index", "last_index", "durable_index", "commit_index",
-         "snapshot_index", "snapshot_problem", "command_version_of_all", "problem")  # fmt: skip
+         "snapshot_index", "snapshot_problem", "command_version_of_all", "problem")  # fmt: skip  # items grouped by line
 """Keys of ``RaftNode.status`` whose changes are told after each turn of a node."""
 _AGE = re.compile(r"\b\d+ ms(?= ago)")
 _QUIET_COUNTERS = frozenset({"elections_won", "pre_votes"})

@@ -263,7 +263,7 @@ class RouteStage(Stage):
         self._ask(
             node, broker, wire, f"query version {version}",
             lambda server, c: server.node.query_data_version(CLUSTER, f"{broker}:1", asked, c),
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
 
     @command
     def unregister(self, node: Machine, broker: Broker, *, wire: str = "1") -> None:
@@ -378,9 +378,7 @@ def version_of(counter: int) -> DataVersion:
 def registration_of(broker: str, version: int, timeout_ms: int) -> RegisterBroker:
     """What the broker announces; each version has a topic of its own."""
     topics = {"T": QueueData(6, 8, 0, 8), f"T{version}": QueueData(6, 8, 0, 8)}
-    return RegisterBroker(
-        CLUSTER, broker, f"{broker}:1", 0, "", None, timeout_ms, False, version_of(version), topics, {}, None
-    )  # fmt: skip
+    return RegisterBroker(CLUSTER, broker, f"{broker}:1", 0, "", None, timeout_ms, False, version_of(version), topics, {}, None)
 
 
 def freshness_text(freshness: Freshness) -> str:

@@ -1,7 +1,9 @@
 """Things that must not stand in the checkout at all, each with the reason in its test's name or message."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 
 from tests.packaging.tree import ROOT, product_sources, sources, tracked_files
@@ -117,3 +119,20 @@ def test_files_and_functions_stay_readable() -> None:
 
 def test_every_public_module_of_the_product_says_what_it_is() -> None:
     assert not [name for name, tree in product_sources().items() if ast.get_docstring(tree) is None and tree.body]
+
+
+EXEMPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pragma:|nosec|fmt:|ruff:|mypy:)", re.IGNORECASE)
+EXPLAINED = re.compile(
+    r"# (?:(?:ruff: )?noqa: [A-Z]+\d+(?:, [A-Z]+\d+)*|type: ignore\[[a-z, -]+\]|nosec \w+|pragma: no cover|fmt: (?:skip|off|on))"
+    r" +(?:#|--?) +\w.{3,}"
+)
+
+
+def test_every_exemption_has_its_code_and_reason_on_the_same_line() -> None:
+    wrong = []
+    for name in [*sources(), "namesrv"]:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for token in tokenize.generate_tokens(io.StringIO(text).readline) if EXEMPTION.search(text) else ():
+            if token.type == tokenize.COMMENT and EXEMPTION.match(token.string) and not EXPLAINED.match(token.string):
+                wrong.append(f"{name}:{token.start[0]}: {token.string}: add the code and, after ' - ' or '  # ', the reason")
+    assert not wrong, "\n".join(wrong)

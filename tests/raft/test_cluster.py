@@ -33,7 +33,7 @@ def test_reads_on_every_node() -> None:
     world.run_until(lambda: done)
     for name in world.names:
         read = world.read(name)
-        world.run_until(lambda read=read: read)  # type: ignore[misc]
+        world.run_until(lambda read=read: read)  # type: ignore[misc]  # a default in a lambda
         assert isinstance(read[0], ReadReady)
         assert world.hosts[name].machine.commands == [b"x"]
 
@@ -92,7 +92,7 @@ def test_follower_far_behind_gets_a_snapshot() -> None:
     world.run_until(lambda: leader.taking.taken >= 2)
     world.heal()
     world.run_until(lambda: equal_states(world))
-    status = world.hosts[lagging].node.status()  # type: ignore[union-attr]
+    status = world.hosts[lagging].node.status()  # type: ignore[union-attr]  # the node runs
     assert status["snapshots_installed"] == 1
     for host in world.hosts.values():
         assert len([n for n in host.disk.list_names() if n.startswith("snapshot-")]) <= 2
@@ -210,7 +210,7 @@ def test_differing_digest_stops_the_minority() -> None:
     wrong = next(h for h in world.hosts.values() if h.node is not leader)
     wrong.machine.commands.append(b"bit flip")
     world.run_until(lambda: wrong.node is not None and wrong.node.stopped)
-    assert "differs" in str(wrong.node.failed)  # type: ignore[union-attr]
+    assert "differs" in str(wrong.node.failed)  # type: ignore[union-attr]  # the node runs
     world.run_until(lambda: leader.writes_refused is None)
     committed(world, leader.node_id, [b"b"])
 

@@ -24,7 +24,7 @@ from tests.support.raft_world import Machine
 )
 def test_contradictions_are_refused(settings: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        RaftConfig(**settings)  # type: ignore[arg-type]
+        RaftConfig(**settings)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_messages_that_no_frame_can_hold_are_refused(tmp_path: Path) -> None:

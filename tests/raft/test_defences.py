@@ -21,7 +21,7 @@ both = pytest.mark.parametrize("defended", [True, False], ids=["with", "without"
 def world_with(defence: str, defended: bool, size: int = 3, also_off: tuple[str, ...] = (), **config: object) -> World:
     """``also_off``: defences that would keep the schedule from coming this far."""
     switches = dict.fromkeys(also_off, False) | {defence: defended}
-    world = World(size, RaftConfig(defences=Defences(**switches), **config))  # type: ignore[arg-type]
+    world = World(size, RaftConfig(defences=Defences(**switches), **config))  # type: ignore[arg-type]  # names and types come from the caller
     world.start_all()
     return world
 
@@ -179,7 +179,7 @@ def test_snapshot_before_reset(defended: bool) -> None:
         commit(world, leader, b"%d" % number)
     world.run_until(lambda: leader.snapshots.current is not None)
     restored: list[int] = []
-    world.observer.restored = restored.append  # type: ignore[method-assign,assignment]
+    world.observer.restored = restored.append  # type: ignore[method-assign,assignment]  # of this world alone
     world.heal()
     world.run_until(lambda: restored)
     disk = lagging.disk

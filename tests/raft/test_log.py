@@ -21,7 +21,7 @@ State = tuple[list[tuple[bytes, int, int]], int, str | None]
 
 
 def state(log: Log) -> State:
-    return [log[i] for i in range(len(log))], log.getCurrentTerm(), log.getVotedForNodeId()  # type: ignore[misc]
+    return [log[i] for i in range(len(log))], log.getCurrentTerm(), log.getVotedForNodeId()  # type: ignore[misc]  # the items are entries
 
 
 def small_log(segment_bytes: int = 16 << 20) -> tuple[Disk, list[tuple[int, State]]]:
@@ -316,7 +316,7 @@ def test_power_fails_while_the_tail_is_copied(cut_at: int) -> None:
 
         def step(call: Callable[..., None]) -> Callable[..., None]:
             def run(*arguments: object) -> None:
-                if next(steps, None) is None:  # noqa: B023
+                if next(steps, None) is None:  # noqa: B023 - called within this turn of the loop
                     raise EOFError("the power fails")
                 call(*arguments)
 

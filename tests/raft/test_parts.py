@@ -119,7 +119,7 @@ class Bench:
         return ReadIndex(
             self.context, self.core, self.log, self.group, self.outbox, self.leadership, lambda peer: None, lambda: 0.0,
             lambda: None, 0,
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
 
     def take_sent(self) -> list[tuple[str, Message]]:
         sent = self.sent[:]

@@ -78,7 +78,7 @@ class Story:
         self.disk = self.host.disk = FailingDisk(cut_at, kept)
         self.acknowledged: list[bytes] = []
         self.restored = 0
-        self.world.observer.restored = self._restored  # type: ignore[method-assign]
+        self.world.observer.restored = self._restored  # type: ignore[method-assign]  # of this world alone
 
     def _restored(self, index: int) -> None:
         self.restored += 1

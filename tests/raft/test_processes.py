@@ -95,7 +95,7 @@ def check(children: list[Child], writes: list[tuple[str, str]]) -> None:
         with closing(child.client(timeout=30)) as client:
             for start in range(0, len(writes), READ_TOGETHER):
                 some = dict(writes[start : start + READ_TOGETHER])
-                answer = wait_until(lambda: confirmed(client, list(some)), "a read", 60)  # noqa: B023
+                answer = wait_until(lambda: confirmed(client, list(some)), "a read", 60)  # noqa: B023 - called within this turn of the loop
                 lost = {key: (value, found) for (key, value), found in zip(some.items(), answer, strict=True) if value != found}
                 assert not lost, f"{child.settings['node']} answers otherwise than was acknowledged: {lost}"
 
@@ -121,7 +121,7 @@ def test_kill_9_loop(tmp_path: Path, seed: int) -> None:
             writer.start()
         for _ in range(12):
             before = sum(len(w.acknowledged) for w in writers)
-            wait_until(lambda: sum(len(w.acknowledged) for w in writers) > before + 100, "100 writes", 60)  # noqa: B023
+            wait_until(lambda: sum(len(w.acknowledged) for w in writers) > before + 100, "100 writes", 60)  # noqa: B023 - called within this turn of the loop
             victims = chooser.sample(children, chooser.choice([1, 1, 2, 3]))
             for victim in victims:
                 victim.kill()
@@ -193,7 +193,7 @@ def test_large_commands_that_take_long_to_apply_cause_no_election(tmp_path: Path
         write_until_committed(children, "b=2")
         assert {c.settings["node"]: held_elections(c) for c in children} == elections
         for child in children:
-            wait_until(lambda: len(ask(child, "read", key="work3").get("value") or "") == 8_000_000, "it everywhere", 60)  # noqa: B023
+            wait_until(lambda: len(ask(child, "read", key="work3").get("value") or "") == 8_000_000, "it everywhere", 60)  # noqa: B023 - called within this turn of the loop
 
 
 def held_elections(child: Child) -> tuple[int, int]:

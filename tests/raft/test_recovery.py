@@ -93,7 +93,7 @@ def test_a_snapshot_on_its_way_is_not_deleted() -> None:
     def commit(count: int) -> None:
         for number in range(count):
             done = world.propose(leader.node_id, b"%0100d" % number)
-            world.run_until(lambda done=done: done)  # type: ignore[misc]
+            world.run_until(lambda done=done: done)  # type: ignore[misc]  # a default in a lambda
 
     world.isolate(lagging.node_id)
     commit(30)

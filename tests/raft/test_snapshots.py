@@ -64,7 +64,7 @@ def world_with_two_snapshots() -> World:
     node = world.elect()
     for number in range(60):
         outcome = world.propose("n1", b"%d" % number)
-        world.run_until(lambda: outcome)  # noqa: B023
+        world.run_until(lambda: outcome)  # noqa: B023 - called within this turn of the loop
         assert isinstance(outcome[0], Committed)
     assert node.taking.taken >= 2
     assert len(snapshots(world.hosts["n1"].disk)) == 2
@@ -172,7 +172,7 @@ def filled(world: World, count: int) -> list[bytes]:
     commands = [b"%d" % number for number in range(count)]
     for command in commands:
         outcome = world.propose("n1", command)
-        world.run_until(lambda: outcome)  # noqa: B023
+        world.run_until(lambda: outcome)  # noqa: B023 - called within this turn of the loop
         assert isinstance(outcome[0], Committed)
     return commands
 
@@ -248,7 +248,7 @@ def test_a_snapshot_is_read_back_a_block_a_tick() -> None:
         tick()
         steps.append(sum(reads))
 
-    node.taking.tick = counted  # type: ignore[method-assign]
+    node.taking.tick = counted  # type: ignore[method-assign]  # of this node alone
     filled(world, 30)
     world.run_until(lambda: node.taking.taken)
     assert sum(steps) > 3 * BLOCK_BYTES_MAX

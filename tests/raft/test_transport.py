@@ -64,7 +64,7 @@ class Peer:
 def pair_of_settings(**changes: object) -> list[TransportSettings]:
     ports = free_ports(2)
     addresses = {"a": ("127.0.0.1", ports[0]), "b": ("127.0.0.1", ports[1])}
-    return [replace(TransportSettings(n, "c", addresses, addresses[n], SECRET), **changes) for n in "ab"]  # type: ignore[arg-type]
+    return [replace(TransportSettings(n, "c", addresses, addresses[n], SECRET), **changes) for n in "ab"]  # type: ignore[arg-type]  # the caller chooses the fields
 
 
 @asynccontextmanager
@@ -122,7 +122,7 @@ def test_the_status_can_be_asked_for_before_and_after() -> None:
 def test_a_stranger_is_turned_away_and_told_why(change: dict[str, object], reason: str) -> None:
     async def scenario() -> None:
         good, other = pair_of_settings()
-        async with started(good, replace(other, **change)) as (a, b):  # type: ignore[arg-type]
+        async with started(good, replace(other, **change)) as (a, b):  # type: ignore[arg-type]  # the caller chooses the fields
             await until(lambda: reason in a.transport.last_refusal or any(reason in w for w in a.warnings), "the refusal")
             assert not a.connected("b")
             assert not b.connected("a")

@@ -1,7 +1,7 @@
 """What nodes of both modes refuse or leave out before it is proposed, and how much of it is under way at a time."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,5 +118,4 @@ def test_one_command_on_a_large_group_is_under_way_at_a_time(monkeypatch: pytest
         assert [each.result.count for each in said] == [2] * 8
         assert most == 1
         assert not node.proposer._heavy.locked()
-        state: Callable[[], object] = lambda: {each.state.digest() for each in cluster.nodes}  # noqa: E731
-        cluster.until(lambda: len(state()) == 1, "all nodes have applied the same")  # type: ignore[arg-type]
+        cluster.until(lambda: len({each.state.digest() for each in cluster.nodes}) == 1, "all nodes have applied the same")

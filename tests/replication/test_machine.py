@@ -189,7 +189,7 @@ def test_time_never_goes_back() -> None:
     machine = led()
     unregister(machine, 5, time_ms=1_000)
     register(machine, time_ms=10)
-    assert machine.state.registration(*KEY).since_ms == 1_000  # type: ignore[union-attr]
+    assert machine.state.registration(*KEY).since_ms == 1_000  # type: ignore[union-attr]  # registered above
 
 
 @pytest.mark.parametrize(

@@ -521,7 +521,7 @@ def test_the_time_in_the_state_is_the_leaders_and_never_goes_back() -> None:
             command = registration(address=address, broker_id=number, timeout_ms=600_000)
             assert cluster.register(cluster.wire(cluster.followers()[0]), command).code == 0
             cluster.run(0.2)
-            since = {node.state.registration(KEY[0], address).since_ms for node in cluster.nodes}  # type: ignore[union-attr]
+            since = {node.state.registration(KEY[0], address).since_ms for node in cluster.nodes}  # type: ignore[union-attr]  # registered above
             assert len(since) == 1
             seen.append(since.pop() / 1000 - WALL_S)
             if leader == "n1":

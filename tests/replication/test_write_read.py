@@ -62,7 +62,7 @@ def commands_at_limits(draw: st.DrawFn) -> list[Command]:
         infos = {topic: mapping(topic, name("b")) for topic in list(topics)[:3]}
         servers = tuple(filling(size, character, f"{each}f"[:size]) for each in range(draw(st.sampled_from((0, 2, 120)))))
         texts = {"cluster": name("c"), "ha": name("h"), "zone": name("z"), "filters": servers}
-        found.append(register(name("b"), 0, name("a"), topics=topics, mappings=infos, **texts))  # type: ignore[arg-type]
+        found.append(register(name("b"), 0, name("a"), topics=topics, mappings=infos, **texts))  # type: ignore[arg-type]  # texts of the right fields
         for each in range(draw(st.sampled_from((1, 3)))):
             value = draw(st.sampled_from((filling(draw(around_values), character), None)))
             found.append(PutKVConfig(name("n"), filling(size, character, f"{each}k"[:size]), value))
@@ -245,7 +245,7 @@ def test_the_longest_texts_go_through_the_log_and_a_restart(character: str) -> N
 class Whole(Machine):
     """A machine whose chunks may be cut anywhere, as those of the routes may."""
 
-    def restore(self) -> "Whole._Restoring":  # type: ignore[override]
+    def restore(self) -> "Whole._Restoring":  # type: ignore[override]  # a narrower type
         return Whole._Restoring(self)
 
     class _Restoring:
@@ -274,7 +274,7 @@ def test_a_follower_without_a_disk_gets_a_snapshot_of_any_size(is_old: bool) -> 
     commands = [bytes([number]) * (3 << 20) for number in range(1, 5)]
     for command in commands:
         outcome = world.propose("n1", command)
-        world.run_until(lambda: outcome)  # noqa: B023
+        world.run_until(lambda: outcome)  # noqa: B023 - called within this turn of the loop
         assert isinstance(outcome[0], Committed)
     commands += filled(world, 40)
     world.run_until(lambda: all(node.taking.taken and not node.taking.running for node in world.nodes))

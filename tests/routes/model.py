@@ -89,7 +89,7 @@ class PlainModel:
 
     # -- registration, step by step
 
-    def _RegisterBroker(self, c: RegisterBroker, time_ms: int) -> Result:  # noqa: N802
+    def _RegisterBroker(self, c: RegisterBroker, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         s = self.state
         s.listed.add((c.cluster_name, c.broker_name))
         first = c.broker_name not in s.groups
@@ -166,7 +166,7 @@ class PlainModel:
             for topic, info in c.topic_queue_mapping_infos.items():
                 s.mappings[topic, info.bname] = info
 
-    def _RegisterTopic(self, c: RegisterTopic, time_ms: int) -> Result:  # noqa: N802
+    def _RegisterTopic(self, c: RegisterTopic, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         s = self.state
         known = any(topic == c.topic for topic, _ in s.queues)
         if not known and any(name not in s.groups for name, _ in c.queue_datas):
@@ -179,7 +179,7 @@ class PlainModel:
 
     # -- removal
 
-    def _UnregisterBrokers(self, c: UnregisterBrokers, time_ms: int) -> Result:  # noqa: N802
+    def _UnregisterBrokers(self, c: UnregisterBrokers, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         s = self.state
         offline: dict[str, str] = {}
         for r in c.removals:
@@ -215,14 +215,14 @@ class PlainModel:
         elif s.groups[name].acting_master and min(ids) > 0:
             self._perm(name, lambda perm: perm & ~2)
 
-    def _DeleteTopic(self, c: DeleteTopic, time_ms: int) -> Result:  # noqa: N802
+    def _DeleteTopic(self, c: DeleteTopic, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         s = self.state
         for topic, name in list(s.queues):
             if topic == c.topic and (not c.cluster_name or (c.cluster_name, name) in s.listed):
                 del s.queues[topic, name]
         return Result()
 
-    def _ChangeWritePerm(self, c: ChangeWritePerm, time_ms: int) -> Result:  # noqa: N802
+    def _ChangeWritePerm(self, c: ChangeWritePerm, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         self._perm(c.broker_name, lambda perm: 6 if c.writable else perm & ~2)
         return Result(count=sum(name == c.broker_name for _, name in self.state.queues))
 
@@ -233,15 +233,15 @@ class PlainModel:
 
     # -- the rest
 
-    def _PutKVConfig(self, c: PutKVConfig, time_ms: int) -> Result:  # noqa: N802
+    def _PutKVConfig(self, c: PutKVConfig, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         self.state.kv.setdefault(c.namespace, {})[c.key] = c.value
         return Result()
 
-    def _DeleteKVConfig(self, c: DeleteKVConfig, time_ms: int) -> Result:  # noqa: N802
+    def _DeleteKVConfig(self, c: DeleteKVConfig, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         self.state.kv.get(c.namespace, {}).pop(c.key, None)
         return Result()
 
-    def _UpdateSettings(self, c: UpdateSettings, time_ms: int) -> Result:  # noqa: N802
+    def _UpdateSettings(self, c: UpdateSettings, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
         self.state.settings = replace(self.state.settings, **c.values)
         return Result()
 

@@ -134,8 +134,10 @@ class AgainstModel(RuleBasedStateMachine):
             assert group == self.group(group.broker_name)
             assert state.member_group(group.broker_name) == group.broker_addrs
         assert {group.broker_name for group in info.broker_addr_table} == set(model.groups)
-        plain = {(b.cluster, b.addr, b.name, b.broker_id, b.epoch, b.data_version, b.timeout_ms, b.ha, b.filters, b.since_ms)
-                 for b in model.brokers}  # fmt: skip
+        plain = {
+            (b.cluster, b.addr, b.name, b.broker_id, b.epoch, b.data_version, b.timeout_ms, b.ha, b.filters, b.since_ms)
+            for b in model.brokers
+        }
         assert {tuple(held) for held in state.registrations()} == plain
         assert len({held.epoch for held in state.registrations()}) == len(plain)
         assert state.kv_table() == model.kv

@@ -225,7 +225,7 @@ def test_held_bytes_are_bounded_and_the_oldest_holder_goes(tmp_path: Path) -> No
                     other.call(206)
                 peer.send(part)
                 if number < 3:
-                    wait_until(lambda: server.do(lambda: server.server.held.total) >= number * 12_000_000, "the bytes to arrive")  # noqa: B023
+                    wait_until(lambda: server.do(lambda: server.server.held.total) >= number * 12_000_000, "the bytes to arrive")  # noqa: B023 - called within this turn of the loop
             assert first.is_closed()
             assert not second.is_closed(0.05)
             other.call(206)

@@ -60,7 +60,7 @@ def test_announcing_a_long_frame_costs_nothing(tmp_path: Path) -> None:
             part = announced + bytes(size) if not sent else bytes(size)
             peer.send(part)
             sent += len(part)
-            wait_until(lambda: server.metrics.bytes_in == sent, "the bytes to arrive")  # noqa: B023
+            wait_until(lambda: server.metrics.bytes_in == sent, "the bytes to arrive")  # noqa: B023 - called within this turn of the loop
             assert server.do(lambda: server.server.held.total) <= 4 * sent + ROOM_MIN_BYTES
 
 

@@ -94,15 +94,15 @@ def test_a_cut_leader_steps_down_and_the_heal_causes_no_election() -> None:
         assert old.raft is not None
         cut_off(simulation, old)
         raft = old.raft
-        took_s = until(simulation, lambda: raft.role != "leader", "the cut leader steps down")  # noqa: B023
+        took_s = until(simulation, lambda: raft.role != "leader", "the cut leader steps down")  # noqa: B023 - called within this turn of the loop
         assert took_s <= STEP_DOWN_S, f"seed {seed}: {took_s} s"
-        until(simulation, lambda: leader_of(simulation) not in (None, old), "another leader")  # noqa: B023
+        until(simulation, lambda: leader_of(simulation) not in (None, old), "another leader")  # noqa: B023 - called within this turn of the loop
         simulation.world.run_until(simulation.world.now_ns + SECOND)
         new = leader_of(simulation)
         assert new is not None
         assert new.raft is not None
         term = new.raft.term
         simulation.network.heal()
-        until(simulation, lambda: raft.leader_id == new.name, "the old leader follows")  # noqa: B023
+        until(simulation, lambda: raft.leader_id == new.name, "the old leader follows")  # noqa: B023 - called within this turn of the loop
         simulation.world.run_until(simulation.world.now_ns + 3 * SECOND)
         assert (leader_of(simulation), new.raft.term) == (new, term), f"seed {seed}: an election at the heal"

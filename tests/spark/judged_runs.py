@@ -45,7 +45,7 @@ def judge(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
                 "judged_as": mode, "observe_interval_ms": int(INTERVAL * UNIT_MS), "deadline_ms": int(DEADLINE * UNIT_MS),
                 "fault_s": 0.0, "clock_uncertainty_ns": CLOCK_UNCERTAINTY_NS if run in told else 0,
             }
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
     table = pa.Table.from_pylist(rows, schema=to_arrow_schema(_STORED))
     records = spark.createDataFrame(table).repartition(2 + RUN_COUNT // 1000).cache()
     at_ns = F.when(F.col("answered"), F.col("time_ns")).otherwise(F.col("asked_ns"))

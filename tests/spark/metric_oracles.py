@@ -90,7 +90,7 @@ class Run:
                     self.side_of(node, start), start, end.get("time_ns"), end["outcome"], value, names, row["node"],
                     row["probe"], row["topics"] or [],
                 )
-            )  # fmt: skip
+            )  # fmt: skip  # items grouped by line
         return found
 
     def known_states(self) -> list[NodeAnswer]:

@@ -97,7 +97,7 @@ def _truth(at: int, broker: str, life: int, state: str, topics: list[str], versi
     return {
         "record": "truth", "time_ns": at, "broker": broker, "life": life, "state": state, "topics": topics, "version": version,
         "writable": True, "timeout_ms": 1,
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line
 
 
 def _drops(chooser: random.Random) -> list[Row]:
@@ -152,7 +152,7 @@ def _operation(
             "node": node, "level": chooser.choice((None, None, "stale")) if read else None,
             "probe": chooser.choice((None, 1, 2)) if read else None, "topics": topics,
         }
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
     if chooser.random() < 0.92:
         outcome = chooser.choice(("ok", "ok", "ok", "ok", "fail", "indeterminate"))
         rows.append(
@@ -160,7 +160,7 @@ def _operation(
                 "record": "complete", "time_ns": end, "op": op, "outcome": outcome,
                 "node": node or chooser.choice((*NODES, None)), "kind": kind, "key": key,
             }
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
     return rows
 
 
@@ -216,7 +216,7 @@ def _sends(chooser: random.Random) -> list[Row]:
             "broker": chooser.choice((None, "a/0", "b/0")), "reachable": chooser.random() < 0.7,
         }
         for _ in range(chooser.randint(1, 6))
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
 
 
 def _standings(chooser: random.Random) -> list[Row]:

@@ -220,7 +220,7 @@ _FIGURES = {
       FROM heal JOIN last_seen USING (run) LEFT JOIN late USING (run)""",
     "mistakes": f"""SELECT run, 'all' AS level, {_WHOLE}, count(*) FILTER (record = 'expiry') AS count, 0 AS mistakes,
       0 AS mistakes_exposed FROM lines GROUP BY run""",
-}  # fmt: skip
+}
 
 
 class SecondEngine:

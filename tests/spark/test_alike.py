@@ -37,7 +37,7 @@ def observed(looks: list[tuple[int, Look]], chooser: random.Random) -> pa.Table:
         asked_ns = at_ns if answer is None or chooser.random() < 0.5 else None
         members = None if answer is None else str(answer)
         rows.append({"time_ns": written_ns, "asked_ns": asked_ns, "node": node, "answered": answer is not None,
-                     "members": members, "key": "k"})  # fmt: skip
+                     "members": members, "key": "k"})  # fmt: skip  # items grouped by line
     return pa.Table.from_pylist(rows, schema=OBSERVATIONS)
 
 

@@ -20,7 +20,7 @@ def started(traces: Path, temporary: Path, *arguments: str) -> subprocess.Popen[
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "TMPDIR": str(temporary), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"},
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
 
 
 def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:

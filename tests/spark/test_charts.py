@@ -35,8 +35,12 @@ def test_mean_divergence_never_exceeds_one() -> None:
 def test_a_node_stands_with_most_of_those_that_answer() -> None:
     """Half is not most; who does not answer stands with nobody."""
     said = {"n1": (7, 7, 7, None), "n2": (7, 7, 8, None), "n3": (7, 8, None, 9)}
-    rows = [{"run": "a", "node": node, "at_s": at / 2 - 1, "width_s": 0.5, "answer": answer}
-            for node, answers in said.items() for at, answer in enumerate(answers) if answer is not None]  # fmt: skip
+    rows = [
+        {"run": "a", "node": node, "at_s": at / 2 - 1, "width_s": 0.5, "answer": answer}
+        for node, answers in said.items()
+        for at, answer in enumerate(answers)
+        if answer is not None
+    ]
     runs = [{"run": "a", "mode": "ap", "scenario": "cut", "seed": 1, "nodes": 3}]
     faults = [{"run": "a", "steady_s": -1.0, "end_s": 0.5, "until_s": 1.0}]
     axes = Figure().subplots(1, 2)
@@ -44,8 +48,10 @@ def test_a_node_stands_with_most_of_those_that_answer() -> None:
     assert [axis.get_visible() for axis in axes] == [True, False], "CP was not run"
     none, as_most, otherwise = range(3)
     assert numpy.asarray(axes[0].get_images()[0].get_array()).tolist() == [
-        [as_most, as_most, otherwise, none], [as_most, as_most, otherwise, none], [as_most, otherwise, none, as_most],
-    ]  # fmt: skip
+        [as_most, as_most, otherwise, none],
+        [as_most, as_most, otherwise, none],
+        [as_most, otherwise, none, as_most],
+    ]
 
 
 def test_a_caption_says_how_well_clocks_agree_where_it_matters() -> None:

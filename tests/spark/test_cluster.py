@@ -41,7 +41,7 @@ class Cluster:
             "JAVA_HOME": str(home), "SPARK_HOME": str(SPARK_HOME), "SPARK_CONF_DIR": str(folder / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(folder / "local"), "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START, "TMPDIR": str(folder / "temporary"),
-        }  # fmt: skip
+        }  # fmt: skip  # items grouped by line
         self._processes: list[subprocess.Popen[bytes]] = []
         self.url = ""
 
@@ -64,7 +64,7 @@ class Cluster:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self.environment, start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
-            )  # fmt: skip
+            )  # fmt: skip  # items grouped by line
         self._processes.append(process)
         return log
 
@@ -82,14 +82,14 @@ class Cluster:
             "spark.driver.extraJavaOptions": QUICK_START, "spark.executor.extraJavaOptions": QUICK_START,
             "spark.driver.memory": "600m", "spark.executor.memory": "600m", "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
-        }  # fmt: skip
+        }  # fmt: skip  # items grouped by line
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.url, "--py-files", str(package)]
         command += [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
         command += [str(ROOT / "spark" / "job.py"), "--out", str(out), str(traces)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=self.environment, cwd=self._folder, timeout=1500, check=False,
             preexec_fn=die_with(os.getpid()),
-        )  # fmt: skip
+        )  # fmt: skip  # items grouped by line
         assert done.returncode == 0, done.stderr
 
     def stop(self) -> None:

@@ -83,7 +83,7 @@ def test_operations_over_several_lines_and_all_in_one(tmp_path: Path) -> None:
     texts = (
         ("pretty.edn", pretty), ("one.edn", "[" + " ".join(lines) + "]"), ("one.json", json.dumps(values)),
         ("pretty.json", json.dumps(values, indent=2)), ("marked.jsonl", "\ufeff" + "\r\n".join(map(json.dumps, values))),
-    )  # fmt: skip
+    )  # fmt: skip  # items grouped by line
     for number, (name, text) in enumerate(texts):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -106,8 +106,10 @@ def test_transactions_on_registers(tmp_path: Path) -> None:
         " {:type :ok, :f :txn, :value [[:w 2 1]], :time 3767733708, :process 0, :index 3}]\n"
     )
     assert [(op.kind, op.key, op.outcome) for op in story(made(tmp_path, text)).ops] == [
-        ("put", "2", "ok"), ("get", "0", "fail"), ("put", "1", "fail"),
-    ]  # fmt: skip
+        ("put", "2", "ok"),
+        ("get", "0", "fail"),
+        ("put", "1", "fail"),
+    ]
 
 
 def test_independent_keys(tmp_path: Path) -> None:
@@ -130,7 +132,7 @@ def test_sets_and_lists_become_registrations(tmp_path: Path) -> None:
     ops = story(made(tmp_path, text)).ops
     assert [(op.kind, op.key, sorted(member.name for member in op.members)) for op in ops] == [
         ("register", "value:7", []), ("route", "value", ["value:7", "value:8"]), ("register", "1:2", []), ("route", "1", ["1:2"]),
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
 
 
 def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
@@ -192,13 +194,13 @@ def test_literals_of_other_programs_objects() -> None:
     text = '{:a ##Inf :b \\u0041 :c #error {:cause "x"} :d #object[java.lang.Object 0x1 "y"] :e 1/2 :f #:n{:k nil}}'
     assert edn.read(text) == {
         "a": "##Inf", "b": "A", "c": {"cause": "x"}, "d": ["java.lang.Object", "0x1", "y"], "e": "1/2", "f": {"k": None},
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line
 
 
 def test_no_tag_makes_anything_happen() -> None:
     assert edn.read('{:a #inst "2024-01-01", :b #{1 2} #_ 3, "c" \\newline ; end\n :d 1.5M :e 2N}') == {
         "a": "2024-01-01", "b": [1, 2], "c": "\n", "d": 1.5, "e": 2,
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ ODD = (
     b'{"record":"truth","time_ns":12,"topics":["a",null]}', b'{"record":"truth","time_ns":12,"topics":[1]}',
     b'{"record":"fault","time_ns":12,"sides":[["n1"],["n2"]]}', b'{"record":"fault","time_ns":12,"sides":["n1"]}',
     b'{"record":"header","time_ns":12,"schema":9223372036854775808}', b'{"record":"invoke","time_ns":12,"value":{"a":[1]}}',
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 
 
 def spoiled(line: bytes, chooser: random.Random) -> bytes:

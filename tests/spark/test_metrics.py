@@ -106,9 +106,7 @@ def of_histories(kind: str) -> dict[str, Figure]:
         return lambda run: [(level, "all", "all", measure(run, key, level)) for key, level in run.keys(kind)]
 
     def final(is_so: Callable[..., bool]) -> Callable[[Run], Entries]:
-        return lambda run: [
-            (level, "all", "all", key if so else None) for level, key, so in oracle.final_keys(run, kind, is_so)
-        ]  # fmt: skip
+        return lambda run: [(level, "all", "all", key if so else None) for level, key, so in oracle.final_keys(run, kind, is_so)]
 
     def anomalies(run: Run) -> Entries:
         ids: dict[int, tuple[str, str]] = {o.op: (o.key, o.level) for o in run.ops}
@@ -118,8 +116,9 @@ def of_histories(kind: str) -> dict[str, Figure]:
     def scores(run: Run) -> Entries:
         return [
             (level, "all", "all", gammas(events, legal(run, key, level)))
-            for key, level in run.keys(kind) for events in run.histories(kind, key, level)
-        ]  # fmt: skip
+            for key, level in run.keys(kind)
+            for events in run.histories(kind, key, level)
+        ]
 
     def positive(run: Run) -> Entries:
         return [(level, "all", "all", score) for level, _, _, found in scores(run) for score in [*found[1], *found[2]]]
@@ -161,7 +160,7 @@ def of_histories(kind: str) -> dict[str, Figure]:
         },
         "lost_writes": Figure("l", final(lambda read, events: bool(missed(read, events))), _distinct),
         "resurrected": Figure("l", final(oracle.is_resurrected), _distinct),
-    }  # fmt: skip
+    }
 
 
 def _distinct(values: list[Any]) -> float:
@@ -222,7 +221,7 @@ def accuracy(values: list[Any]) -> float | None:
     """P_A = E(T_MR - T_M) / E(T_MR), of mistakes that recurred."""
     both = [(lasted, following) for _, lasted, following in values if following is not None]
     apart = mean([following for _, following in both])
-    return mean([following - lasted for lasted, following in both]) / apart if apart else None  # type: ignore[operator]
+    return mean([following - lasted for lasted, following in both]) / apart if apart else None  # type: ignore[operator]  # both are of the same length, so neither mean is None
 
 
 def sent(measure: Callable[[dict[str, Any]], Any]) -> Callable[[Run], Entries]:
@@ -379,6 +378,10 @@ def test_classes_of_consistency_imply_the_weaker_ones(tables: AnalysisTables) ->
     for row in tables.held.collect():
         counts[row["run"], row["about"], row["level"], row["phase"], row["side"]][row["class"]] = row["held"]
     for held in counts.values():
-        for stronger, weaker in (*pairwise(["linearizable", "regular", "one version", "eventual", "answered"]),
-                                 ("regular", "one second"), ("one second", "eventual"), ("session", "eventual")):  # fmt: skip
+        for stronger, weaker in (
+            *pairwise(["linearizable", "regular", "one version", "eventual", "answered"]),
+            ("regular", "one second"),
+            ("one second", "eventual"),
+            ("session", "eventual"),
+        ):
             assert held[stronger] <= held[weaker]

@@ -50,8 +50,9 @@ def test_the_pair_is_the_one_in_which_both_pay() -> None:
 @pytest.mark.timeout(1800)
 def test_runs_are_reduced_to_cells(spark: SparkSession) -> None:
     marks = [("settle", 0, 2), ("steady", 2, 5), ("fault", 5, 8), ("heal", 8, 10), ("final", 10, 11)]
-    phases = [{"run": run, "phase": phase, "start_ns": start * S, "end_ns": end * S} for run in RUNS_OF
-              for phase, start, end in marks]  # fmt: skip
+    phases = [
+        {"run": run, "phase": phase, "start_ns": start * S, "end_ns": end * S} for run in RUNS_OF for phase, start, end in marks
+    ]
     chosen = pair.spans(spark.createDataFrame(phases, PHASES), spark.createDataFrame(TOLD, RUNS), ["ap2", "cp2"]).cache()
     assert sorted(map(tuple, chosen.collect())) == [(run, 5 * S, 2 * S, 10 * S, S // 2) for run in ("ap2", "cp2")]
 
@@ -64,7 +65,7 @@ def test_runs_are_reduced_to_cells(spark: SparkSession) -> None:
         ("cp1", "n1", 0.0, 11.0, members("a")),
     ]
     states = [{"run": run, "key": "brokers", "node": node, "from_ns": int(start * S), "until_ns": int(end * S), "members": said}
-              for run, node, start, end, said in told]  # fmt: skip
+              for run, node, start, end, said in told]  # fmt: skip  # items grouped by line
     found = pair.standings(spark.createDataFrame(states, STATES), chosen).collect()
     assert all(row.width_s == 0.5 for row in found)
     cells = {(row.run, row.node, row.at_s): row.answer for row in found}
@@ -76,13 +77,21 @@ def test_runs_are_reduced_to_cells(spark: SparkSession) -> None:
     assert {at for run, _, at in cells if run == "cp2"} == {cell / 2 for cell in range(-6, 0)}
 
     asked = [("ap2", 3.0, 0.001, "ok"), ("ap2", 3.0, 0.001, "ok"), ("ap2", 6.0, 2.0, "fail"), ("ap2", 7.0, None, "indeterminate"),
-             ("ap2", 10.5, 0.001, "ok"), ("cp1", 3.0, 0.001, "ok")]  # fmt: skip
-    operations = [{"run": run, "kind": "get", "start_ns": int(at * S), "outcome": outcome,
-                   "end_ns": None if took is None else int((at + took) * S)} for run, at, took, outcome in asked]  # fmt: skip
+             ("ap2", 10.5, 0.001, "ok"), ("cp1", 3.0, 0.001, "ok")]  # fmt: skip  # items grouped by line
+    operations = [
+        {
+            "run": run,
+            "kind": "get",
+            "start_ns": int(at * S),
+            "outcome": outcome,
+            "end_ns": None if took is None else int((at + took) * S),
+        }
+        for run, at, took, outcome in asked
+    ]
     seen = sorted(pair.latencies(spark.createDataFrame(operations, OPERATIONS), chosen).collect(), key=lambda row: row.at_s)
     assert [(row.run, row.outcome, row.operations) for row in seen] == [
         ("ap2", "ok", 2), ("ap2", "fail", 1), ("ap2", "indeterminate", 1),
-    ]  # fmt: skip
+    ]  # fmt: skip  # items grouped by line
     assert [row.at_s for row in seen] == pytest.approx([-2.0, 1.0, 2.0], abs=0.02)
     assert [row.latency_ms for row in seen[:2]] == pytest.approx([1.0, 2000.0], rel=0.1)
     assert seen[2].latency_ms is None

@@ -45,7 +45,7 @@ def test_what_vanishes_while_folders_are_looked_through_is_no_run(tmp_path: Path
         if str(path).endswith("tables/new"):
             for place in (tmp_path / "runs" / "analysis" / "tables").iterdir():
                 place.rmdir()
-        return stat(path, *arguments, **named)  # type: ignore[arg-type]
+        return stat(path, *arguments, **named)  # type: ignore[arg-type]  # passed through unchanged
 
     monkeypatch.setattr(os, "stat", vanish)
     (source,) = find_runs(LocalFiles(), [str(tmp_path / "runs")])
@@ -103,7 +103,7 @@ def folder_for(name: str) -> Spoil:
         (trace(TRACE.replace('"schema":1', '"schema":9').encode()), "trace.jsonl: schema version 9, this version reads 1"),
         (trace(TRACE.replace("one", "other").encode()), "trace.jsonl: is of run 'other'"),
     ],
-)  # fmt: skip
+)
 def test_bad_runs_are_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Spoil, said: str) -> None:
     made(tmp_path / "runs" / "good", TRACE.replace("one", "good"), run="good")
     bad = made(tmp_path / "runs" / "one")

@@ -42,4 +42,4 @@ def test_lines_of_older_traces_are_read() -> None:
     known = {name: value for name, value in row.items() if value is not None}
     assert known == {
         "record": "fault", "time_ns": 5, "fault": 1, "edge": "start", "began_ns": 4, "links": ["n1>n2"], "sides": [["n1"]],
-    }  # fmt: skip
+    }  # fmt: skip  # items grouped by line

@@ -154,7 +154,7 @@ TOLD: dict[str, list[Row]] = {
         {"record": "status", "time_ns": at, "node": node, "answered": True, "role": "leader" if node == "n0" else "follower"}
         for at in (12, 20, 60, 68) for node in ("n0", "n1")
     ],
-}  # fmt: skip
+}  # fmt: skip  # items grouped by line
 
 
 def told_run(name: str) -> list[Row]:

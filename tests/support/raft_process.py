@@ -200,7 +200,7 @@ class Child:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.process: subprocess.Popen[bytes] | None = None
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
 
     def start(self) -> None:
         self.process = subprocess.Popen(

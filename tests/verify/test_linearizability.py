@@ -195,4 +195,4 @@ def test_mixed_vocabulary_is_refused() -> None:
 @pytest.mark.parametrize("value", [7, "x", [["x", 1], ["x", 2]], [[1, 2]], [3]])
 def test_route_values_must_be_members(value: object) -> None:
     with pytest.raises(HistoryError):
-        check_history([Operation("c", "route", "k", value, 0, 1, Outcome.OK)])  # type: ignore[arg-type]
+        check_history([Operation("c", "route", "k", value, 0, 1, Outcome.OK)])  # type: ignore[arg-type]  # wrong on purpose

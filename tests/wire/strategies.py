@@ -75,7 +75,7 @@ FRAGMENTS = [
     b'},"', b"}}", b"}}}",
     b'"attributes":{},', b'"topicName":"x",', b'"order":false,', b'"topicConfigTable":{},', b'"topicQueueMappingInfoMap":{}',
     b'"x":{"attributes":{},"order":', b'{"a":"b"}', b'"perm":"4",',
-]  # fmt: skip
+]  # fmt: skip  # items grouped by line
 
 
 @st.composite

@@ -99,7 +99,7 @@ def test_what_fastjson_takes_besides_json(text: str, value: Any) -> None:
         "x'41'", "Set[1]", "new Date(1)", "{{}:1}",
         "{:1}", "+1", ".5", "{[]:1}",
     ],
-)  # fmt: skip
+)  # fmt: skip  # items grouped by line
 def test_what_is_no_value(text: str) -> None:
     with pytest.raises(MalformedJsonError):
         read(text)
