@@ -73,32 +73,32 @@ class Settings:
         "", NAMESRV, "Shown for compatibility: the file given with -c. Run-time changes go to runtime.properties in dataDir."
     )
     product_env_name: str = setting(
-        "center", NAMESRV, "Unit name under which clusterTest asks for the other environment's address list."
+        "center", NAMESRV, "Environment that clusterTest asks. Its address list is requested under this unit name."
     )
-    cluster_test: bool = setting(False, NAMESRV, "On a route miss ask the environment productEnvName.")
-    order_message_enable: bool = setting(False, NAMESRV, "Put orderTopicConf into route answers.", replicated=True)
+    cluster_test: bool = setting(False, NAMESRV, "If a route is not found, ask the environment productEnvName.")
+    order_message_enable: bool = setting(False, NAMESRV, "Include orderTopicConf in route answers.", replicated=True)
     return_order_topic_config_to_broker: bool = setting(
         True, NAMESRV, "Answer a registration with the KV namespace ORDER_TOPIC_CONFIG.", replicated=True
     )
-    client_request_thread_pool_nums: int = setting(8, NAMESRV, "Accepted; there are no threads to count.")
-    default_thread_pool_nums: int = setting(16, NAMESRV, "Accepted; there are no threads to count.")
+    client_request_thread_pool_nums: int = setting(8, NAMESRV, "Accepted, no effect: there is no such thread pool.")
+    default_thread_pool_nums: int = setting(16, NAMESRV, "Accepted, no effect: there is no such thread pool.")
     client_request_thread_pool_queue_capacity: int = setting(
-        50000, NAMESRV, "Route queries that may wait at once; beyond it the answer is code 2.", live=True
+        50000, NAMESRV, "Most route queries that can wait at once; above it the answer is code 2.", live=True
     )
     default_thread_pool_queue_capacity: int = setting(
-        10000, NAMESRV, "Other requests that may wait at once; beyond it the answer is code 2.", live=True
+        10000, NAMESRV, "Most other requests that can wait at once; above it the answer is code 2.", live=True
     )
-    scan_not_active_broker_interval: int = setting(5000, NAMESRV, "Milliseconds between two looks for silent brokers.")
+    scan_not_active_broker_interval: int = setting(5000, NAMESRV, "Milliseconds between two scans for silent brokers.")
     un_register_broker_queue_capacity: int = setting(
-        3000, NAMESRV, "Unregistrations that may wait at once; beyond it: code 1.", live=True
+        3000, NAMESRV, "Most unregistrations that can wait at once; above it the answer is code 1.", live=True
     )
     support_acting_master: bool = setting(
-        False, NAMESRV, "Show the slave with the least id as master while none is there.", replicated=True
+        False, NAMESRV, "While a group has no master, show the slave with the smallest id as master.", replicated=True
     )
     enable_all_topic_list: bool = setting(True, NAMESRV, "Answer code 206.", replicated=True)
     enable_topic_list: bool = setting(True, NAMESRV, "Answer codes 224 and 311 to 313.", replicated=True)
     notify_min_broker_id_changed: bool = setting(
-        False, NAMESRV, "Push code 905 when a group's least id changes.", replicated=True
+        False, NAMESRV, "Push code 905 when the smallest broker id of a group changes.", replicated=True
     )
     enable_controller_in_namesrv: bool = setting(
         False, NAMESRV, "Accepted with a warning; the HA controller is not part of this product."
@@ -106,65 +106,77 @@ class Settings:
     need_wait_for_service: bool = setting(
         False, NAMESRV, "Refuse route queries for waitSecondsForService after the start.", live=True
     )
-    wait_seconds_for_service: int = setting(45, NAMESRV, "Seconds, see needWaitForService.", live=True)
+    wait_seconds_for_service: int = setting(45, NAMESRV, "Seconds for needWaitForService.", live=True)
     delete_topic_with_broker_registration: bool = setting(
-        False, NAMESRV, "A registration removes the broker's topics that it does not name.", replicated=True
+        False, NAMESRV, "A registration removes the broker's topics that are not in it.", replicated=True
     )
     config_black_list: str = setting(
-        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that code 318 may not touch; read once at the start."
+        "configBlackList;configStorePath;kvConfigPath", NAMESRV, "Keys that code 318 must not change; read once at the start."
     )
 
     # NettyServerConfig
-    bind_address: str = setting("0.0.0.0", NETTY_SERVER, "Address that peers connect to.")
-    listen_port: int = setting(9876, NETTY_SERVER, "Port that peers connect to; 0: one the kernel chooses.")
-    server_worker_threads: int = setting(8, NETTY_SERVER, "Accepted; there are no threads to count.")
-    server_callback_executor_threads: int = setting(0, NETTY_SERVER, "Accepted; there are no threads to count.")
-    server_selector_threads: int = setting(3, NETTY_SERVER, "Accepted; there are no threads to count.")
-    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Oneway pushes that may wait at once.")
-    server_async_semaphore_value: int = setting(64, NETTY_SERVER, "Accepted; nothing is asked of peers.")
-    server_channel_max_idle_time_seconds: int = setting(120, NETTY_SERVER, "A connection silent both ways for so long is closed.")
-    server_socket_snd_buf_size: int = setting(0, NETTY_SERVER, "SO_SNDBUF in bytes; 0: the kernel's.")
-    server_socket_rcv_buf_size: int = setting(0, NETTY_SERVER, "SO_RCVBUF in bytes; 0: the kernel's.")
+    bind_address: str = setting("0.0.0.0", NETTY_SERVER, "Address that brokers and clients connect to.")
+    listen_port: int = setting(9876, NETTY_SERVER, "Port that brokers and clients connect to; 0: a free port.")
+    server_worker_threads: int = setting(8, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
+    server_callback_executor_threads: int = setting(0, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
+    server_selector_threads: int = setting(3, NETTY_SERVER, "Accepted, no effect: there is no such thread pool.")
+    server_oneway_semaphore_value: int = setting(256, NETTY_SERVER, "Most oneway pushes that can wait at once.")
+    server_async_semaphore_value: int = setting(
+        64, NETTY_SERVER, "Accepted, no effect: the server sends no asynchronous requests."
+    )
+    server_channel_max_idle_time_seconds: int = setting(
+        120, NETTY_SERVER, "Seconds without traffic in either direction after which a connection is closed."
+    )
+    server_socket_snd_buf_size: int = setting(0, NETTY_SERVER, "SO_SNDBUF in bytes; 0: the default of the kernel.")
+    server_socket_rcv_buf_size: int = setting(0, NETTY_SERVER, "SO_RCVBUF in bytes; 0: the default of the kernel.")
     write_buffer_high_water_mark: int = setting(
-        0, NETTY_SERVER, "Unsent bytes at which a connection is read no further; 0: 256 KiB."
+        0, NETTY_SERVER, "Unsent bytes at which the node stops reading from a connection; 0: 256 KiB."
     )
     write_buffer_low_water_mark: int = setting(
-        0, NETTY_SERVER, "Unsent bytes at which it is read again; 0: a quarter of the high mark."
+        0, NETTY_SERVER, "Unsent bytes at which the node reads from it again; 0: a quarter of the high mark."
     )
-    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Connections that may wait to be accepted.")
-    server_netty_worker_group_enable: bool = setting(True, NETTY_SERVER, "Accepted; there is no worker group.")
-    server_pooled_byte_buf_allocator_enable: bool = setting(True, NETTY_SERVER, "Accepted; there is no allocator to choose.")
+    server_socket_backlog: int = setting(1024, NETTY_SERVER, "Most connections that can wait to be accepted.")
+    server_netty_worker_group_enable: bool = setting(True, NETTY_SERVER, "Accepted, no effect: there is no worker group.")
+    server_pooled_byte_buf_allocator_enable: bool = setting(
+        True, NETTY_SERVER, "Accepted, no effect: there is no allocator to choose."
+    )
     enable_shutdown_gracefully: bool = setting(
-        False, NETTY_SERVER, "While stopping answer clients newer than 5.3.1 with code 1500.", live=True
+        False, NETTY_SERVER, "While the node stops, answer clients newer than 5.3.1 with code 1500.", live=True
     )
-    shutdown_wait_time_seconds: int = setting(30, NETTY_SERVER, "Bound on a graceful stop.", live=True)
-    use_epoll_native_selector: bool = setting(False, NETTY_SERVER, "Accepted; the event loop chooses.")
+    shutdown_wait_time_seconds: int = setting(30, NETTY_SERVER, "Longest graceful stop, in seconds.", live=True)
+    use_epoll_native_selector: bool = setting(False, NETTY_SERVER, "Accepted, no effect: the event loop chooses.")
 
     # NettyClientConfig: outgoing connections (code 905)
-    client_worker_threads: int = setting(4, NETTY_CLIENT, "Accepted; there are no threads to count.")
-    client_callback_executor_threads: int = setting(2, NETTY_CLIENT, "Accepted; there are no threads to count.")
-    client_oneway_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted.")
-    client_async_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted.")
-    connect_timeout_millis: int = setting(3000, NETTY_CLIENT, "Bound on a push of code 905 that uses TLS; others have 300 ms.")
-    channel_not_active_interval: int = setting(60000, NETTY_CLIENT, "Accepted.")
-    is_scan_available_name_srv: bool = setting(True, NETTY_CLIENT, "Accepted.")
-    client_channel_max_idle_time_seconds: int = setting(120, NETTY_CLIENT, "An idle outgoing connection is closed after so long.")
-    client_socket_snd_buf_size: int = setting(0, NETTY_CLIENT, "Accepted.")
-    client_socket_rcv_buf_size: int = setting(0, NETTY_CLIENT, "Accepted.")
-    client_pooled_byte_buf_allocator_enable: bool = setting(False, NETTY_CLIENT, "Accepted.")
-    client_close_socket_if_timeout: bool = setting(True, NETTY_CLIENT, "Accepted.")
-    use_tls: bool = setting(
-        False, NETTY_CLIENT, "Use TLS for pushes of code 905 (true where tls.server.mode=enforcing).", name="useTLS"
+    client_worker_threads: int = setting(4, NETTY_CLIENT, "Accepted, no effect: there is no such thread pool.")
+    client_callback_executor_threads: int = setting(2, NETTY_CLIENT, "Accepted, no effect: there is no such thread pool.")
+    client_oneway_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted, no effect.")
+    client_async_semaphore_value: int = setting(65535, NETTY_CLIENT, "Accepted, no effect.")
+    connect_timeout_millis: int = setting(
+        3000, NETTY_CLIENT, "Time limit of a push of code 905 over TLS; without TLS it is 300 ms."
     )
-    socks_proxy_config: str = setting("{}", NETTY_CLIENT, "Accepted.")
-    disable_callback_executor: bool = setting(False, NETTY_CLIENT, "Accepted.")
-    disable_netty_worker_group: bool = setting(False, NETTY_CLIENT, "Accepted.")
-    max_reconnect_interval_time_seconds: int = setting(60, NETTY_CLIENT, "Accepted.")
-    enable_reconnect_for_go_away: bool = setting(True, NETTY_CLIENT, "Accepted.")
+    channel_not_active_interval: int = setting(60000, NETTY_CLIENT, "Accepted, no effect.")
+    is_scan_available_name_srv: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
+    client_channel_max_idle_time_seconds: int = setting(
+        120, NETTY_CLIENT, "Seconds after which an idle outgoing connection is closed."
+    )
+    client_socket_snd_buf_size: int = setting(0, NETTY_CLIENT, "Accepted, no effect.")
+    client_socket_rcv_buf_size: int = setting(0, NETTY_CLIENT, "Accepted, no effect.")
+    client_pooled_byte_buf_allocator_enable: bool = setting(False, NETTY_CLIENT, "Accepted, no effect.")
+    client_close_socket_if_timeout: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
+    use_tls: bool = setting(
+        False, NETTY_CLIENT, "Use TLS for pushes of code 905. The default is true if tls.server.mode=enforcing.", name="useTLS"
+    )
+    socks_proxy_config: str = setting("{}", NETTY_CLIENT, "Accepted, no effect.")
+    disable_callback_executor: bool = setting(False, NETTY_CLIENT, "Accepted, no effect.")
+    disable_netty_worker_group: bool = setting(False, NETTY_CLIENT, "Accepted, no effect.")
+    max_reconnect_interval_time_seconds: int = setting(60, NETTY_CLIENT, "Accepted, no effect.")
+    enable_reconnect_for_go_away: bool = setting(True, NETTY_CLIENT, "Accepted, no effect.")
 
     # TLS, by the names that RocketMQ gives them as system properties
     tls_server_mode: str = setting("permissive", OWN, "disabled, permissive or enforcing.", name="tls.server.mode")
-    tls_test_mode_enable: bool = setting(True, OWN, "Use a self-signed certificate made in memory.", name="tls.test.mode.enable")
+    tls_test_mode_enable: bool = setting(
+        True, OWN, "Use a self-signed certificate that is created in memory.", name="tls.test.mode.enable"
+    )
     tls_server_need_client_auth: str = setting("none", OWN, "none, optional or require.", name="tls.server.need.client.auth")
     tls_server_key_path: str = setting("", OWN, "Private key, PEM.", name="tls.server.keyPath")
     tls_server_key_password: str = setting("", OWN, "Password of the private key.", name="tls.server.keyPassword")
@@ -174,94 +186,125 @@ class Settings:
     )
     tls_server_trust_cert_path: str = setting("", OWN, "Trusted certificates, PEM.", name="tls.server.trustCertPath")
     tls_client_key_path: str = setting("", OWN, "Private key for pushes (useTLS), PEM.", name="tls.client.keyPath")
-    tls_client_key_password: str = setting("", OWN, "Password of that key.", name="tls.client.keyPassword")
-    tls_client_cert_path: str = setting("", OWN, "Certificate chain shown to brokers, PEM.", name="tls.client.certPath")
+    tls_client_key_password: str = setting("", OWN, "Password of tls.client.keyPath.", name="tls.client.keyPassword")
+    tls_client_cert_path: str = setting(
+        "", OWN, "Certificate chain that pushes present to brokers, PEM.", name="tls.client.certPath"
+    )
     tls_client_auth_server: bool = setting(
         False, OWN, "Verify brokers' certificates against tls.client.trustCertPath.", name="tls.client.authServer"
     )
     tls_client_trust_cert_path: str = setting(
-        "", OWN, "Certificates trusted in brokers, PEM. Empty: those of the system.", name="tls.client.trustCertPath"
+        "",
+        OWN,
+        "Certificates that brokers' certificates are verified against, PEM. Empty: those of the system.",
+        name="tls.client.trustCertPath",
     )
 
     tls_config_file: str = setting(
         "/etc/rocketmq/tls.properties",
         OWN,
-        "File whose tls.* settings, but for the mode, go over those of the file given with -c; it need not exist.",
+        "File with tls.* settings. They override the file of -c, except for the mode. The file is optional.",
         name="tls.config.file",
     )
 
     # Ours
-    mode: str = setting("ap", OWN, "ap: independent nodes; cp: every node agrees.")
-    cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp): nodes of another one are turned away.")
+    mode: str = setting("ap", OWN, "ap: independent nodes; cp: nodes replicate every change with Raft.")
+    cluster_id: str = setting("namesrv", OWN, "Name of the cluster (cp). Nodes of other clusters are refused.")
     peers: str = setting(
-        "", OWN, "All nodes of the cluster, this one included (cp): name=host:port,name=host:port,… in any order."
+        "", OWN, "All nodes of the cluster, including this one (cp): name=host:port,name=host:port,… in any order."
     )
-    peer_listen: str = setting("", OWN, "HOST:PORT this node listens on for its peers (cp); empty: its address in peers.")
+    peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
-        "", OWN, "Where this node dials some peers instead of their address in peers: name=host:port,… of those."
+        "", OWN, "Addresses to which this node connects for some peers, instead of their address in peers: name=host:port,…"
     )
-    peer_secret_file: str = setting("", OWN, "File with the secret that all nodes share; needed unless peers are on loopback.")
-    read_consistency: str = setting("linearizable", OWN, "linearizable, lease or stale: how fresh answers are by default (cp).")
+    peer_secret_file: str = setting(
+        "", OWN, "File with the secret that all nodes share; required unless all peers are on loopback."
+    )
+    read_consistency: str = setting("linearizable", OWN, "Default read level (cp): linearizable, lease or stale.")
     fence_after_ms: int = setting(
-        1_500, OWN, "A node that no majority confirms for this long serves nobody until one does (cp); longer than an election."
+        1_500,
+        OWN,
+        "If no majority confirms a node for this time, the node stops serving until one does (cp). Must be longer than "
+        "an election.",
     )
-    no_quorum_policy: str = setting("fence", OWN, "fence, or serve-stale: without a majority answer what is known (cp).")
+    no_quorum_policy: str = setting(
+        "fence", OWN, "What a node without a majority does (cp). fence: stop serving; serve-stale: answer from its own state."
+    )
     connection_loss_grace_ms: int = setting(
-        500, OWN, "A broker whose every connection is lost is dropped after this long without a new one (cp)."
+        500, OWN, "A broker that has lost all its connections is removed if it opens none within this time (cp)."
     )
     late_copy_ms: int = setting(
         10_000,
         OWN,
-        "An older data version is taken if the broker repeats it after this long (cp); the shortest period between its rounds.",
+        "An older data version is accepted if the broker repeats it after this time (cp). The default is the shortest "
+        "registration period of RocketMQ's brokers.",
     )
     watch_history_bytes: int = setting(
-        16_777_216, OWN, "Changes kept for /v1/watch; a watcher that resumes at an older one has to read the state anew."
+        16_777_216,
+        OWN,
+        "Bytes of changes kept for /v1/watch. A watcher that resumes at an older change has to read the state again.",
     )
-    listen: str = setting("", OWN, "HOST:PORT that peers connect to; empty: bindAddress and listenPort.")
+    listen: str = setting("", OWN, "HOST:PORT that brokers and clients connect to; empty: bindAddress and listenPort.")
     node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
-    data_dir: str = setting("", OWN, "Folder of everything this node writes. Empty: ~/namesrv.")
-    admin_listen: str = setting("", OWN, "HOST:PORT of the admin HTTP; empty: 127.0.0.1, ten above listenPort; 'off': none.")
+    data_dir: str = setting("", OWN, "Folder of all files that this node writes. Empty: ~/namesrv.")
+    admin_listen: str = setting("", OWN, "HOST:PORT of the admin HTTP; empty: 127.0.0.1 and listenPort plus ten; 'off': none.")
     admin_token_file: str = setting(
-        "", OWN, "File whose first line is the token of the admin HTTP: then views and changes need it, on loopback too."
+        "",
+        OWN,
+        "File whose first line is the token of the admin HTTP. If set, views and changes need the token, also on loopback.",
     )
-    health_listen: str = setting("", OWN, "HOST:PORT with /livez and /readyz alone, for probes; empty: none.")
+    health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     proxy_protocol_from: str = setting(
         "",
         OWN,
-        "CIDRs, comma-separated, whose PROXY headers are believed; 0.0.0.0/0,::/0: all, as in Java; empty: none.",
+        "CIDRs, comma-separated, whose PROXY headers are trusted; 0.0.0.0/0,::/0: all, as in Java; empty: none.",
     )
     name_server_addresses: str = setting(
-        "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr gives; empty: this node alone.", live=True
+        "", OWN, "Address list host:port;host:port that /rocketmq/nsaddr returns; empty: only this node.", live=True
     )
     unit_name_server_addresses: str = setting(
-        "", OWN, "Lists of units for /rocketmq/nsaddr-UNIT: unit=host:port;host:port, separated by commas.", live=True
+        "", OWN, "Address lists that /rocketmq/nsaddr-UNIT returns: unit=host:port;host:port, separated by commas.", live=True
     )
-    address_server: str = setting("", OWN, "http://HOST[:PORT]/PATH that clusterTest asks for the other environment's list.")
+    address_server: str = setting(
+        "", OWN, "http://HOST[:PORT]/PATH from which clusterTest gets the other environment's address list."
+    )
     log_level: str = setting("info", OWN, "debug, info, warning or error.")
-    log_format: str = setting("auto", OWN, "human, json or auto: human on a terminal, JSON elsewhere.")
-    route_cache_bytes: int = setting(134_217_728, OWN, "Encoded route answers kept in memory; the least recently used go first.")
-    max_connections: int = setting(20_000, OWN, "Connections held at once; one more is closed at once.")
+    log_format: str = setting("auto", OWN, "human, json or auto (human on a terminal, otherwise JSON).")
+    route_cache_bytes: int = setting(
+        134_217_728, OWN, "Bytes of encoded route answers kept in memory. The least recently used answers are evicted first."
+    )
+    max_connections: int = setting(20_000, OWN, "Most open connections; another one is closed at once.")
     max_connections_per_address: int = setting(
-        0, OWN, "The same from one address, but for those in proxyProtocolFrom; 0: all but 256 of maxConnections."
+        0, OWN, "Most open connections from one address that is not in proxyProtocolFrom; 0: maxConnections minus 256."
     )
-    max_pending_per_connection: int = setting(1024, OWN, "Unanswered requests of one connection at which it is read no further.")
+    max_pending_per_connection: int = setting(
+        1024, OWN, "Unanswered requests of one connection at which the node stops reading from it."
+    )
     max_held_bytes: int = setting(
-        268_435_456, OWN, "Bytes held in all for incomplete frames and unread answers; the oldest holder is closed first."
+        268_435_456,
+        OWN,
+        "Most bytes in memory for incomplete frames and unread answers of all connections. The connection with the "
+        "oldest ones is closed first.",
     )
-    frame_timeout_millis: int = setting(30_000, OWN, "A connection whose frame takes longer to arrive is closed.")
-    max_inflated_body_bytes: int = setting(67_108_864, OWN, "A compressed registration that inflates to more is refused.")
+    frame_timeout_millis: int = setting(30_000, OWN, "A connection is closed if a frame takes longer to arrive.")
+    max_inflated_body_bytes: int = setting(
+        67_108_864, OWN, "A compressed registration is refused if its body inflates to more bytes."
+    )
     max_state_bytes: int = setting(
-        1_073_741_824, OWN, "Bytes of all that is registered and stored; what would add more is refused."
+        1_073_741_824, OWN, "Most bytes of all registered and stored data. Requests that would add more are refused."
     )
-    max_kv_bytes: int = setting(268_435_456, OWN, "Bytes of the KV config; a put that would add more is refused.")
-    max_kv_namespace_bytes: int = setting(134_217_728, OWN, "The same for one namespace of the KV config.")
+    max_kv_bytes: int = setting(268_435_456, OWN, "Most bytes of the KV config. A put that would add more is refused.")
+    max_kv_namespace_bytes: int = setting(134_217_728, OWN, "Most bytes of one namespace of the KV config.")
     disk_reserve_bytes: int = setting(
         67_108_864,
         OWN,
-        "Bytes of the disk kept free, besides room for one more copy of the state; what adds to it is refused (ap: KV only).",
+        "Disk space to keep free, in addition to room for one more copy of the state. Below it, requests that add data "
+        "are refused (ap: only KV writes).",
     )
     max_broker_bytes: int = setting(
-        33_554_432, OWN, "Bytes that one broker name may announce, topics of earlier registrations included; then refused."
+        33_554_432,
+        OWN,
+        "Most bytes of one broker name, including topics of earlier registrations. Registrations that exceed it are refused.",
     )
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)

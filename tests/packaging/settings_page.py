@@ -9,26 +9,29 @@ HEAD = """# Settings
 
 <!-- Made by: python -m tests.packaging.settings_page -->
 
-The value of a setting is the first of these that is given:
+This page lists every setting of a node. The value of a setting comes from the first of these sources that has one:
 
 1. a flag: `--set listenPort=9877`; some settings also have a flag of their own (`namesrv serve --help`);
 2. an environment variable: `NAMESRV_LISTEN_PORT=9877`;
-3. a change at run time (`namesrv config set`, `mqadmin updateNamesrvConfig`), which is kept in `runtime.properties` in `dataDir`;
+3. a change at run time (`namesrv config set`, `mqadmin updateNamesrvConfig`), stored in `runtime.properties` in `dataDir`;
 4. the properties file of `-c FILE`, which the node never writes: `listenPort=9877`;
 5. its default.
 
-`namesrv serve -p` prints the values that would be in force, and ends. If a value is invalid, or contradicts another one, the
-node does not start; it prints one line with key, value and remedy. Two errors in a properties file only cause a warning, because
-the file can be RocketMQ's own: a malformed value of one of RocketMQ's settings (the default is used), and an unknown key (it has
-no effect, and `mqadmin getNamesrvConfig` shows it). An unknown key that looks like a misspelt setting of this name server stops
-the start.
+`namesrv serve -p` prints the values of RocketMQ's settings that a node would use, and exits. If a value is invalid, or
+contradicts another one, the node does not start. It prints one line with key, value and remedy.
 
-"When" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*: at once.
-*replicated*: at once, and with `mode=cp` on all nodes.
+A properties file can be one that was written for RocketMQ. So two errors in it only cause a warning:
+
+- a malformed value of one of RocketMQ's settings: the default is used;
+- an unknown key: it has no effect, and `mqadmin getNamesrvConfig` shows it. But if the key looks like a misspelt setting of this
+  name server, the node does not start.
+
+The column "when" says when a change takes effect. *start*: at the next start; a change at run time is refused. *live*:
+immediately. *replicated*: immediately, and with `mode=cp` on all nodes.
 """
 
 GROUPS = {
-    OWN: "Settings of this name server, and TLS by the names of RocketMQ's system properties",
+    OWN: "Settings of this name server, and TLS settings with the names of RocketMQ's system properties",
     NAMESRV: "RocketMQ's NamesrvConfig",
     NETTY_SERVER: "RocketMQ's NettyServerConfig: connections that peers open",
     NETTY_CLIENT: "RocketMQ's NettyClientConfig: connections opened to brokers",
