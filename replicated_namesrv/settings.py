@@ -215,7 +215,7 @@ class Settings:
     )
     peer_listen: str = setting("", OWN, "HOST:PORT on which this node listens for its peers (cp); empty: its address in peers.")
     peer_dial: str = setting(
-        "", OWN, "Addresses to which this node connects for some peers, instead of their address in peers: name=host:port,…"
+        "", OWN, "name=host:port,… of peers to which this node connects at another address than the one in peers."
     )
     peer_secret_file: str = setting(
         "", OWN, "File with the secret that all nodes share; required unless all peers are on loopback."
