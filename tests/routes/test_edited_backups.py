@@ -1,6 +1,6 @@
 """A backup that somebody edited is refused, or gives a state in which everything works. No edit may stop a node.
 
-A longer run: ``REPEATS=100 ./namesrv test tests/routes/test_edited_backups.py``; a failure names its seed.
+A longer run: ``REPEATS=100 ./namesrv test tests/routes/test_edited_backups.py``.
 """
 
 import copy
@@ -147,14 +147,12 @@ def use_everything(state: RouteInfoManager, machine: RestorableMachine | None = 
     assert not any(state.kv_table().values())
 
 
-def seeds() -> range:
-    first = random.SystemRandom().randrange(10**9)
-    return range(first, first + int(os.environ.get("REPEATS", "1")))
+REPEATS = range(int(os.environ.get("REPEATS", "1")))
 
 
-@pytest.mark.parametrize("seed", seeds())
-def test_any_edit_is_refused_or_works(seed: int) -> None:
-    draw = random.Random(seed)
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_any_edit_is_refused_or_works(repeat: int, seed: int) -> None:
+    draw = random.Random(f"{seed} {repeat}")
     original = [json.loads(line) for line in populated().snapshot()]
     loaded = 0
     for number in range(EDITS):
@@ -169,13 +167,13 @@ def test_any_edit_is_refused_or_works(seed: int) -> None:
         try:
             use_everything(state)
         except Exception as error:
-            raise AssertionError(f"seed {seed}, edit {number}: {as_bytes(lines)!r}") from error
+            raise AssertionError(f"seed {seed}, repeat {repeat}, edit {number}: {as_bytes(lines)!r}") from error
     assert 0 < loaded < EDITS / 2
 
 
-@pytest.mark.parametrize("seed", seeds())
-def test_the_same_through_the_log(seed: int) -> None:
-    draw = random.Random(seed)
+@pytest.mark.parametrize("repeat", REPEATS)
+def test_the_same_through_the_log(repeat: int, seed: int) -> None:
+    draw = random.Random(f"{seed} {repeat}")
     original = [json.loads(line) for line in populated().snapshot()]
     for number in range(EDITS // 4):
         lines = edited(original, draw)
@@ -187,7 +185,7 @@ def test_the_same_through_the_log(seed: int) -> None:
             if codes == [0, 0, 0]:
                 use_everything(machine.machine.state, machine)
         except Exception as error:
-            raise AssertionError(f"seed {seed}, edit {number}: {as_bytes(lines)!r}") from error
+            raise AssertionError(f"seed {seed}, repeat {repeat}, edit {number}: {as_bytes(lines)!r}") from error
 
 
 HEAD = b'["head",1,9,0,{}]\n'
