@@ -1,6 +1,6 @@
 """Every row of the tables in ``liveness/attachments.py`` and ``liveness/conversations.py``."""
 
-from replicated_namesrv.replication.liveness.attachments import Attachments
+from replicated_namesrv.replication.liveness.attachments import REGISTERED_MAX, Attachments
 from replicated_namesrv.replication.liveness.conversations import (
     BACKLOG_MS,
     PATIENCE_MS,
@@ -136,3 +136,17 @@ def test_opened_during_a_stall() -> None:
     conversations.opened(3, now)
     assert conversations.opened_ms(3) == now
     assert conversations.opened_ms(4) is None
+
+
+def test_a_connection_remembers_so_many_registrations_and_the_newest() -> None:
+    attachments, others = attached(1), 3 * REGISTERED_MAX
+    for number in range(others):
+        attachments.attach(("c", f"{number}:1"), 7 + number, 1, 0, 0, registers=True)
+        attachments.remove(("c", f"{number}:1"), 7 + number)
+        attachments.attach(KEY, 7, 1, 0, 0, registers=True)
+    assert len(attachments._registered[1]) == REGISTERED_MAX
+    assert attachments.registered_epoch(KEY, 1) == 7
+    assert attachments.registered_epoch(("c", f"{others - 1}:1"), 1) == 6 + others
+    assert attachments.registered_epoch(("c", "0:1"), 1) is None
+    attachments.lose(1, in_peace=True)
+    assert attachments._registered == {}

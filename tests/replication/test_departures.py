@@ -46,7 +46,7 @@ class Leader:
                     self.report(member)
 
     def is_gone(self) -> bool:
-        return self.departures.gone(lambda key: self.lease, self.now_ms) == [self.lease]
+        return list(self.departures.gone(lambda key: self.lease, self.now_ms)) == [self.lease]
 
 
 def test_unheard_node() -> None:
@@ -88,7 +88,7 @@ def test_closed_by_the_broker() -> None:
     assert leader.is_gone()
     leader.departures.forget(KEY)
     leader.lease = None
-    assert leader.departures.gone(lambda key: None, leader.now_ms + T) == []
+    assert list(leader.departures.gone(lambda key: None, leader.now_ms + T)) == []
 
 
 def test_released() -> None:
@@ -236,7 +236,7 @@ def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
     leader.lists(**lists)
     leader.run(GRACE)
     leases = {key: Lease(key, EPOCH, 60_000, 0) for key in keys}
-    assert len(leader.departures.gone(leases.get, leader.now_ms)) == LOOKS_PER_TURN
+    assert len(list(leader.departures.gone(leases.get, leader.now_ms))) == LOOKS_PER_TURN
     for key in keys[:LOOKS_PER_TURN]:
         leader.departures.forget(key)
-    assert len(leader.departures.gone(leases.get, leader.now_ms)) == LOOKS_PER_TURN // 2
+    assert len(list(leader.departures.gone(leases.get, leader.now_ms))) == LOOKS_PER_TURN // 2

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
+from replicated_namesrv.replication.command_kinds import EXPIRE
 from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness.admission import GRANT_MS, Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.attachments import Attachments
@@ -34,6 +35,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     encode,
 )
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole, encode_removal
+from replicated_namesrv.replication.liveness.removals import EXPIRED_BROKERS_MAX
 from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
 from replicated_namesrv.replication.liveness.silence import SHARES
 from replicated_namesrv.replication.marks import Mark, Suspicion
@@ -297,34 +299,65 @@ def test_copies_of_a_change_do_not_wait_for_the_interval(scene: Scene) -> None:
     assert scene.group.reads == []
 
 
-def test_all_that_are_silent_are_removed_without_waiting_for_the_next_look(scene: Scene) -> None:
-    others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(9)]
-    for command in others:
+def add_brokers(scene: Scene, count: int) -> None:
+    for number in range(count):
+        command = dataclasses.replace(
+            registration(1), broker_name=f"other-{number}", broker_addr=f"10.0.{number // 250}.{number % 250}:1"
+        )
         scene.machine.apply(encode_register(command, 0, 0, 0, content_of(command)))
-    scene.led()
-    scene.let_it_expire()
-    looks = 0
-    while scene.group.proposed:
+
+
+def expire_all(scene: Scene) -> list[int]:
+    """Let all brokers expire without another tick; how many went with each command."""
+    counts = []
+    while any(data[1:].startswith(b"[%d," % EXPIRE) for data, _ in scene.group.proposed):
+        before = len(scene.machine.state.registrations())
         scene.commit()
-        scene.now_ms += 100
-        for member in MEMBERS:
-            scene.report(member)
-        scene.leading.tick()
-        looks += 1
-    assert list(scene.machine.state.registrations()) == []
-    assert looks == 3, "ten brokers, four with a command"
+        counts.append(before - len(scene.machine.state.registrations()))
+    return counts
+
+
+def test_a_thousand_silent_brokers_are_removed_by_a_few_commands_in_one_tick(scene: Scene) -> None:
+    add_brokers(scene, 5 * EXPIRED_BROKERS_MAX - 1)
+    scene.led()
+    scene.now_ms += 1.1 * TIMEOUT_MS
+    scene.leading.tick()
+    assert len(scene.group.proposed) == 1, "one command at a time: it is applied in one go"
+    assert expire_all(scene) == [EXPIRED_BROKERS_MAX] * 5
+    assert scene.leading.removals.expired_count == 5 * EXPIRED_BROKERS_MAX
+
+
+def test_a_thousand_gone_brokers_are_removed_by_a_few_commands_in_one_tick(scene: Scene) -> None:
+    add_brokers(scene, 5 * EXPIRED_BROKERS_MAX - 1)
+    scene.led()
+    brokers = scene.machine.state.registrations()
+    lost = [ReportEntry((r.cluster_name, r.broker_addr), LOST, False, r.epoch, 0, AGE_MAX) for r in brokers]
+    scene.report("n2", *lost)
+    scene.now_ms += 600
+    for member in MEMBERS:
+        scene.report(member)
+    scene.leading.tick()
+    assert expire_all(scene) == [EXPIRED_BROKERS_MAX] * 5
+    assert scene.leading.removals.lost_count == 5 * EXPIRED_BROKERS_MAX
+
+
+def test_brokers_that_made_contact_while_others_expired_stay(scene: Scene) -> None:
+    add_brokers(scene, EXPIRED_BROKERS_MAX + 9)
+    scene.led()
+    scene.now_ms += 1.1 * TIMEOUT_MS
+    scene.leading.tick()
+    scene.report("n2", scene.entry(True))
+    scene.confirm()
+    assert expire_all(scene) == [EXPIRED_BROKERS_MAX, 9]
+    assert [held.broker_addr for held in scene.machine.state.registrations()] == [KEY[1]]
 
 
 def test_one_expiry_removes_brokers_with_no_more_topics_than_allowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals_module, "REMOVED_TOPICS_MAX", 5)  # each broker has two
-    others = [dataclasses.replace(registration(1), broker_name=f"other-{n}", broker_addr=f"10.0.0.{n}:1") for n in range(3)]
-    for command in others:
-        scene.machine.apply(encode_register(command, 0, 0, 0, content_of(command)))
+    monkeypatch.setattr(removals_module, "EXPIRED_TOPICS_MAX", 5)  # each broker has two
+    add_brokers(scene, 4)
     scene.led()
     scene.let_it_expire()
-    assert len(scene.group.proposed) == 1
-    scene.commit()
-    assert len(scene.machine.state.registrations()) == 2
+    assert expire_all(scene) == [2, 2, 1]
 
 
 def test_one_broker_with_many_topics_is_unregistered_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,6 +573,20 @@ def test_a_heartbeat_of_a_suspected_broker_is_recorded(recording: Scene) -> None
     scene.silent(THIRD_MS + 100)
     scene.commit()
     scene.report("n2", scene.entry(False))
+    scene.commit()
+    assert scene.suspicion == 0
+    scene.silent(THIRD_MS - 200)
+    assert scene.group.proposed == []
+
+
+def test_a_heartbeat_is_recorded_again(recording: Scene) -> None:
+    """Nobody repeats it, and the outcome of its first record is unknown."""
+    scene = recording
+    scene.silent(THIRD_MS + 100)
+    scene.commit()
+    scene.report("n2", scene.entry(False))
+    scene.lose()
+    scene.silent(100)
     scene.commit()
     assert scene.suspicion == 0
     scene.silent(THIRD_MS - 200)

@@ -1,6 +1,6 @@
 """Every row of the tables in ``liveness/silence.py``."""
 
-from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, RETRY_MS, SHARES, Due, Lease, Silence
+from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, RETRY_MS, SHARES, STALE_MAX, Due, Lease, Silence
 from tests.replication.virtual import KEY
 
 T = 9_000
@@ -15,13 +15,12 @@ class Watch:
         self.silence = Silence([self.lease], began_ms)
 
     def due(self, now_ms: float) -> list[int]:
-        """Shares that are due by then, and recorded at once."""
+        """Shares that are due by then, and recorded at once; SHARES: its time-out has passed."""
         found = []
         for due in self.silence.due(lambda key: self.lease, now_ms):
             found.append(due.share)
-            if due.share < SHARES:
-                self.lease = self.lease._replace(suspicion=due.share)
-        return found
+            self.lease = self.lease._replace(suspicion=due.share)
+        return found + [SHARES for _ in self.silence.silent(lambda key: self.lease, now_ms)]
 
     def contact(self, now_ms: float) -> None:
         self.lease = self.lease._replace(suspicion=0)
@@ -74,6 +73,21 @@ def test_time_out() -> None:
         watch.due(share * THIRD)
     assert watch.due(T - 1) == []
     assert watch.due(T) == [SHARES]
+    assert watch.due(T + 1) == [SHARES], "until something happens"
+    watch.contact(T + 2)
+    assert watch.due(T + 3) == []
+    assert watch.due(T + 2 + THIRD) == [1]
+    watch.due(2 * T + 2)
+    watch.silence.forget(KEY)
+    assert watch.due(2 * T + 3) == []
+
+
+def test_a_silent_broker_that_registered_unnoticed_has_its_whole_time_out() -> None:
+    watch = Watch()
+    assert watch.due(T) == [SHARES]
+    watch.lease = watch.lease._replace(epoch=8)
+    assert watch.due(T + 1) == []
+    assert watch.due(T + 1 + THIRD) == [1]
 
 
 def test_what_is_not_done_stays_due() -> None:
@@ -129,9 +143,24 @@ def test_a_thousand_brokers_that_renew_cost_one_look_in_a_third() -> None:
 def test_a_turn_looks_at_no_more_brokers_than_allowed() -> None:
     leases = {("c", f"b:{n}"): Lease(("c", f"b:{n}"), 1, T, 0) for n in range(3 * LOOKS_PER_TURN // 2)}
     silence = Silence(leases.values(), 0)
-    turns = [silence.due(leases.__getitem__, T + turn) for turn in range(3)]
+    turns = [silence.due(leases.__getitem__, THIRD + turn) for turn in range(3)]
     assert [len(turn) for turn in turns] == [LOOKS_PER_TURN, LOOKS_PER_TURN // 2, 0]
     assert {due.lease.key for turn in turns for due in turn} == leases.keys()
+    silence.due(leases.__getitem__, 2 * T)
+    assert len(list(silence.silent(leases.__getitem__, 2 * T))) == LOOKS_PER_TURN
+
+
+def test_the_heap_does_not_grow_with_registrations() -> None:
+    """Each registration with another time-out, and each broker that registers anew, leaves an element behind."""
+    silence = Silence([], 0)
+    for step in range(3 * STALE_MAX):
+        silence.contact(Lease(KEY, step, T + step % 2, 0), 0)
+        silence.forget(KEY)
+        silence.contact(Lease(KEY, step, T + step % 3, 0), 0)
+    assert len(silence._heap) <= STALE_MAX + 2
+    lease = Lease(KEY, 7, T, 0)
+    silence.contact(lease, 0)
+    assert silence.due(lambda key: lease, THIRD) == [Due(lease, 1)]
 
 
 def test_what_cannot_be_recorded_is_looked_at_once_in_a_third() -> None:
@@ -146,4 +175,5 @@ def test_what_cannot_be_recorded_is_looked_at_once_in_a_third() -> None:
     for now in range(0, T, 100):
         assert silence.due(lease_of, now, can_record=False) == []
     assert looks == SHARES - 1
-    assert silence.due(lease_of, T, can_record=False) == [Due(lease, SHARES)], "a silent broker is removed"
+    assert silence.due(lease_of, T, can_record=False) == []
+    assert list(silence.silent(lease_of, T)) == [lease], "a silent broker is removed"

@@ -19,6 +19,9 @@ from replicated_namesrv.replication.marks import Key
 
 ROUND_MS = 1_000.0
 """A broker that starts has connected to all nodes that it reaches within this time."""
+REGISTERED_MAX = 1_000
+"""Registrations of one connection that are remembered after they ended: the newest. A 104 for an older one is taken as if its
+connection had never registered the broker."""
 
 
 @dataclass(slots=True)
@@ -36,7 +39,7 @@ class Attachments:
     def __init__(self) -> None:
         self._brokers: dict[Key, _Broker] = {}
         self._registered: dict[int, dict[Key, int]] = {}
-        """By open connection: the epochs that it registered last, in force or not."""
+        """By open connection: the epochs that it registered last, in force or not; the newest is the last."""
         self._carried: dict[int, dict[Key, None]] = {}
         """By open connection: the brokers attached to it, in an order that does not depend on hashes."""
         self.changed: dict[Key, None] = {}
@@ -55,7 +58,11 @@ class Attachments:
         broker.connections[connection_id] = opened_ms
         self._carried.setdefault(connection_id, {})[key] = None
         if registers:
-            self._registered.setdefault(connection_id, {})[key] = epoch
+            registered = self._registered.setdefault(connection_id, {})
+            registered.pop(key, None)
+            registered[key] = epoch
+            if len(registered) > REGISTERED_MAX:
+                del registered[next(iter(registered))]
         self.changed[key] = None
 
     def detach(self, key: Key, connection_id: int) -> None:

@@ -36,7 +36,7 @@ not stand still with a process (``clock_ms``); everything else counts only time 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -136,10 +136,9 @@ class Departures:
 
     # Gone
 
-    def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> list[Lease]:
+    def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
         """Registrations whose brokers have left, of the first LOOKS_PER_TURN to look at. ``lease_of``: the registration as it is
         in the state."""
-        found = []
         for key in list(islice((key for key, look_ms in self._looks.items() if look_ms <= now_ms), LOOKS_PER_TURN)):
             lease = lease_of(key)
             words = (node.words.get(key) for node in self._nodes.values())
@@ -147,10 +146,9 @@ class Departures:
                 del self._looks[key]
                 continue
             left_ms = self._left_ms(lease, now_ms)
-            if left_ms <= now_ms:
-                found.append(lease)
             self._looks[key] = now_ms if left_ms <= now_ms else min(left_ms, now_ms + LOOK_AGAIN_MS)
-        return found
+            if left_ms <= now_ms:
+                yield lease
 
     def _left_ms(self, lease: Lease, now_ms: float) -> float:
         """From when on no node can be the one that the broker uses; infinity: not known, or no node saw it leave."""

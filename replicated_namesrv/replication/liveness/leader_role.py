@@ -13,7 +13,7 @@ suspicions can take effect (``route_machine.py``).
 
 import math
 from asyncio import Future
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.consensus import Consensus
@@ -37,7 +37,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
 )
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.renewals import Renewals, Reported
-from replicated_namesrv.replication.liveness.silence import SHARES, Lease, Silence
+from replicated_namesrv.replication.liveness.silence import Lease, Silence
 from replicated_namesrv.replication.liveness.suspicions import Suspicions
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, Suspect, encode_lead
 from replicated_namesrv.routes.commands import BrokerRemoval
@@ -96,7 +96,7 @@ class LeaderRole:
         self.silence: Silence | None = None
         """Since LEAD is applied."""
         self.departures = Departures(members, node_id, grace_ms, running_ms(), defences)
-        self.removals = Removals(term, machine, decide, self._time_ms, lambda: self.is_over)
+        self.removals = Removals(term, machine, decide, self._time_ms, lambda: self.is_over, self._expire)
         self._suspicions = Suspicions(term, machine, consensus, decide, self._time_ms, self._recorded)
         self._renewals = Renewals(
             machine,
@@ -289,14 +289,20 @@ class LeaderRole:
 
     def _watch(self, silence: Silence, now: float) -> None:
         """Record silence, and remove who is silent or gone."""
-        silent = []
         for lease, share in silence.due(self._lease_of, now, self._suspicions.can_record):
-            if share == SHARES:
-                is_clearing = self._suspicions.is_clearing(lease.key, lease.epoch)
-                silent += [lease] if self._defences.silent_removed and not is_clearing else []
-            elif self._defences.silence_recorded:
+            if self._defences.silence_recorded:
                 self._suspicions.record(lease.key, lease.epoch, share)
         self._suspicions.flush()
-        gone = self.departures.gone(self._lease_of, now)
-        if gone or silent:
-            self.removals.expire(gone, silent)
+        self._expire()
+
+    def _expire(self) -> None:
+        self.removals.expire(self._overdue(self._now_ms()))
+
+    def _overdue(self, now: float) -> Iterator[tuple[Lease, bool]]:
+        """Brokers that are gone, and then those that are silent."""
+        for lease in self.departures.gone(self._lease_of, now):
+            yield lease, True
+        if self.silence is not None and self._defences.silent_removed:
+            for lease in self.silence.silent(self._lease_of, now):
+                if not self._suspicions.is_clearing(lease.key, lease.epoch):
+                    yield lease, False

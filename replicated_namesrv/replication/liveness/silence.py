@@ -23,9 +23,11 @@ Hence time without a leader counts for nobody, a successor loses less than a thi
 contact within a third of its time-out is never written about.
 """
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from replicated_namesrv.replication.marks import Key
@@ -34,8 +36,9 @@ SHARES = 3
 """Silence is recorded in thirds: RocketMQ's brokers register four times, or twice, in their time-out. A share of SHARES is all
 of it."""
 RETRY_MS = 100.0
-"""What is due stays due until it is done, and is told again after this pause."""
-
+"""What has to be recorded stays due until it is done, and is named again after this pause."""
+STALE_MAX = 1_000
+"""The heap is built anew when it has so many more void elements than live ones."""
 LOOKS_PER_TURN = 2_000
 """Brokers that are looked at in one turn; the others follow in the next turns. So many take some milliseconds. Ten
 turns a second are enough for 20,000 brokers with a time-out of 3 s."""
@@ -57,11 +60,11 @@ class Lease(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Silence that has to be recorded, or ended by a removal."""
+    """Silence that has to be recorded."""
 
     lease: Lease
     share: int
-    """Thirds of the time-out; SHARES: remove the broker."""
+    """Thirds of the time-out."""
 
 
 @dataclass(slots=True)
@@ -69,7 +72,7 @@ class _Watched:
     lease: Lease
     since_ms: float
     look_ms: float = 0.0
-    """When it is looked at next; an element of the heap with another time is void."""
+    """When it is looked at next; an element of the heap with another time is void. Infinity: it is silent, and in no heap."""
 
 
 class Silence:
@@ -80,6 +83,8 @@ class Silence:
         """``leases``: what is registered when this leader begins."""
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
+        self._silent: dict[Key, None] = {}
+        """Brokers whose time-out has passed, the first first."""
         for lease in leases:
             third_ms = lease.third_ms
             since_ms = now_ms - lease.suspicion * third_ms
@@ -90,15 +95,20 @@ class Silence:
     def contact(self, lease: Lease, now_ms: float) -> None:
         """The leader has accepted a renewal of this registration, or applied it."""
         watched = self._watched.get(lease.key)
-        if watched is not None and watched.lease.timeout_ms == lease.timeout_ms:
+        if watched is not None and watched.lease.timeout_ms == lease.timeout_ms and lease.key not in self._silent:
             watched.lease, watched.since_ms = lease, now_ms
-            return
+        else:
+            self._watch(lease, now_ms)
+
+    def _watch(self, lease: Lease, now_ms: float) -> None:
+        self._silent.pop(lease.key, None)
         self._watched[lease.key] = watched = _Watched(lease, now_ms)
         self._look_at(watched, now_ms + lease.third_ms)
 
     def forget(self, key: Key) -> None:
         """The registration ended."""
         self._watched.pop(key, None)
+        self._silent.pop(key, None)
 
     def age_ms(self, key: Key, now_ms: float) -> float | None:
         """For how long the broker is silent; None: it is not registered."""
@@ -106,30 +116,50 @@ class Silence:
         return None if watched is None else max(0.0, now_ms - watched.since_ms)
 
     def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float, can_record: bool = True) -> list[Due]:
-        """What has to be recorded or removed now. ``lease_of``: the registration as it is in the state. ``can_record`` False:
-        look again a third later at what would have to be recorded."""
+        """What has to be recorded now. ``lease_of``: the registration as it is in the state. ``can_record`` False: look again a
+        third later at what would have to be recorded."""
         found, looks = [], 0
         while self._heap and self._heap[0][0] <= now_ms and looks < LOOKS_PER_TURN:
             looks += 1
             look_ms, key = heappop(self._heap)
             watched = self._watched.get(key)
-            if watched is None or watched.look_ms != look_ms:
+            if watched is None or watched.look_ms != look_ms or not self._is_current(watched, lease_of, now_ms):
                 continue
-            lease = lease_of(key)
-            if lease is None:
-                del self._watched[key]
-                continue
-            if (lease.epoch, lease.timeout_ms) != (watched.lease.epoch, watched.lease.timeout_ms):
-                watched.since_ms = now_ms  # registered again, which ``contact`` has not been told yet
-            watched.lease = lease
+            lease = watched.lease
             share = min(SHARES, int((now_ms - watched.since_ms) / lease.third_ms))
-            if share == SHARES or (share > lease.suspicion and can_record):
+            if share == SHARES:
+                watched.look_ms = math.inf
+                self._silent[key] = None
+            elif share > lease.suspicion and can_record:
                 found.append(Due(lease, share))
                 self._look_at(watched, now_ms + RETRY_MS)
             else:
                 self._look_at(watched, max(watched.since_ms + (share + 1) * lease.third_ms, now_ms + 1))
         return found
 
+    def silent(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
+        """Brokers whose time-out has passed, the first first; they stay among them until a contact or the end."""
+        for key in list(islice(self._silent, LOOKS_PER_TURN)):
+            watched = self._watched[key]
+            if self._is_current(watched, lease_of, now_ms):
+                yield watched.lease
+
+    def _is_current(self, watched: _Watched, lease_of: Callable[[Key], Lease | None], now_ms: float) -> bool:
+        """Take the lease as it is now; False: it has ended, or began anew, which ``contact`` has not been told yet."""
+        key, before = watched.lease.key, watched.lease
+        lease = lease_of(key)
+        if lease is None:
+            self.forget(key)
+        elif (lease.epoch, lease.timeout_ms) != (before.epoch, before.timeout_ms):
+            self._watch(lease, now_ms)
+        else:
+            watched.lease = lease
+            return True
+        return False
+
     def _look_at(self, watched: _Watched, look_ms: float) -> None:
         watched.look_ms = look_ms
         heappush(self._heap, (look_ms, watched.lease.key))
+        if len(self._heap) > 2 * len(self._watched) + STALE_MAX:
+            self._heap = [(each.look_ms, key) for key, each in self._watched.items() if key not in self._silent]
+            heapify(self._heap)
