@@ -1,8 +1,8 @@
-"""What the commands that operate nodes have in common: which admin HTTP addresses to ask, how, and what an answer means.
+"""Common parts of the commands that operate nodes: the admin HTTP addresses, the requests, and the meaning of an answer.
 
-Nodes are found by their admin addresses: those of ``--admin``, else of NAMESRV_ADMIN, else the node at 127.0.0.1:9886 and the
-rest of its address list, taken to have their admin port as far from their RocketMQ port as that node has (as ``namesrv cluster``
-lays them out). The standard library's client is used: it is loaded in a tenth of the time of a larger one.
+The addresses come from ``--admin``, else from NAMESRV_ADMIN, else from the node at 127.0.0.1:9886 and its address list. For
+the other nodes of that list the distance between RocketMQ port and admin port is assumed to be that node's, as with ``namesrv
+cluster``. The HTTP client is the standard library's because it loads in a tenth of the time of a larger one.
 """
 
 import argparse
@@ -28,19 +28,19 @@ ANSWER_BYTES_MAX = 64 << 20
 
 
 class AdminError(NamesrvError):
-    """A node gave no answer: surely nothing was done."""
+    """No node answered. The change was not made."""
 
     definite = True
 
 
 class AdminUnknownError(NamesrvError):
-    """A change was asked for, and it may or may not have been made: the connection broke, or the node itself does not know."""
+    """A change was requested and its outcome is unknown: the connection broke, or the node itself does not know."""
 
     definite = False
 
 
 class AdminRefusedError(NamesrvError):
-    """A node answered, and not with success."""
+    """A node answered with an error status."""
 
     def __init__(self, address: str, status: int, answer: dict[str, Any]) -> None:
         error, remedy = answer.get("error", f"HTTP status {status}"), answer.get("remedy")
@@ -49,7 +49,7 @@ class AdminRefusedError(NamesrvError):
 
 
 def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_codes: str) -> None:
-    """Options every such command has, and the end of its help."""
+    """Add the options that every such command has, and the end of its help."""
     parser.epilog = f"examples:\n{examples}\nexit codes: {exit_codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
@@ -75,7 +75,7 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """How nodes are asked."""
+    """Sends requests to nodes."""
 
     timeout_s: float
     token: str | None
@@ -89,7 +89,7 @@ class Admin:
         body: Iterable[bytes] | bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a request, to be read. Raises AdminError, AdminUnknownError, AdminRefusedError."""
+        """Return the response, not read yet. Raises AdminError, AdminUnknownError, AdminRefusedError."""
         host, _, port = address.rpartition(":")
         connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self.timeout_s)
         fields = dict(headers or {})
@@ -101,7 +101,8 @@ class Admin:
             except OSError as cause:
                 raise AdminError(f"{address}: no answer ({reason_of(cause)})") from None
             try:
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it may have answered before it heard all
+                # the node may answer before it has read the whole request
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     connection.request(method, path, body, fields)
                 response = connection.getresponse()
                 if response.status != 200:
@@ -147,7 +148,7 @@ def admin_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, .
 
 
 def neighbours(address: str, status: dict[str, Any]) -> tuple[str, ...]:
-    """Admin addresses of the nodes in a node's address list, by the distance of its own two ports; its own first."""
+    """Admin addresses of the nodes in a node's address list, its own first, derived from the distance of its own two ports."""
     distance = _port(address) - _port(status["advertisedAddress"])
     others = [
         f"{other.rpartition(':')[0]}:{_port(other) + distance}"
@@ -162,7 +163,7 @@ def _port(address: str) -> int:
 
 
 def ask_all(addresses: Sequence[str], ask: Callable[[str], T]) -> list[T | NamesrvError]:
-    """``ask`` of every address at the same time; an error stands in the place of its answer."""
+    """``ask`` every address at the same time. An error takes the place of an answer."""
 
     def one(address: str) -> T | NamesrvError:
         try:
@@ -175,7 +176,7 @@ def ask_all(addresses: Sequence[str], ask: Callable[[str], T]) -> list[T | Names
 
 
 def reason_of(cause: BaseException) -> str:
-    """A few words for an operating system's or a protocol's error."""
+    """A few words for an error of the operating system or of HTTP."""
     if isinstance(cause, TimeoutError):
         return "time-out"
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

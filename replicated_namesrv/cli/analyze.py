@@ -1,4 +1,6 @@
-"""``namesrv analyze``: what recorded runs say about AP and CP; see ``replicated_namesrv.spark``."""
+"""``namesrv analyze``: computes the consistency and availability of AP and CP from recorded runs
+(``replicated_namesrv.spark``).
+"""
 
 import argparse
 import json
@@ -12,14 +14,14 @@ HELP = "compute from recorded runs how consistent and how available each mode wa
 _EXAMPLES = """\
   namesrv analyze runs/full                       every run of the suite; report in runs/full/analysis
   namesrv analyze runs/latest --out /tmp/a        one run
-  namesrv analyze runs/full --master spark://host:7077   on a cluster that is there already
+  namesrv analyze runs/full --master spark://host:7077   on an existing cluster
 
-Needs Java 17 or later, which pip install 'replicated-namesrv[java]' brings along too. The folder --out gets report/index.html
+Needs Java 17 or later, which pip install 'replicated-namesrv[java]' also installs. The folder --out gets report/index.html
 (opens offline), every figure as SVG and PNG, every table as CSV and Parquet, and the intermediate tables under tables/, which
-docs/tables.md describes. Runs that were ingested before are not ingested again. One analysis at a time writes into a folder: a
-second one is refused, except on HDFS and object stores, where each needs its own --out.
+docs/tables.md describes. Runs that were ingested before are not ingested again. Only one analysis at a time can write into
+a folder; a second one is refused. HDFS and object stores cannot enforce this: give each analysis its own --out there.
 
-Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.
+Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the message names the run and the remedy.
 """
 
 

@@ -1,7 +1,7 @@
-"""``namesrv backup FILE``: the whole state as of one revision, fetched from a running node and checked before it counts.
+"""``namesrv backup FILE``: fetches the whole state at one revision from a running node, and checks the file.
 
-The node goes on meanwhile; what the file holds is the state at one revision that was confirmed by a majority when the backup
-began. The file appears under its name only when it is complete, checked and on the disk.
+The node continues to serve. A majority confirmed the revision when the backup began. The file appears under its name only when
+it is complete, checked and synced to disk.
 """
 
 import argparse
@@ -33,7 +33,7 @@ READ_BYTES = 256 << 10
 
 _EXAMPLES = """\
   namesrv backup namesrv.backup
-  namesrv backup --check namesrv.backup                   no node is asked: is this file whole?
+  namesrv backup --check namesrv.backup                   check a file; needs no node
   namesrv backup -a 10.0.0.1:9886 --token-file token "namesrv-$(date +%F).backup"
 """
 
@@ -41,7 +41,7 @@ _EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--check", action="store_true", help="check an existing file and say what it holds")
+    parser.add_argument("--check", action="store_true", help="check an existing file and print its contents' summary")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     codes = "0 saved, or the file is whole; 1 refused, damaged, or the disk refuses; 2 usage, or no node answered"
     add_admin_arguments(parser, _EXAMPLES, codes)
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def fetch(admin: Admin, address: str, file: Path) -> Head:
-    """Save the backup of one node. Raises AdminError, AdminRefusedError, StorageError."""
+    """Download a backup from one node and check it. Raises AdminError, AdminRefusedError, StorageError."""
     aside = file.with_name(file.name + ".partial")
     reader, progress, size = BackupReader(), ProgressLine(), 0
     try:

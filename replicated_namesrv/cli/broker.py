@@ -1,4 +1,4 @@
-"""``namesrv broker``: broker agents, for trying things out, for load and for faults."""
+"""``namesrv broker``: runs simulated brokers for trials, load and fault injection."""
 
 import argparse
 import asyncio
@@ -28,7 +28,7 @@ from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTab
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.wire.codes import RequestCode
 
-HELP = "run broker agents that register as real brokers do"
+HELP = "run simulated brokers that register as real brokers do"
 
 _EXAMPLES = """\
 examples:
@@ -44,7 +44,7 @@ exit codes: 0 every broker was registered with every name server; 1 some were no
 _PROGRESS_INTERVAL_S = 1.0
 _STARTING_AT_ONCE = 32
 _PORT_STEP = 4
-"""Ports apart: a broker has three of its own (listenPort - 2, listenPort, HA at listenPort + 1)."""
+"""Distance between the ports of two brokers: each broker uses listenPort - 2, listenPort, and listenPort + 1 for HA."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +95,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=addresses_argument,
         help=f"name servers, 'host:port;host:port' or with commas (default: {ADDRESSES_VARIABLE}, else {DEFAULT_ADDRESSES})",
     )
-    run.add_argument("--duration-s", type=float, metavar="S", help="stop after so many seconds (default: run until Ctrl-C)")
-    run.add_argument("--json", action="store_true", help="one JSON object a line on stdout for everything that happens")
+    run.add_argument("--duration-s", type=float, metavar="S", help="stop after this many seconds (default: run until Ctrl-C)")
+    run.add_argument("--json", action="store_true", help="print each event as one JSON object per line")
     parser.set_defaults(usage_error=parser.error)
 
 
@@ -118,7 +118,7 @@ def _check(arguments: argparse.Namespace) -> None:
             refuse("--heartbeat 904: a 4.9 broker does not know this code; use --version 5.3, or --heartbeat register or 322")
         for flag, value in (("--heartbeat-timeout-ms", arguments.heartbeat_timeout_ms), ("--zone", arguments.zone)):
             if value is not None:
-                refuse(f"{flag} {value}: a 4.9 broker has none; use --version 5.3")
+                refuse(f"{flag} {value}: 4.9 brokers do not have this option; use --version 5.3")
     if arguments.topics < 0:
         refuse(f"--topics {arguments.topics} is negative")
     if arguments.duration_s is not None and not 0 < arguments.duration_s < math.inf:
@@ -131,7 +131,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 class _Run:
-    """All agents of one command, what they report, and the line that tells the user."""
+    """All simulated brokers of one command, their reports, and the progress line."""
 
     def __init__(self, arguments: argparse.Namespace, name_servers: Sequence[str]) -> None:
         self.arguments = arguments
@@ -254,7 +254,7 @@ class _Run:
         return FOUND if len(self.ever) == expected else BAD
 
     async def _progress(self) -> None:
-        """A line a second: rewritten in place on a terminal; elsewhere only when what it says changed."""
+        """Print progress each second: in place on a terminal, otherwise only when the text has changed."""
         before, shown = 0, ""
         terminal = sys.stderr.isatty()
         while True:

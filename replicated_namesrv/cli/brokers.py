@@ -1,4 +1,4 @@
-"""``namesrv brokers``: which brokers are registered, and their write permission."""
+"""``namesrv brokers``: lists registered brokers and changes their write permission."""
 
 import argparse
 
@@ -24,12 +24,12 @@ from replicated_namesrv.client.queries import (
     read_write_perm_count,
 )
 
-HELP = "list registered brokers, or take and give back their write permission"
+HELP = "list registered brokers, or remove and restore their write permission"
 
 _EXAMPLES = """\
   namesrv brokers                                      name, id, address, cluster of every registered broker
   namesrv brokers --cluster DefaultCluster --json
-  namesrv brokers wipe-write broker-a                  producers leave broker-a: before it is taken down
+  namesrv brokers wipe-write broker-a                  producers stop sending to broker-a, before maintenance
   namesrv brokers add-write broker-a                   ... and return
 """
 
@@ -37,7 +37,7 @@ _EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", nargs="?", choices=("list", "wipe-write", "add-write"), default="list", help="default: list")
-    parser.add_argument("name", nargs="?", metavar="NAME", help="broker name, told to every name server of the list")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="broker to change at every name server of the list")
     parser.add_argument("--cluster", metavar="C", help="only brokers of this cluster")
     add_consistency_arguments(parser)
     add_client_arguments(parser, _EXAMPLES)
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit code."""
     if (arguments.action == "list") != (arguments.name is None):
         arguments.usage_error(
-            "'wipe-write' and 'add-write' want a broker NAME, 'list' takes none: namesrv brokers wipe-write NAME"
+            "'wipe-write' and 'add-write' need a broker NAME, 'list' takes none: namesrv brokers wipe-write NAME"
         )
     if arguments.action != "list":
         refuse_consistency(arguments)
@@ -65,7 +65,7 @@ async def _list(servers: NameServers, arguments: argparse.Namespace) -> int:
         return FOUND if groups or not arguments.cluster else BAD
     print_freshness(response, arguments)
     if not groups:
-        print(f"{address} knows no broker" + (f" of cluster {arguments.cluster}" if arguments.cluster else ""))
+        print(f"{address} has no registered broker" + (f" of cluster {arguments.cluster}" if arguments.cluster else ""))
     else:
         rows = [
             (data.broker_name, broker_id, addr, data.cluster, "yes" if data.enable_acting_master else "no", data.zone_name or "-")

@@ -1,4 +1,4 @@
-"""``namesrv chaos``: faults on a real cluster through Toxiproxy, and verdicts on what clients saw; see ``chaos/DESIGN.md``."""
+"""``namesrv chaos``: injects faults into a real cluster through Toxiproxy and judges what clients saw (``chaos/DESIGN.md``)."""
 
 import argparse
 import contextlib
@@ -36,10 +36,10 @@ examples:
   namesrv chaos results runs/full                         a Markdown page of a suite's results
   namesrv chaos history runs/latest                       its history for another linearizability checker
 
-A run starts real nodes and a real Toxiproxy server, uses and breaks them, and leaves manifest, trace, history, logs, a picture
-(timeline.html) and verdict.json in runs/SUITE/TIME-SEED-SCENARIO-MODE-NODES; runs/latest leads to the newest.
+A run starts real nodes and a real Toxiproxy server, uses and breaks them, and leaves manifest, trace, history, logs, a timeline
+(timeline.html) and verdict.json in runs/SUITE/TIME-SEED-SCENARIO-MODE-NODES; runs/latest links to the newest.
 
-Exit 0: everything promised held. 1: something promised did not. 2: unknown (too little happened, or it could not be run).
+Exit 0: all promises of the mode were kept. 1: at least one was broken. 2: unknown (too few operations, or the run failed).
 """
 
 _ABOUT_RUN = (
@@ -100,26 +100,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; exit code as in the examples, whatever happens: 1 is for what is judged and nothing else."""
+    """Run the command. The exit code is 1 only if a judged promise was broken; see the examples."""
     try:
         return _COMMANDS[arguments.command](arguments)
     except (NamesrvError, ProvisionError) as error:
         _tell(f"namesrv chaos {arguments.command}: {error}")
     except BrokenPipeError:
         raise
-    except Exception:  # a defect here says nothing of what was to be judged
+    except Exception:  # an internal error is no verdict
         _tell(traceback.format_exc())
     return EXIT_UNKNOWN
 
 
 def _tell(text: str) -> None:
-    """On stderr, as long as anybody reads it."""
+    """Print to stderr and ignore a closed pipe."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
 
 def _print(text: str, end: str = "\n") -> None:
-    """On stdout; who reads no further still gets the exit code of the verdict."""
+    """Print to stdout. If the reader closed the pipe, the exit code is still that of the verdict."""
     try:
         print(text, end=end, flush=True)
     except BrokenPipeError:
@@ -127,7 +127,7 @@ def _print(text: str, end: str = "\n") -> None:
 
 
 class _Progress:
-    """Lines on stderr, each with the seconds since the begin."""
+    """Progress on stderr; each line begins with the seconds since the start."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -184,7 +184,7 @@ def _execute(plan: "RunPlan", arguments: argparse.Namespace, say: Callable[[str]
 
 
 def _words(command: str) -> list[str]:
-    """Of a command, as a shell would take it apart. Raises SettingError."""
+    """Split a command as a shell does. Raises SettingError."""
     try:
         words = shlex.split(command)
     except ValueError as cause:
@@ -251,7 +251,7 @@ def _suite(arguments: argparse.Namespace) -> int:
         say(f"run {number}, {plan.name}")
         try:
             finished = _execute(plan, arguments, lambda text: say(f"  {text}"))
-        except (ProcessError, ToxiproxyError) as error:  # this one could not be made; the next may be
+        except (ProcessError, ToxiproxyError) as error:  # this run failed; continue with the next one
             say(f"  {error}")
             verdicts.append({"verdict": "unknown"})
             continue
@@ -274,7 +274,7 @@ _OPTIONS_OF_SUITE = {"smoke": (), "full": ("nodes", "seed"), "soak": ("seed", "h
 
 
 def _check_suite(arguments: argparse.Namespace) -> None:
-    """Raises SettingError: an option that the suite would pass over, or a value out of range."""
+    """Raise SettingError for an option that the suite would ignore or a value out of range."""
     for name in ("nodes", "seed", "hours"):
         if getattr(arguments, name) is not None and name not in _OPTIONS_OF_SUITE[arguments.suite]:
             knows = [suite for suite, options in _OPTIONS_OF_SUITE.items() if name in options]

@@ -1,4 +1,4 @@
-"""Name servers as child processes, and the check that one of them serves."""
+"""Name servers as child processes, and the check that a node serves."""
 
 import asyncio
 import signal
@@ -26,11 +26,11 @@ class NodePlan:
     settings: tuple[str, ...] = ()
     """``NAME=VALUE``."""
     peer: tuple[str, int] | None = None
-    """Where it listens for other nodes, None for an independent one."""
+    """Its address for other nodes; None for an independent node."""
 
     @property
     def log_file(self) -> Path:
-        """Where the child's output goes."""
+        """The file for the child's output."""
         return self.data_dir / "node.log"
 
     def command(self) -> list[str]:
@@ -45,7 +45,7 @@ def host_port(address: tuple[str, int]) -> str:
 
 
 class PlannedNode(ChildProcess):
-    """A node's present process; restarting makes a new one under the same plan."""
+    """The current process of a planned node. A restart creates a new object with the same plan."""
 
     def __init__(self, plan: NodePlan) -> None:
         super().__init__(f"node {plan.node_id}", plan.command(), plan.log_file)
@@ -53,7 +53,7 @@ class PlannedNode(ChildProcess):
         self.restarts = 0
 
     async def wait_serving(self, timeout_s: float) -> None:
-        """Return once readiness and a remoting request succeed. Raises ProcessError, with what was still missing."""
+        """Return once readiness and a remoting request succeed. Raises ProcessError with the check that failed."""
         deadline = time.monotonic() + timeout_s
         while (missing := await probe(self.plan.listen, self.plan.admin)) is not None:
             if self.exit_code is not None:
@@ -74,7 +74,7 @@ def described_exit(code: int) -> str:
 
 
 async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
-    """Ask a node whether it is ready and have it answer one remoting request. None: it serves; else what is missing."""
+    """Check that a node is ready and answers one remoting request. Returns None, or the check that failed."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             status, text = await _get(_reachable(admin), "/readyz")
@@ -94,7 +94,7 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
 
 
 async def _get(address: tuple[str, int], path: str) -> tuple[int, str]:
-    """(status, body) of an HTTP request; an HTTP library would cost the command a quarter of its start-up time."""
+    """(status, body) of an HTTP request. Importing an HTTP library would take a quarter of the command's start-up time."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host_port(address)}\r\nConnection: close\r\n\r\n".encode())
@@ -106,6 +106,6 @@ async def _get(address: tuple[str, int], path: str) -> tuple[int, str]:
 
 
 def _reachable(address: tuple[str, int]) -> tuple[str, int]:
-    """Where a wildcard address is reached from this machine."""
+    """Replace a wildcard address by one that this machine can connect to."""
     host, port = address
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port

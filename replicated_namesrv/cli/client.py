@@ -1,6 +1,6 @@
-"""What the commands that ask name servers have in common: address list, time-out, output as table or JSON, exit codes.
+"""Common parts of the commands that ask name servers: address list, time-out, table or JSON output, exit codes.
 
-0: found, done everywhere. 1: not found, refused, or the servers differ. 2: wrong usage, or no name server answered.
+0: found, or done everywhere. 1: not found, refused, or the servers differ. 2: usage error, or no name server answered.
 """
 
 import argparse
@@ -25,7 +25,7 @@ ADDRESSES_VARIABLE = "NAMESRV_ADDR"
 
 
 def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None:
-    """Options every such command has, and its examples at the end of its help."""
+    """Add the options that every such command has, and its examples at the end of its help."""
     parser.epilog = (
         f"examples:\n{examples}\nexit codes: 0 good; 1 not found, refused or different; 2 usage, or no name server answered"
     )
@@ -43,7 +43,7 @@ def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None
         type=positive,
         default=DEFAULT_TIMEOUT_MS,
         metavar="MS",
-        help=f"how long to wait for each server (default {DEFAULT_TIMEOUT_MS})",
+        help=f"time-out for each server, milliseconds (default {DEFAULT_TIMEOUT_MS})",
     )
     parser.add_argument("--tls", action="store_true", help="speak TLS; certificates are not verified unless --tls-ca is given")
     parser.add_argument("--tls-ca", metavar="FILE", help="speak TLS and accept only certificates signed by these CAs (PEM)")
@@ -55,8 +55,8 @@ def add_consistency_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--read-consistency",
         choices=READ_CONSISTENCIES,
-        help="linearizable: all that was acknowledged before; lease: the same, cheaper on the leader; stale: at once, with its "
-        "age (default: what the server is set to)",
+        help="linearizable: includes every write that was acknowledged before; lease: the same, cheaper on the leader; "
+        "stale: at once, with its age (default: the server's setting)",
     )
     group.add_argument(
         "--max-staleness-ms", type=whole, metavar="MS", help="refuse a stale answer of a state that may be older than this"
@@ -64,20 +64,20 @@ def add_consistency_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def refuse_consistency(arguments: argparse.Namespace) -> None:
-    """For actions that write: a usage error if they are told how to read."""
+    """Report a usage error if an action that writes was given options for reads."""
     if arguments.read_consistency is not None or arguments.max_staleness_ms is not None:
         arguments.usage_error("--read-consistency and --max-staleness-ms are for reading: leave them out here")
 
 
 def with_consistency(request: RemotingCommand, arguments: argparse.Namespace) -> RemotingCommand:
-    """``request``, asking for what the options say."""
+    """``request`` with the read consistency and maximum staleness of the options."""
     wanted = {"readConsistency": arguments.read_consistency, "maxStalenessMs": arguments.max_staleness_ms}
     fields = {name: str(value) for name, value in wanted.items() if value is not None}
     return request._replace(ext_fields={**(request.ext_fields or {}), **fields}) if fields else request
 
 
 def freshness_of(response: RemotingCommand, arguments: argparse.Namespace) -> dict[str, Any]:
-    """``{"freshness": …}`` for JSON output where an option asked for it: None from a server that knows no such thing (Java's)."""
+    """``{"freshness": …}`` for JSON output if an option asked for it. None: the server does not report it (Java's)."""
     if arguments.read_consistency is None and arguments.max_staleness_ms is None:
         return {}
     fields = response.ext_fields or {}
@@ -88,12 +88,12 @@ def freshness_of(response: RemotingCommand, arguments: argparse.Namespace) -> di
 
 
 def print_answer(value: dict[str, Any], response: RemotingCommand, arguments: argparse.Namespace) -> None:
-    """``value`` and how fresh it is, as one JSON document."""
+    """Print ``value`` and its freshness as one JSON document."""
     print_json(value | freshness_of(response, arguments))
 
 
 def print_freshness(response: RemotingCommand, arguments: argparse.Namespace) -> None:
-    """The same as a line on stderr, so that stdout stays what it is."""
+    """Print the freshness on stderr, so that the format of stdout does not change."""
     for found in freshness_of(response, arguments).values():
         if found is None:
             print("the server does not say how fresh its answer is", file=sys.stderr)
@@ -160,7 +160,7 @@ async def _with_servers(
 
 
 class ProgressLine:
-    """A line on stderr that keeps changing, once something has taken longer than two seconds; only on a terminal."""
+    """A progress line on stderr. It appears on a terminal only, once the command has run for two seconds."""
 
     def __init__(self) -> None:
         self._shown_at = time.monotonic() + 2.0
@@ -202,7 +202,7 @@ def perm_text(perm: int) -> str:
 
 
 def report_writes(outcomes: Sequence[RequestOutcome], read: Callable[[Any], object], arguments: argparse.Namespace) -> int:
-    """Say per server what became of a write; 0 all did it, 2 none answered, 1 anything between."""
+    """Print the outcome of a write at each server. Returns 0 if all did it, 2 if none answered, else 1."""
     rows: list[dict[str, object]] = []
     for outcome in outcomes:
         row: dict[str, object] = {"nameServer": outcome.address}

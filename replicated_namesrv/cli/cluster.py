@@ -1,8 +1,8 @@
-"""``namesrv cluster``: several name servers on one machine, looked after until Ctrl-C.
+"""``namesrv cluster``: starts several name servers on one machine and supervises them until Ctrl-C.
 
-The life of the command: check that every port is free, start the nodes, wait until each is ready and has answered a real
-remoting request, print their addresses, then watch. A node that ends is reported and started again, with a growing pause
-so that one that cannot start does not spin. ``--once`` stops after the check and its exit code is the verdict.
+It checks that every port is free, starts the nodes, waits until each is ready and has answered a real remoting request, and
+prints the addresses. Then it restarts each node that ends, with a growing back-off. With ``--once`` it stops after the check,
+and the exit code is the result.
 """
 
 import argparse
@@ -24,25 +24,25 @@ from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exi
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
-HELP = "run a cluster of name servers on this machine and look after it until Ctrl-C"
+HELP = "run and supervise a cluster of name servers on this machine until Ctrl-C"
 
 EXIT_UNKNOWN = 2
 NODES_MAX = 10
-"""Ports are consecutive from a base each ten apart, so more nodes would run into the next base."""
+"""Ports are consecutive from three bases that are ten apart, so more nodes would use ports of the next base."""
 ADMIN_PORT_OFFSET = 10
 PEER_PORT_OFFSET = 20
 SERVING_TIMEOUT_S = 60.0
 RESTART_PAUSE_S = 0.5
 RESTART_PAUSE_MAX_S = 30.0
 STEADY_S = 10.0
-"""A node that served this long has proved itself: its next restart waits only the first pause again."""
+"""After this time of service a node's restart back-off begins again at its first pause."""
 
 _EXAMPLES = """\
 Node i (from 0) listens on PORT+i for RocketMQ, on PORT+10+i for HTTP and on PORT+20+i for its peers.
 
 examples:
-  namesrv cluster                                   three nodes that agree, on 127.0.0.1:9876 to 9878
-  namesrv cluster --mode ap                         three that know nothing of each other, as RocketMQ's own
+  namesrv cluster                                   a Raft group (CP) of three nodes, on 127.0.0.1:9876 to 9878
+  namesrv cluster --mode ap                         three independent nodes, like RocketMQ's own
   namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
   namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
   namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0 or 1
@@ -56,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", type=int, default=3, metavar="N", help=f"1, 3 or 5; with --mode ap 1 to {NODES_MAX} (default 3)"
     )
-    parser.add_argument("--mode", choices=("cp", "ap"), default="cp", help="cp: nodes that agree (default); ap: independent ones")
+    parser.add_argument("--mode", choices=("cp", "ap"), default="cp", help="cp: one Raft group (default); ap: independent nodes")
     parser.add_argument("--listen", default="127.0.0.1:9876", metavar="HOST:PORT", help="first node's RocketMQ address")
     parser.add_argument("--data-dir", metavar="DIR", help="folder of logs and data, one folder a node inside it")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every node; repeatable")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a setting on every node; repeatable")
     parser.add_argument("--once", action="store_true", help="start, check that every node serves, print, stop")
     parser.add_argument("--json", action="store_true", help="print one JSON document, then events as JSON lines")
 
@@ -79,8 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def default_data_dir(mode: str, nodes: int) -> Path:
-    """A folder in the user's state folder (XDG base directory specification). A replicated cluster of another size is another
-    cluster, so it has another folder."""
+    """The default folder, below the user's state folder (XDG base directory specification). It depends on the size, because a
+    replicated cluster of another size is another cluster."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state_home) if state_home.startswith("/") else Path.home() / ".local" / "state"
     return base / "replicated-namesrv" / ("cluster" if mode == "ap" else f"cluster-{mode}-{nodes}")
@@ -118,7 +118,7 @@ def _unfit(nodes: int) -> str:
             f"--nodes {nodes}: an even number of nodes survives no more failures than {nodes - 1} and needs a larger majority "
             "for every write; give 1, 3 or 5 (or --mode ap, where nodes do not vote)"
         )
-    return f"--nodes {nodes}: nodes that agree are 1, 3 or 5: each more makes every write wait for more disks"
+    return f"--nodes {nodes}: a CP cluster has 1, 3 or 5 nodes, because each further node makes every write wait for more disks"
 
 
 def _address_list(host: str, port: int, nodes: int) -> str:
@@ -160,9 +160,8 @@ class Cluster:
         self._stopping = asyncio.Event()
 
     async def run(self, *, once: bool) -> int:
-        """The whole life; the exit code: 0, or 2 where ``once`` was stopped before it knew.
-
-        Raises ProcessError where a node did not come up.
+        """Run until stopped. Returns 0, or 2 if ``once`` was stopped before the check ended. Raises ProcessError if a node did
+        not start.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -179,7 +178,7 @@ class Cluster:
             await self._stop_all()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Await ``work`` unless the command is told to stop first; whether the work was done."""
+        """Await ``work`` unless the command is stopped first. Returns whether the work was completed."""
         task = asyncio.create_task(work)
         stop = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +219,7 @@ class Cluster:
                 keepers.create_task(self._keep(node))
 
     async def _keep(self, node: PlannedNode) -> None:
-        """Report the end of a node's process and start it again, for ever."""
+        """Report the end of a node's process and restart it, until the command stops."""
         pause_s = RESTART_PAUSE_S
         while True:
             served_from = time.monotonic()

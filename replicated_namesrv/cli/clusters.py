@@ -47,7 +47,7 @@ async def _clusters(servers: NameServers, arguments: argparse.Namespace) -> int:
         return FOUND
     print_freshness(response, arguments)
     if not info.cluster_addr_table:
-        print(f"{address} knows no cluster")
+        print(f"{address} has no cluster")
     else:
         rows = []
         for name, members in info.cluster_addr_table:

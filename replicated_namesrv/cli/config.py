@@ -1,4 +1,4 @@
-"""``namesrv config``: the settings that name servers run with."""
+"""``namesrv config``: shows and changes the settings of running name servers."""
 
 import argparse
 import difflib
@@ -44,17 +44,17 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.usage_error(f"'config get' takes keys, not {word!r}: did you mean 'config set {word}'?")
         return run_with_servers(arguments, _get)
     if not arguments.settings:
-        arguments.usage_error("'config set' wants at least one KEY=VALUE")
+        arguments.usage_error("'config set' needs at least one KEY=VALUE")
     for word in arguments.settings:
         if not word.partition("=")[0] or "=" not in word or "\n" in word:
-            arguments.usage_error(f"'config set' wants KEY=VALUE on one line, got {word!r}")
+            arguments.usage_error(f"'config set' needs KEY=VALUE on one line, got {word!r}")
         if (problem := _problem(*word.split("=", 1))) is not None:
             arguments.usage_error(problem)
     return run_with_servers(arguments, _set)
 
 
 def _problem(key: str, text: str) -> str | None:
-    """Why a server would pass over this change without an error; None: it would not."""
+    """The reason why a server would silently ignore this change, else None."""
     row = ROWS.get(key)
     if row is None:
         near = difflib.get_close_matches(key, ROWS, n=1)

@@ -1,9 +1,9 @@
-"""``namesrv diff``: do all name servers of a list give the same answers?
+"""``namesrv diff``: compares the answers of all name servers of a list.
 
-Every server is asked for its brokers, its topics, the route of every topic that any of them has and the KV namespaces asked for,
-at the same time and each over its own connection. Only answers are compared: a server that gave none is reported apart and
-is never taken for an empty one. Order in lists means nothing. Brokers that register while the servers are asked can show
-as a difference that the next run no longer shows.
+It asks every server at the same time, each over its own connection, for its brokers, its topics, the route of every topic that
+any server has, and the given KV namespaces. Only answers are compared: a server that did not answer is reported separately and
+does not count as empty. Order in lists is ignored. A broker that registers during the comparison can appear as a difference;
+the next run does not show it.
 """
 
 import argparse
@@ -47,7 +47,7 @@ _EXAMPLES = """\
   namesrv diff --namespace ORDER_TOPIC_CONFIG --json | jq .topics
   until namesrv diff >/dev/null; do sleep 1; done      wait until all of them agree
 
-Exit 0: all servers answered and agree. 1: answers differ. 2: nothing differs, but not every server could be asked.
+Exit 0: all servers answered and agree. 1: answers differ. 2: no difference, but at least one server did not answer.
 """
 
 K = TypeVar("K")
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Comparison:
-    """Answers that differ, by what was asked and then by server, and the servers that could not be asked, with the reason."""
+    """Answers that differ, by question and server, and the servers that did not answer, with the reason."""
 
     def __init__(self, servers: NameServers, progress: ProgressLine) -> None:
         self.unreachable: dict[str, str] = {}
@@ -91,7 +91,7 @@ class _Comparison:
         self._progress = progress
 
     async def run(self, namespaces: Sequence[str]) -> None:
-        """Ask everything. Sizes: memory holds the differences and the lists of topics, not the routes."""
+        """Ask and compare everything. Memory holds the differences and the lists of topics, but not the routes."""
         infos = await self._ask(cluster_info_request(), read_cluster_info)
         brokers = {address: {data.broker_name: data for data in info.broker_addr_table} for address, info in infos.items()}
         self.brokers = _differences(brokers)
@@ -104,7 +104,7 @@ class _Comparison:
         self._drop_unreachable()
 
     async def _ask(self, request: RemotingCommand, read: Callable[[RemotingCommand], T]) -> dict[str, T]:
-        """What each server that still takes part answers; one that fails drops out."""
+        """The answers of the servers that answered everything so far. A server that fails is excluded from then on."""
         asked = [address for address in self._servers.addresses if address not in self.unreachable]
         answers: dict[str, T] = {}
         for outcome in await self._servers.ask_all(request, asked):
@@ -131,7 +131,7 @@ class _Comparison:
         self.topics = dict(sorted(self.topics.items()))
 
     def _drop_unreachable(self) -> None:
-        """A server that failed half-way takes part nowhere: what it would have answered is not known."""
+        """Exclude a server that failed part-way from all results, because its remaining answers are unknown."""
         tables: tuple[dict[Any, Any], ...] = (self.brokers, self.topics, self.keys)
         for table in tables:
             for name, answers in list(table.items()):
@@ -141,7 +141,7 @@ class _Comparison:
 
 
 def _differences(tables: Mapping[str, Mapping[K, V]]) -> dict[K, dict[str, V | None]]:
-    """Per key that not all tables hold with the same value: each table's value, None where it is missing."""
+    """For each key whose values are not the same in all tables: the value of each table, None where it is missing."""
     keys = {key: None for table in tables.values() for key in table}
     found = {key: {address: table.get(key) for address, table in tables.items()} for key in keys}
     return {key: values for key, values in found.items() if not _agree(values)}
@@ -153,7 +153,7 @@ def _agree(answers: Mapping[str, object]) -> bool:
 
 
 async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
-    """Raises SettingError: nothing to compare."""
+    """Compare all servers. Raises SettingError if there are fewer than two."""
     if len(servers.addresses) < 2:
         raise SettingError(
             f"diff compares name servers and was given one, {servers.addresses[0]}: give two or more with "
@@ -210,7 +210,7 @@ def _print(comparison: _Comparison, compared: Sequence[str], limit: int) -> None
 def _print_differences(
     kind: str, differences: Mapping[str, Mapping[str, V | None]], limit: int, missing: str, text: Callable[[V], str]
 ) -> None:
-    """Servers that answer alike share a line."""
+    """Print the differences. Servers with equal answers share a line."""
     shown = list(differences.items())[: limit or None]
     for name, answers in shown:
         alike: dict[V | None, list[str]] = {}

@@ -29,7 +29,7 @@ from replicated_namesrv.client.queries import (
 HELP = "read and write the key-value configuration"
 
 _EXAMPLES = """\
-  namesrv kv put ORDER_TOPIC_CONFIG TopicTest 'broker-a:8;broker-b:8'   tell every name server of the list, as mqadmin does
+  namesrv kv put ORDER_TOPIC_CONFIG TopicTest 'broker-a:8;broker-b:8'   write to every name server of the list, as mqadmin does
   namesrv kv get ORDER_TOPIC_CONFIG TopicTest                           ask the first that answers
   namesrv kv list ORDER_TOPIC_CONFIG
   namesrv kv delete ORDER_TOPIC_CONFIG TopicTest
@@ -58,12 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     if len(arguments.operands) != len(expected):
         wanted = "FILE" if arguments.action == "import" else " ".join(("NAMESPACE", *expected))
         arguments.usage_error(
-            f"'kv {arguments.action}' wants {wanted}, got {1 + len(arguments.operands)} of {1 + len(expected)} words"
+            f"'kv {arguments.action}' needs {wanted}, got {1 + len(arguments.operands)} of {1 + len(expected)} words"
         )
     if arguments.action not in ("get", "list"):
         refuse_consistency(arguments)
     if arguments.action == "import":
-        from replicated_namesrv.cli.kv_import import run_import  # it needs much that the others do not
+        from replicated_namesrv.cli.kv_import import run_import  # imported here because the other actions do not need it
 
         return run_import(arguments)
     return run_with_servers(arguments, {"get": _get, "list": _list}.get(arguments.action, _write))

@@ -1,8 +1,8 @@
-"""``namesrv kv import FILE``: the KV config of another deployment, entry by entry.
+"""``namesrv kv import FILE``: imports the KV config of another deployment, entry by entry.
 
-The file is RocketMQ's kvConfig.json, which an independent node keeps too, or a backup. Every server of the list is told every
-entry, as mqadmin tells them: where they replicate, the second and third copy change nothing. Entries that are there already
-are overwritten, others stay.
+The file is a backup, or kvConfig.json as RocketMQ and our independent nodes write it. Every entry is sent to every server of
+the list, as mqadmin does. In a CP cluster the second and third copy are no-ops. Existing entries with the same key are
+overwritten; other entries stay.
 """
 
 import argparse
@@ -53,7 +53,9 @@ def _kv_in_backup(file: Path) -> Mapping[str, Mapping[str, str | None]]:
 
 
 async def import_entries(servers: NameServers, arguments: argparse.Namespace, entries: list[tuple[str, str, str]]) -> int:
-    """Put every entry on every server; per server how many it took, and the first that it did not."""
+    """Put every entry on every server. Returns for each server the number of entries it accepted and the first it did not
+    accept.
+    """
     done: dict[str, int] = {}
     problems: dict[str, str] = {}
     progress = ProgressLine()

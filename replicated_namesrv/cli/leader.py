@@ -1,7 +1,7 @@
-"""``namesrv leader``: who leads a cluster, and handing over.
+"""``namesrv leader``: shows the leader of a cluster and transfers leadership.
 
-A hand-over is asked of the leader, which first lets the successor catch up, then has it elected: clients notice nothing but, at
-worst, the time of one election. Before a node is stopped for maintenance this saves the wait for an election.
+The leader executes a transfer: it lets the successor catch up and then has it elected. Clients wait at most for one election.
+A transfer before maintenance saves the time in which the cluster would wait for an election.
 """
 
 import argparse
@@ -14,13 +14,13 @@ from replicated_namesrv.cli.client import print_json
 from replicated_namesrv.cli.status import look_at
 from replicated_namesrv.errors import NamesrvError
 
-HELP = "show the leader of a cluster, or hand its office over to another node"
+HELP = "show the leader of a cluster, or transfer leadership to another node"
 
 LOOK_PAUSE_S = 0.05
 
 _EXAMPLES = """\
   namesrv leader                       its name
-  namesrv leader transfer              to the node that is furthest
+  namesrv leader transfer              to the node with the longest log
   namesrv leader transfer n2
 """
 
@@ -28,8 +28,8 @@ _EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", nargs="?", choices=("show", "transfer"), default="show")
-    parser.add_argument("to", nargs="?", metavar="NODE", help="node that shall lead (default: the one that is furthest)")
-    codes = "0 done; 1 refused, or nobody leads; 2 usage, no node answered, or it is not known whether it was done"
+    parser.add_argument("to", nargs="?", metavar="NODE", help="new leader (default: the node with the longest log)")
+    codes = "0 done; 1 refused, or no leader; 2 usage, no node answered, or outcome unknown"
     add_admin_arguments(parser, _EXAMPLES, codes)
     parser.set_defaults(usage_error=parser.error)
 
@@ -60,14 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def leader_among(nodes: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The one that leads in the newest term."""
+    """The leader of the newest term."""
     leaders = [node for node in nodes if node["answers"] and node["role"] == "leader"]
     return max(leaders, key=lambda node: int(node["term"]), default=None)
 
 
 def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], arguments: argparse.Namespace) -> int:
     if arguments.to == leader["nodeId"]:
-        print(f"{arguments.to} leads already, in term {leader['term']}", file=sys.stderr)
+        print(f"{arguments.to} is already the leader, in term {leader['term']}", file=sys.stderr)
         return GOOD
     path = "/v1/leader/transfer" + (f"?to={arguments.to}" if arguments.to else "")
     try:
@@ -77,7 +77,7 @@ def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], 
         return BAD if error.definite else UNKNOWN
     successor = _successor(admin, addresses, leader["term"])
     if successor is None:
-        print(f"{leader['nodeId']} has stepped down, and no successor has shown yet; see 'namesrv status'", file=sys.stderr)
+        print(f"{leader['nodeId']} has stepped down, and there is no successor yet; see 'namesrv status'", file=sys.stderr)
         return UNKNOWN
     if arguments.json:
         print_json({"from": leader["nodeId"], "leader": successor["nodeId"], "term": successor["term"]})
@@ -87,7 +87,7 @@ def _transfer(admin: Admin, addresses: tuple[str, ...], leader: dict[str, Any], 
 
 
 def _successor(admin: Admin, addresses: tuple[str, ...], term: int) -> dict[str, Any] | None:
-    """The leader of a later term, once it shows."""
+    """The leader of a later term, once there is one."""
     deadline = time.monotonic() + admin.timeout_s
     while time.monotonic() < deadline:
         found = leader_among(look_at(admin, addresses))

@@ -1,6 +1,7 @@
-"""``namesrv log inspect DIR``: what a replicated node has on its disk, without starting it and without writing anything.
+"""``namesrv log inspect DIR``: shows and checks a replicated node's log and snapshots, without starting the node or writing
+anything.
 
-The verdict is that of a starting node; entries are shown as the commands they carry.
+The checks are the same as when a node starts. Entries are shown as the commands that they contain.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from replicated_namesrv.replication import cluster_restore
 from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, RESTORE_MARK
 from replicated_namesrv.routes.encoding import RouteFormatError, decode_command, load
 
-HELP = "look into a stopped node's write-ahead log and snapshots; never writes"
+HELP = "show and check a stopped node's log and snapshots; never writes"
 
 GOOD, BAD, USAGE = 0, 1, 2
 VALUE_CHARACTERS_MAX = 60
@@ -32,9 +33,9 @@ examples:
   namesrv log inspect /var/lib/namesrv --entries 1200:     entries from index 1200 on
   namesrv log inspect /var/lib/namesrv --json
 
-It may be used while the node runs: then the end of the log can be in the middle of being written.
+It may be used while the node runs. The end of the log can then be incomplete.
 
-exit codes: 0 sound, a torn tail included; 1 damaged, and the lines 'damage:' say where; 2 usage
+exit codes: 0 no damage (a torn tail is none); 1 damaged: lines that begin with 'damage:' give the place; 2 usage
 """
 
 
@@ -178,7 +179,7 @@ def described(data: bytes) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """Large things as their size: a registration has thousands of topics."""
+    """Replace large values by their size: a registration has thousands of topics."""
     if isinstance(value, dict) and len(value) > 3:
         return f"({len(value)} entries)"
     if isinstance(value, str) and len(value) > VALUE_CHARACTERS_MAX:

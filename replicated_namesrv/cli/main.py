@@ -1,9 +1,9 @@
-"""``namesrv SUBCOMMAND``: a table of commands, of which only the one asked for is imported.
+"""``namesrv SUBCOMMAND``: finds and runs the module of a command, and imports no other.
 
-Each command is a module with ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments) -> exit code``; it may bring
-a ``PARSER_CLASS`` where the outside fixes how its options fail. The overview takes the ``HELP`` lines from the modules' source
-text, so that listing twenty commands imports none of them. Exit codes: 0 good, 1 bad or violated, 2 usage or unknown; an
-error the user can mend is one line on stderr, never a stack trace.
+A command is a module with ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments) -> exit code``. It may define
+``PARSER_CLASS`` if RocketMQ prescribes how wrong options are reported. The overview reads the ``HELP`` lines from the source
+text, so it imports no command. Exit codes: 0 good, 1 bad or violated, 2 usage error or unknown. An error that the user can
+correct is one line on stderr without a stack trace.
 """
 
 import argparse
@@ -24,11 +24,11 @@ EXIT_INTERRUPTED = 130
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),
-    "Look into running ones, ours or RocketMQ's own": ("route", "topics", "brokers", "clusters", "kv", "config", "diff"),
+    "Inspect running name servers, ours or RocketMQ's own": ("route", "topics", "brokers", "clusters", "kv", "config", "diff"),
     "Operate": ("status", "watch", "leader", "backup", "restore", "log"),
     "Try out, load, break, check": ("broker", "simulate", "chaos", "trace", "analyze"),
 }
-"""Commands by what they are for, in the order of the overview; those without a module are not offered."""
+"""Commands by purpose, in the order of the overview. Commands without a module are not listed."""
 
 _INTRODUCTION = """\
 usage: namesrv COMMAND [options]
@@ -39,13 +39,13 @@ A name service for Apache RocketMQ: brokers, clients and mqadmin use it in place
 _FIRST_STEPS = """\
 First steps:
   namesrv cluster                                three name servers on this machine; prints the address list for brokers
-  namesrv topics -n 127.0.0.1:9876               what one of them knows
+  namesrv topics -n 127.0.0.1:9876               the topics of one of them
   namesrv COMMAND --help                         options and examples of a command
 """
 
 
 def available_commands() -> tuple[str, ...]:
-    """Names of all commands whose module is there."""
+    """Names of all commands that have a module."""
     return tuple(name for names in GROUPS.values() for name in names if _module_file(name).exists())
 
 
@@ -74,7 +74,7 @@ def overview() -> str:
 
 
 def program_of(name: str) -> str:
-    """What the user called to get this command."""
+    """The program and command name that the user typed."""
     return "mqnamesrv" if name == "mqnamesrv" else f"namesrv {name}"
 
 
@@ -94,7 +94,7 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Errors of ``errors`` and Ctrl-C end here."""
     for argument in arguments:
-        if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that could be neither sent nor shown
+        if any("\ud800" <= character <= "\udfff" for character in argument):  # undecodable bytes can be neither sent nor printed
             print(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8", file=sys.stderr)
             return EXIT_USAGE
     try:
@@ -113,7 +113,7 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
 
 
 def _reader_has_enough() -> None:
-    """After a broken pipe (`namesrv topics | head`): Python would complain once more while it flushes at exit."""
+    """Silence stdout after a broken pipe (`namesrv topics | head`). Otherwise Python reports it again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -153,5 +153,5 @@ def _unknown(name: str) -> str:
 
 
 def mqnamesrv() -> int:
-    """Entry point of the console script ``mqnamesrv``, which takes the place of RocketMQ's."""
+    """Entry point of the console script ``mqnamesrv``, the replacement of RocketMQ's."""
     return run_command("mqnamesrv", sys.argv[1:])

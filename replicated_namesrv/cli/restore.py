@@ -1,7 +1,7 @@
-"""``namesrv restore FILE``: a backup becomes the state of a fresh cluster.
+"""``namesrv restore FILE``: loads a backup into a fresh cluster.
 
-The file is checked before anything is sent. The cluster takes it through its log, so it is on a majority's disks when this
-command says so. A cluster that holds anything refuses.
+The file is checked before it is sent. The cluster writes the state through its log, so it is on the disks of a majority when
+the command succeeds. A cluster that is not empty refuses.
 """
 
 import argparse
@@ -24,17 +24,17 @@ from replicated_namesrv.cli.admin import (
 from replicated_namesrv.cli.backup import READ_BYTES, check_file
 from replicated_namesrv.cli.client import ProgressLine, print_json
 
-HELP = "put a backup into a fresh cluster"
+HELP = "load a backup into a fresh cluster"
 
 TIMEOUT_S = 600.0
-"""How long a cluster may take: a large backup has to go through its log."""
+"""Time-out for the cluster's answer. A large backup has to pass through its log."""
 
 _EXAMPLES = """\
   namesrv restore namesrv.backup
   namesrv restore namesrv.backup -a 10.0.0.1:9886 --token-file token
 
 A cluster with brokers, topics or KV entries refuses. Start one with empty data directories, restore, and only then let brokers
-reach it. Where brokers have registered already, bring back the KV config alone: namesrv kv import FILE.
+reach it. If brokers have already registered, restore only the KV config: namesrv kv import FILE.
 """
 
 
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def send(admin: Admin, address: str, file: Path) -> dict[str, int]:
-    """Have one node restore ``file``. Raises AdminError, AdminRefusedError, AdminUnknownError."""
+    """Send ``file`` to one node to restore it. Raises AdminError, AdminRefusedError, AdminUnknownError."""
     progress, size = ProgressLine(), file.stat().st_size
 
     def parts() -> Iterator[bytes]:

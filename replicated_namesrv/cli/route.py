@@ -1,4 +1,4 @@
-"""``namesrv route TOPIC``: the route a client would be given."""
+"""``namesrv route TOPIC``: shows the route that a client would receive."""
 
 import argparse
 from typing import Any
@@ -19,13 +19,13 @@ from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import read_route, route_request
 from replicated_namesrv.model import BrokerData, TopicRouteData
 
-HELP = "show where a topic lives: brokers, addresses, queues, permissions"
+HELP = "show the route of a topic: brokers, addresses, queues, permissions"
 
 _EXAMPLES = """\
   namesrv route TopicTest                              ask the local name server
   namesrv route TopicTest -n '10.0.0.1:9876;10.0.0.2:9876'   ask the first of these that answers
   namesrv route TopicTest --json | jq .brokers
-  namesrv route TopicTest --read-consistency stale --max-staleness-ms 5000   from any node at once, if not too old
+  namesrv route TopicTest --read-consistency stale --max-staleness-ms 5000   from any node without waiting, at most 5 s old
   namesrv diff                                         do all servers give the same answer?
 """
 

@@ -1,12 +1,12 @@
-"""``namesrv serve``: one name server, from the command line of RocketMQ's own script plus our settings.
+"""``namesrv serve``: runs one name server, with the command line of RocketMQ's own script plus our settings.
 
-``-c -p -n -h``, the exit codes and the lines on stdout that start scripts wait for are those of ``NamesrvStartup.java`` 5.3.3.
+``-c -p -n -h``, the exit codes and the stdout lines that start scripts wait for are those of ``NamesrvStartup.java`` 5.3.3.
 Everything else goes to the log on stderr.
 
-SIGHUP reads the file again and takes the settings that may change at run time. A service manager that gives NOTIFY_SOCKET is told
-when the node serves, reloads and stops, and is sent watchdog messages if it wants them (systemd: Type=notify).
+SIGHUP rereads the file and applies the settings that may change at run time. If NOTIFY_SOCKET is set, the service manager is
+notified when the node serves, reloads and stops, and receives watchdog messages if it asked for them (systemd: Type=notify).
 
-Exit codes: 0 stopped as asked (or ``-p``, ``-h``), 1 bad option or setting, 255 a file cannot be read or the start failed.
+Exit codes: 0 stopped as requested (or ``-p``, ``-h``), 1 bad option or setting, 255 a file cannot be read or the start failed.
 """
 
 import argparse
@@ -28,9 +28,9 @@ EXIT_START_FAILED = 255
 _MISSING_ARGUMENT = "expected one argument"
 
 _MORE = """\
-A setting is taken from its flag or --set, else from the environment (listenPort is NAMESRV_LISTEN_PORT), else from the file,
-else its default holds. The file has RocketMQ's format, and ours stand beside RocketMQ's settings in it. -p lists RocketMQ's
-with the values that would be in force; docs/settings.md lists all of them.
+The value of a setting comes from its flag or --set, else from the environment (listenPort is NAMESRV_LISTEN_PORT), else from
+the file, else it is the default. The file has RocketMQ's format; RocketMQ's settings and ours go into the same file. -p prints
+RocketMQ's settings with the values that would be used; docs/settings.md lists all settings.
 
 examples:
   namesrv serve                                     0.0.0.0:9876, admin HTTP on 127.0.0.1:9886
@@ -40,7 +40,7 @@ examples:
 
 
 class RocketMQParser(argparse.ArgumentParser):
-    """Fails as commons-cli does in ``ServerUtil.parseCmdLine``: what is wrong on stderr, usage on stdout, exit code 1."""
+    """Reports errors as commons-cli does in ``ServerUtil.parseCmdLine``: the error on stderr, usage on stdout, exit code 1."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments: "):
@@ -63,11 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rocketmq.add_argument("-p", "--printConfigItem", action="store_true", help="print RocketMQ's settings and exit")
     rocketmq.add_argument("-n", "--namesrvAddr", metavar="ADDRS", help="accepted; has no effect, as in RocketMQ")
     ours = parser.add_argument_group("more")
-    ours.add_argument("--mode", metavar="ap|cp", help="ap: an independent node (default); cp: every node agrees")
+    ours.add_argument("--mode", metavar="ap|cp", help="ap: an independent node (default); cp: a member of a Raft group")
     ours.add_argument("--node-id", metavar="ID", help="name of this node, unique in its cluster (nodeId)")
     ours.add_argument("--listen", metavar="HOST:PORT", help="address for RocketMQ peers; port 0: any")
     ours.add_argument("--admin", metavar="HOST:PORT|off", help="admin HTTP address (adminListen)")
-    ours.add_argument("--data-dir", metavar="DIR", help="folder of everything the node writes (dataDir)")
+    ours.add_argument("--data-dir", metavar="DIR", help="folder for everything that the node writes (dataDir)")
     ours.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
 
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def flags_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Settings given on the command line, outside name to text. Raises SettingError: malformed, or given twice and differing."""
+    """Settings from the command line, by outside name. Raises SettingError: malformed, or given twice with different values."""
     given: list[tuple[str, str]] = []
     for name, value in (
         ("mode", arguments.mode),
@@ -112,12 +112,12 @@ def flags_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def printed_settings(settings: Settings, now: datetime) -> str:
-    """What ``-p`` prints: a line a field of the three configuration objects, in the order in which Java declares them."""
+    """The output of ``-p``: one line for each field of the three configuration objects, in Java's order of declaration."""
     prefix = now.strftime("%Y-%m-%d %H:%M:%S INFO main - ")
     lines = []
     for group in (NAMESRV, NETTY_SERVER, NETTY_CLIENT):
         names = [row.name for row in ROWS.values() if row.group == group]
-        if group == NETTY_CLIENT:  # it has two fields that bear the names of server fields: one setting serves both
+        if group == NETTY_CLIENT:  # two of its fields have the names of server fields; one setting serves both
             after = names.index("socksProxyConfig") + 1
             names[after:after] = ["writeBufferHighWaterMark", "writeBufferLowWaterMark"]
         lines += [f"{prefix}{name}={ROWS[name].show(settings.get(ROWS[name]))}" for name in names]
@@ -133,7 +133,7 @@ def _serve(settings: Settings, load: Callable[[], Settings]) -> int:
     handler = configure_logging(settings.log_level, as_json=as_json)
 
     def report_started(node: ServingNode) -> None:
-        with contextlib.suppress(OSError):  # nobody reads it: no reason not to serve
+        with contextlib.suppress(OSError):  # nobody reads stdout; serve anyway
             print(f"The Name Server boot success. serializeType=JSON, address {node.listen_address}", flush=True)
 
     try:

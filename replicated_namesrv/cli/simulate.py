@@ -1,4 +1,4 @@
-"""``namesrv simulate``: the Raft core in a seeded world of faults; see ``replicated_namesrv.simulation``."""
+"""``namesrv simulate``: runs the Raft core in the simulator under seeded faults (``replicated_namesrv.simulation``)."""
 
 import argparse
 import json
@@ -13,20 +13,20 @@ from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.simulation.campaign import Shrinker, cores, explain, run_all
 from replicated_namesrv.simulation.simulation import RunResult, Scenario
 
-HELP = "run the Raft core through seeded faults in virtual time and check that nothing is lost"
+HELP = "run the Raft core under seeded faults in virtual time and check that no acknowledged write is lost"
 
 _EXAMPLES = """\
   namesrv simulate --seeds 0:500                 500 runs of three nodes, each half a minute of faults
   namesrv simulate --seeds 0:5000 --nodes 5      a night's worth
-  namesrv simulate --seeds 0:20 --off pre_vote   is this defence needed? expect violations
-  namesrv simulate --seeds 0:20 --plain          PySyncObj as it comes, in the same world
+  namesrv simulate --seeds 0:20 --off pre_vote   is this defence needed? violations are expected
+  namesrv simulate --seeds 0:20 --plain          unmodified PySyncObj in the same simulator
   namesrv simulate --seeds 0:50 --application routes   name servers and their brokers on top of the core
   namesrv simulate --seeds 17:18                 one run again; the same seed gives the same trace digest anywhere
 
-A seed decides everything: settings, clients, faults, delays, what a power loss leaves of a file. After every event the
-invariants of Raft are checked; at the end the nodes must be equal and the clients' histories linearizable. With routes, brokers
-live and die as well: who was acknowledged and is heard stays and is shown, who is dead goes. A failing run is made smaller and
-told, with the command that repeats it.
+The seed determines all random choices: settings, clients, faults, delays, and the part of a file that survives a power loss.
+The invariants of Raft are checked after every event. At the end the states of the nodes must be equal and the clients' histories
+linearizable. With --application routes there are also brokers: a live registered broker must stay in the routes, and a dead one
+must leave them. A failing run is reduced and printed with the command that repeats it.
 
 Exit 0: no violation. 1: an invariant was broken. 2: wrong usage.
 """
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=0, metavar="N", help="processes (default: one for each core)")
     parser.add_argument("--stop-after", type=int, default=0, metavar="N", help="stop at the N-th failing seed (default: never)")
     parser.add_argument("--no-shrink", action="store_true", help="do not make the first failing run smaller")
-    parser.add_argument("--trace", action="store_true", help="tell each run in full, messages included")
+    parser.add_argument("--trace", action="store_true", help="print each run in full, with its messages")
     parser.add_argument("--json", action="store_true", help="one JSON object a run, then a summary object")
 
 

@@ -1,7 +1,7 @@
-"""``namesrv status``: every node of a deployment at a glance, and whether they form one healthy whole.
+"""``namesrv status``: shows every node of a deployment and whether the deployment is healthy.
 
-A verdict needs all nodes, so all are asked at once. Digests can be compared only of nodes that have applied the same entries;
-under load that takes a few looks.
+All nodes are asked at once, because the verdict needs all of them. Two digests can be compared only if both nodes have applied
+the same entries, so under load the nodes are asked several times.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from replicated_namesrv.cli.admin import (
 from replicated_namesrv.cli.client import print_json, print_table
 from replicated_namesrv.errors import NamesrvError
 
-HELP = "ask every node how it is: mode, leader, term, log, lag, quorum, digests"
+HELP = "show every node's mode, leader, term, log, lag, quorum and digest"
 
 LOOKS, LOOK_PAUSE_S = 10, 0.1
-"""Looks at the nodes until two states can be compared."""
+"""How often the nodes are asked at most until two digests can be compared."""
 
 _EXAMPLES = """\
   namesrv status                                          the cluster of 'namesrv cluster' on this machine
@@ -36,7 +36,7 @@ _EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    add_admin_arguments(parser, _EXAMPLES, "0 all is well; 1 something is not, and the last lines say what; 2 no node answered")
+    add_admin_arguments(parser, _EXAMPLES, "0 healthy; 1 problems, listed in the last lines; 2 no node answered")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look_at(admin: Admin, addresses: tuple[str, ...]) -> list[dict[str, Any]]:
-    """What each node says of itself, a row each."""
+    """The status of each node, one row each."""
     answers = ask_all(addresses, lambda address: admin.ask(address, "/v1/status"))
     return [_row(address, answer) for address, answer in zip(addresses, answers, strict=True)]
 
@@ -92,14 +92,14 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
 
 
 class Report(NamedTuple):
-    """What is shown, and whether another look might allow to compare states."""
+    """The text to print, and whether asking again may make digests comparable."""
 
     facts: dict[str, Any]
     comparable: bool
 
 
 def assess(nodes: list[dict[str, Any]]) -> Report:
-    """The whole from its parts."""
+    """Assess the deployment from the nodes' rows."""
     answering = [node for node in nodes if node["answers"]]
     problems = [f"{node.get('nodeId', node['admin'])}: {node['problem']}" for node in nodes if node["problem"]]
     modes = sorted({node["mode"] for node in answering})

@@ -1,4 +1,4 @@
-"""``namesrv topics``: lists of topics, and their deletion from the name servers."""
+"""``namesrv topics``: lists topics and deletes them from the name servers."""
 
 import argparse
 
@@ -30,7 +30,7 @@ _EXAMPLES = """\
   namesrv topics                                       every topic that has a route
   namesrv topics --cluster DefaultCluster              topics of one cluster's brokers
   namesrv topics --system                              cluster and broker names, which are system topics
-  namesrv topics delete Old --cluster DefaultCluster   what `mqadmin deleteTopic` tells every name server
+  namesrv topics delete Old --cluster DefaultCluster   the request that `mqadmin deleteTopic` sends to every name server
 """
 
 _LISTS = {
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; its exit code."""
     if (arguments.action == "delete") != (arguments.topic is not None):
-        arguments.usage_error("'delete' wants a TOPIC, 'list' takes none: namesrv topics delete TOPIC")
+        arguments.usage_error("'delete' needs a TOPIC, 'list' takes none: namesrv topics delete TOPIC")
     if arguments.which and (arguments.cluster or arguments.action == "delete"):
         arguments.usage_error(f"--{arguments.which} lists topics of all clusters: leave out --cluster and 'delete'")
     if arguments.action == "delete":

@@ -1,5 +1,5 @@
-"""``namesrv trace``: traces whose figures are known by construction, and foreign histories as traces; see
-``replicated_namesrv.spark.generate`` and ``replicated_namesrv.spark.foreign``."""
+"""``namesrv trace``: creates synthetic traces with known figures (``spark.generate``) and converts histories of other tools to
+traces (``spark.foreign``)."""
 
 import argparse
 import sys
@@ -18,9 +18,9 @@ _EXAMPLES = """\
   namesrv analyze /tmp/traces/etcd                          the figures that apply to it
 
 A history is read as EDN if its name ends in .edn, else as JSON with the same fields: type, f, value, process, time (ns). One
-operation a line, over several lines, or all in one vector; without any time the order of the lines counts.
+operation a line, over several lines, or all in one vector; if no operation has a time, the order of the lines counts.
 
-Exit 0: written. 2: wrong usage, or a history that cannot be imported; the line says where and what to do.
+Exit 0: written. 2: wrong usage, or a history that cannot be imported; the message names the line and the remedy.
 """
 
 
@@ -33,12 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     generate.add_argument("--nodes", type=int, default=5, metavar="N", help="3 or 5 (default 5)")
     generate.add_argument("--seed", type=int, default=1, metavar="N", help="another seed, another trace (default 1)")
     generate.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the runs' folders")
-    history = commands.add_parser("import", help="make a run of a history that Jepsen recorded")
+    history = commands.add_parser("import", help="convert a history that Jepsen recorded into a run")
     history.add_argument("history", type=Path, metavar="FILE", help="history.edn, or JSON lines")
     history.add_argument("--name", required=True, metavar="RUN", help="name of the run, and of its folder")
-    history.add_argument(
-        "--mode", choices=("ap", "cp"), default="cp", help="which of the two it is to be compared as (default cp)"
-    )
+    history.add_argument("--mode", choices=("ap", "cp"), default="cp", help="the mode to compare it as (default cp)")
     history.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the run's folder")
 
 

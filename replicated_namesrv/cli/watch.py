@@ -1,7 +1,8 @@
-"""``namesrv watch``: changes as they happen, from any node, going on at another when one goes away.
+"""``namesrv watch``: prints changes as they happen, and continues at another node when one fails.
 
-The stream is ``GET /v1/watch``. In a cluster every node tells the same changes, so when a stream ends the next node is asked for
-what follows; nothing is printed twice or left out. Independent nodes have a history each, so one of them is watched.
+The stream is ``GET /v1/watch``. All nodes of a CP cluster report the same changes with the same revisions, so the command
+continues at the next node without duplicates or gaps. Independent nodes have separate histories, so only one of them is
+watched.
 """
 
 import argparse
@@ -30,7 +31,7 @@ HELP = "print changes as they happen: brokers, topics, KV config, settings, lead
 
 RECONNECT_PAUSE_S = 0.2
 SILENCE_S = 30.0
-"""A node sends a comment every ten seconds; one that sends nothing for so long is given up."""
+"""Time-out of a stream. A node sends a comment every ten seconds."""
 GIVE_UP_S = 30.0
 
 _EXAMPLES = """\
@@ -42,8 +43,8 @@ _EXAMPLES = """\
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("--from", dest="position", metavar="REVISION", help="revision of a view, or id of the last event seen")
-    parser.add_argument("--count", type=positive, metavar="N", help="stop after so many changes")
+    parser.add_argument("--from", dest="position", metavar="REVISION", help="start after this revision or event id")
+    parser.add_argument("--count", type=positive, metavar="N", help="stop after this many changes")
     codes = "0 --count reached; 1 the revision is no longer kept; 2 usage, or no node answers; 130 Ctrl-C"
     add_admin_arguments(parser, _EXAMPLES, codes)
 
@@ -108,7 +109,7 @@ def _stream(admin: Admin, address: str, position: str | None) -> Iterator[Event]
 
 
 def _line(response: http.client.HTTPResponse) -> str:
-    """The next line; empty at the end, however it came."""
+    """The next line; empty at the end of the stream, also after an error."""
     try:
         return response.readline().decode()
     except (OSError, http.client.HTTPException):
