@@ -1,3 +1,5 @@
-"""Speaking RocketMQ remoting from the other side: a client library, the rules by which clients use an address list, and agents
-that behave towards name servers as brokers do. It works against ours and Java's alike and knows nothing of the server.
+"""RocketMQ remoting from the client's side: a client library, the choice of a name server from an address list, and simulated
+brokers.
+
+It works with our name servers and Java's, and imports nothing of the server.
 """

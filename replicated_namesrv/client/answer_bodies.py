@@ -1,7 +1,7 @@
-"""What name servers answer, as values: every list in a fixed order, so that equal knowledge compares equal.
+"""Decodes the answers of name servers to values. Every list is sorted, so equal contents compare equal.
 
-Java's name server walks hash maps and ours its own tables; neither order means anything. Both JSON dialects are read. A body
-that does not have the expected shape raises BodyError naming the member.
+The order of lists has no meaning, neither from Java's hash maps nor from our tables. Both JSON dialects are decoded. A body
+without the expected shape raises BodyError with the name of the member.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ from replicated_namesrv.wire.fastjson import MalformedJsonError, decode_utf8, fi
 
 
 class WriteQueues(NamedTuple):
-    """One group that a producer may send a topic to."""
+    """One broker group to which a producer may send a topic."""
 
     broker_name: str
     master_addr: str
@@ -32,7 +32,7 @@ class WriteQueues(NamedTuple):
 
 
 def decode_route(body: bytes) -> TopicRouteData:
-    """Body of a code 105 answer."""
+    """Body of a ``GET_ROUTEINFO_BY_TOPIC`` (105) answer."""
     route = _object(body)
     queues = (
         (
@@ -57,7 +57,7 @@ def decode_route(body: bytes) -> TopicRouteData:
 
 
 def decode_cluster_info(body: bytes) -> ClusterInfo:
-    """Body of a code 106 answer."""
+    """Body of a ``GET_BROKER_CLUSTER_INFO`` (106) answer."""
     info = _object(body)
     clusters = [(str(name), _texts(names, "clusterAddrTable")) for name, names in _mapping(info, "clusterAddrTable").items()]
     return ClusterInfo(
@@ -73,18 +73,18 @@ def decode_topic_list(body: bytes) -> TopicList:
 
 
 def decode_kv_table(body: bytes) -> dict[str, str]:
-    """Body of a code 219 answer, and of a registration's answer."""
+    """Body of a ``GET_KVLIST_BY_NAMESPACE`` (219) answer, and of a registration's answer."""
     return {str(key): str(value) for key, value in sorted(_mapping(_object(body), "table").items())}
 
 
 def decode_member_group(body: bytes) -> dict[int, str]:
-    """Body of a code 901 answer: addresses by brokerId."""
+    """Body of a ``GET_BROKER_MEMBER_GROUP`` (901) answer: addresses by brokerId."""
     group = _object(body).get("brokerMemberGroup")
     return _addresses(group) if isinstance(group, dict) else {}
 
 
 def decode_data_version(body: bytes) -> DataVersion:
-    """Body of a code 322 answer."""
+    """Body of a ``QUERY_DATA_VERSION`` (322) answer."""
     answer = _object(body)
     return DataVersion(
         counter=_integer(answer, "counter", 0),
@@ -94,9 +94,9 @@ def decode_data_version(body: bytes) -> DataVersion:
 
 
 def write_queues(route: TopicRouteData) -> tuple[WriteQueues, ...]:
-    """Where a producer sends: writable queues of groups that have a master (``topicRouteData2TopicPublishInfo``).
+    """Queues to which a producer sends: the writable queues of groups with a master (``topicRouteData2TopicPublishInfo``).
 
-    A non-empty ``order_topic_conf`` alone decides about groups and counts; BodyError if it is malformed.
+    A non-empty ``order_topic_conf`` alone determines groups and counts. Raises BodyError if it is malformed.
     """
     masters = {data.broker_name: data.master_addr for data in route.broker_datas}
     if route.order_topic_conf:

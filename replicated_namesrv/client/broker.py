@@ -1,22 +1,25 @@
-"""Agents that behave towards name servers as RocketMQ's brokers do, without storing a message.
+"""Simulated brokers (agents): they behave towards name servers as RocketMQ's brokers do, but store no messages.
 
-What is copied (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``; 4.9.8 and 5.3.3):
+Copied behaviour (``BrokerController``, ``BrokerOuterAPI``, ``SlaveSynchronize``; 4.9.8 and 5.3.3):
 
-- A round registers with all servers in parallel and waits for every one of them, so a silent server delays the next round by
-  the time-out (6 s; 24 s in 5.3). Rounds come at a fixed rate; the second at most 10 s after the first, which is at start.
-- 4.9 registers with every configured server and connects when it does. 5.3 registers with those that its scan, every 3 s, could
-  connect to: a server that comes back is connected within 3 s, but learns of the broker only in the next round.
-- Without ``force_register`` a round first asks every server for its data version (322) and registers only if one differs or
-  fails.
+- A round registers with all servers in parallel and waits for every one of them, so a server that does not answer delays the
+  next round by the time-out (6 s; 24 s in 5.3). Rounds come at a fixed rate; the second at most 10 s after the first, which is
+  at start.
+- 4.9 registers with every configured server and connects when it does. 5.3 registers with those that its scan, every 3 s,
+  could connect to: a returning server is connected within 3 s, but receives the registration only in the next round.
+- Without ``force_register`` a round first sends ``QUERY_DATA_VERSION`` (322) to every server. It registers only if an answer
+  differs or a query fails.
 - With ``heartbeat`` 322 or 904 a 5.3 broker runs in acting-master mode: a oneway heartbeat every second, a time-out of 10 s in
-  its registration, and its member group asked for every second (code 105 for the SYNC topic, or 901).
+  its registration, and a query for its member group every second (``GET_ROUTEINFO_BY_TOPIC`` (105) for the SYNC topic, or
+  ``GET_BROKER_MEMBER_GROUP`` (901)).
 - The first answer of a round counts: master and HA address for a slave, which then takes its master's topics and version;
   topics of the order configuration become ordered, which makes a new data version.
-- A new topic is registered at once: alone and two-way, or, in 4.9 when the broker created it by itself, oneway with all others.
+- A new topic is registered at once: alone and two-way, or, if a 4.9 broker created it automatically, oneway with all other
+  topics.
 - A clean stop unregisters from every server, one after the other.
 
-Each agent has its own connections, as brokers do: name servers tell brokers apart by them. All agents of a process share one
-event loop and, while their topics are the same, one encoded table.
+Each agent has its own connections, because name servers identify brokers by them. All agents of a process share one event
+loop. Agents with the same topics share one encoded table.
 """
 
 import asyncio
@@ -49,7 +52,7 @@ from replicated_namesrv.model import DataVersion
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RequestCode, ResponseCode
 
 FIRST_ROUND_DELAY_MS = 10_000
-"""Between the registration at start and the first periodic one, at most."""
+"""Maximum delay of the first periodic registration after the one at start."""
 SCAN_INTERVAL_MS = 3_000
 """``connectTimeoutMillis``, which is also the pause between two scans."""
 MEMBER_GROUP_TIMEOUT_MS = 3_000
@@ -60,37 +63,39 @@ PUSHES_KEPT = 1_000
 
 
 class Heartbeat(StrEnum):
-    """How a broker shows that it lives between two registrations."""
+    """The kind of heartbeat that a broker sends between two registrations."""
 
     REGISTER = "register"
-    """Not at all: only registrations count."""
+    """No heartbeat, only registrations."""
     QUERY_DATA_VERSION = "322"
-    """5.3: acting-master mode, compatible with old name servers. 4.9: the two-way question before each registration."""
+    """5.3: acting-master mode that works with old name servers. 4.9: the two-way query before each registration."""
     BROKER_HEARTBEAT = "904"
-    """5.3: acting-master mode with the code made for it."""
+    """5.3: acting-master mode with ``BROKER_HEARTBEAT`` (904)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """What in RocketMQ is configuration of the broker; times in milliseconds."""
+    """The broker's configuration; times in milliseconds."""
 
     version: BrokerVersion = BrokerVersion.V5_3
     heartbeat: Heartbeat = Heartbeat.REGISTER
     register_period_ms: int = 30_000
-    """``registerNameServerPeriod``; not clamped to 10 to 60 s as a broker would."""
+    """``registerNameServerPeriod``, without a broker's limits of 10 to 60 s."""
     heartbeat_interval_ms: int = 1_000
     heartbeat_timeout_ms: int | None = None
-    """Sent as heartbeatTimeoutMillis. None: 10,000 in acting-master mode, else nothing, which means 120,000."""
+    """Sent as heartbeatTimeoutMillis. None: 10,000 in acting-master mode, otherwise the field is not sent, which means
+    120,000.
+    """
     force_register: bool = True
     compressed: bool = False
-    """Deflate registrations. 5.3 then sends ``compressed=false`` all the same, as the real one does."""
+    """Deflate registrations. 5.3 sends ``compressed=false`` nevertheless, as the real broker does."""
     register_timeout_ms: int | None = None
-    """How long a round waits for one server. None: ``registerBrokerTimeoutMills`` of the version."""
+    """Time-out for one server's answer. None: ``registerBrokerTimeoutMills`` of the version."""
     scan_interval_ms: int = SCAN_INTERVAL_MS
-    """Between two looks of a 5.3 broker for servers that it can connect to."""
+    """Interval at which a 5.3 broker looks for servers that it can connect to."""
     zone_name: str | None = None
     listen: bool = False
-    """Accept connections at the broker's address and record the pushes (905) that come."""
+    """Listen at the broker's address and record the notifications (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905) that arrive."""
 
     @property
     def acting_master(self) -> bool:
@@ -104,34 +109,34 @@ class BrokerOptions:
 
     @property
     def answer_timeout_ms(self) -> int:
-        """How long a round waits for one server."""
+        """Time-out for one server's answer, milliseconds."""
         return self.register_timeout_ms or self.version.register_timeout_ms
 
     @property
     def sent_timeout_ms(self) -> int | None:
-        """heartbeatTimeoutMillis as it is sent."""
+        """heartbeatTimeoutMillis as sent."""
         if self.heartbeat_timeout_ms is not None:
             return self.heartbeat_timeout_ms
         return ACTING_MASTER_TIMEOUT_MS if self.acting_master else None
 
 
 class EventKind(StrEnum):
-    """What a ``BrokerEvent`` reports."""
+    """Kinds of ``BrokerEvent``."""
 
     INVOKED = "invoked"
     """A request is about to be sent."""
     DONE = "done"
-    """Answered with code 0; for a oneway request: handed to the connection."""
+    """Answered with code 0. A oneway request: passed to the connection."""
     REFUSED = "refused"
     """Answered with another code."""
     NOT_SENT = "not sent"
-    """Surely not received."""
+    """Certainly not received."""
     UNKNOWN = "unknown"
-    """Sent, no answer: it may have been applied."""
+    """Sent without an answer: it may have been applied."""
     DISCONNECTED = "disconnected"
     """A connection ended; ``code`` is 0."""
     PUSHED = "pushed"
-    """A push arrived; ``detail`` has its fields."""
+    """A notification arrived; ``detail`` has its fields."""
 
 
 class BrokerEvent(NamedTuple):
@@ -141,9 +146,9 @@ class BrokerEvent(NamedTuple):
     sequence: int
     """Unique for this agent, ascending."""
     identity: BrokerIdentity
-    """As it was when the request was made."""
+    """The agent's state when the request was built."""
     address: str
-    """The name server; for a push the peer's address."""
+    """The name server; for a notification the peer's address."""
     code: int
     oneway: bool
     data_version: DataVersion | None
@@ -153,7 +158,7 @@ class BrokerEvent(NamedTuple):
 
 
 class _State(NamedTuple):
-    """What a request was built from, and the connections it goes over."""
+    """The state from which a request is built, and the connections that carry it."""
 
     client: RemotingClient
     identity: BrokerIdentity
@@ -176,9 +181,8 @@ class BrokerAgent:
         observe: Callable[[BrokerEvent], None] | None = None,
         brokers: MutableMapping[str, "BrokerAgent"] | None = None,
     ) -> None:
-        """``now_ms`` is the wall clock that data versions are stamped with; waiting uses the event loop's clock.
-
-        ``brokers``: running agents by address, kept by the agents themselves; where a slave finds its master.
+        """``now_ms``: wall clock for data versions; waiting uses the event loop's clock. ``brokers``: running agents by
+        address, maintained by the agents, so that a slave finds its master.
         """
         self.identity = identity
         self.options = options
@@ -189,9 +193,9 @@ class BrokerAgent:
         """For a slave: its master's address, as the name servers say."""
         self.ha_server_addr: str | None = None
         self.registered: set[str] = set()
-        """Servers whose last answer to a registration was success and whose connection has not ended since."""
+        """Servers that acknowledged the last registration over a connection that is still open."""
         self.unavailable: dict[str, str] = {}
-        """5.3: servers that the last scan could not connect to, and why."""
+        """5.3: servers to which the last scan could not connect, and why."""
         self.member_group: dict[int, str] = {}
         self.pushes: deque[dict[str, str]] = deque(maxlen=PUSHES_KEPT)
         self.counts: Counter[tuple[int, EventKind]] = Counter()
@@ -219,9 +223,8 @@ class BrokerAgent:
         return bool(self._tasks)
 
     async def start(self) -> None:
-        """Come up: listen if asked to, register everywhere, then live in the background. Returns after the first round.
-
-        Raises OSError if the broker's address cannot be listened on.
+        """Listen if configured, register everywhere, and start the background tasks. Returns after the first round. Raises
+        OSError if the broker's address cannot be listened on.
         """
         assert not self.running, "the agent runs already"
         if self.options.listen:
@@ -241,7 +244,7 @@ class BrokerAgent:
         await self.register()
 
     async def stop(self) -> None:
-        """Leave as a broker that is shut down: unregister from each server in turn, then close the connections."""
+        """Stop as a broker does at shutdown: unregister from each server in turn, then close the connections."""
         await self._end_tasks()
         for address in self.name_servers:
             request = unregister_request(self.identity, self.options.version)
@@ -251,8 +254,8 @@ class BrokerAgent:
         self._renew_client()
 
     async def kill(self, *, silent: bool = False) -> None:
-        """Die without a word. The operating system closes the connections; ``silent``: nobody does, as when a machine loses
-        power or the network, and they stay open, unused, until ``release``."""
+        """Stop without unregistering. The operating system closes the connections. With ``silent`` they stay open and unused
+        until ``release``, as after a power or network failure of the machine."""
         await self._end_tasks()
         await self._go()
         if silent:
@@ -262,7 +265,7 @@ class BrokerAgent:
         self._renew_client()
 
     async def release(self) -> None:
-        """Close the connections that silent deaths left behind."""
+        """Close the connections that ``kill(silent=True)`` left open."""
         abandoned, self._abandoned = self._abandoned, []
         for client in abandoned:
             await client.abort()
@@ -282,12 +285,12 @@ class BrokerAgent:
             self._listener = None
 
     async def register(self, *, oneway: bool = False) -> None:
-        """Register all topics with every server, whatever they know (``registerBrokerAll`` with forceRegister)."""
+        """Register all topics with every server, without asking for data versions (``registerBrokerAll`` with forceRegister)."""
         async with self._registering:
             await self._register(self.topics, oneway=oneway)
 
     async def register_round(self) -> None:
-        """What happens every period: take the master's topics if this is a slave, then register unless nobody needs it."""
+        """One periodic round: a slave copies its master's topics; then the broker registers, if any server needs it."""
         self._follow_master()
         async with self._registering:
             if not self.options.asks_first or await self._registration_needed():
@@ -296,7 +299,7 @@ class BrokerAgent:
     async def add_topic(self, config: TopicConfig, *, auto_created: bool = False) -> None:
         """Create or change one topic and register it at once.
 
-        ``auto_created``: by the broker itself when a message for an unknown topic arrives; 4.9 then registers oneway with all.
+        ``auto_created``: the broker created it for a message of an unknown topic; 4.9 then registers all topics oneway.
         """
         self._change(self.topics.put([config]))
         async with self._registering:
@@ -306,16 +309,17 @@ class BrokerAgent:
                 await self._register(BrokerTopics(TopicTable(()), TopicTable((config,))), oneway=False)
 
     async def change_topics(self, put: Iterable[TopicConfig] = (), delete: Iterable[str] = ()) -> None:
-        """Change several topics under one new data version. Deletions alone register nothing before the next round."""
+        """Change several topics under one new data version. Deletions alone are registered in the next round."""
         added = list(put)
         self._change(self.topics.delete(delete).put(added))
         if added:
             await self.register()
 
     async def switch_role(self, broker_id: int, state_version: int | None = None) -> None:
-        """Become master (0) or slave under another id, keeping the address, and register at once: oneway in 4.9, as DLedger does.
+        """Become master (0) or slave with another id and the same address, and register at once: oneway in 4.9, as DLedger
+        does.
 
-        ``state_version``: the controller's epoch in 5.x; None leaves it.
+        ``state_version``: the controller's epoch in 5.x; None keeps it.
         """
         self.identity = self.identity._replace(broker_id=broker_id)
         if state_version is not None:
@@ -323,13 +327,13 @@ class BrokerAgent:
         await self.register(oneway=self.options.version is BrokerVersion.V4_9)
 
     def _change(self, topics: BrokerTopics) -> None:
-        """Every change of the table is a new version (``DataVersion.nextVersion``)."""
+        """Apply a change to the table under a new version (``DataVersion.nextVersion``)."""
         self.topics = topics
         version = self.data_version
         self.data_version = DataVersion(version.counter + 1, version.state_version, self._now_ms())
 
     def _follow_master(self) -> None:
-        """``SlaveSynchronize.syncTopicConfig``: from the master that the name servers named, if it runs here."""
+        """``SlaveSynchronize.syncTopicConfig`` from the master that the name servers named, if it runs in this process."""
         master = self._brokers.get(self.master_addr) if self.master_addr else None
         if self.identity.broker_id != 0 and master is not None and master is not self:
             self.topics, self.data_version = master.topics, master.data_version
@@ -369,7 +373,7 @@ class BrokerAgent:
             self._take_answer(answers[0])
 
     def _take_answer(self, answer: RemotingCommand) -> None:
-        """``handleRegisterBrokerResult`` with the answer that came first."""
+        """``handleRegisterBrokerResult`` for the first answer."""
         fields = answer.ext_fields or {}
         self.ha_server_addr = fields.get("haServerAddr", self.ha_server_addr)
         self.master_addr = fields.get("masterAddr")
@@ -383,7 +387,7 @@ class BrokerAgent:
                 self._change(topics)
 
     async def _registration_needed(self) -> bool:
-        """``needRegister``: any server that fails or holds another version."""
+        """``needRegister``: whether any server fails or has another version."""
 
         request = query_data_version_request(self.identity, self.options.version, self.data_version)
         state = self._state()
@@ -408,7 +412,7 @@ class BrokerAgent:
         return mine == stored
 
     async def send_heartbeats(self) -> None:
-        """One oneway heartbeat (322 or 904) to every server that can be reached."""
+        """Send one oneway heartbeat (322 or 904) to every connected server."""
         with_version = self.options.heartbeat is Heartbeat.QUERY_DATA_VERSION
         request = heartbeat_request(self.identity, self.options.version, self.data_version if with_version else None)
         timeout_ms, state = self.options.heartbeat_interval_ms, self._state()
@@ -447,9 +451,9 @@ class BrokerAgent:
         return _State(self._client, self.identity, self.data_version, topics)
 
     async def _send(self, address: str, request: RemotingCommand, timeout_ms: int, state: "_State") -> RemotingCommand | None:
-        """Send, observe, and give back the answer if it was success. A oneway request has none.
+        """Send, record the events, and return the answer if it was success. A oneway request returns None.
 
-        ``state`` is the broker's as the request was built: meanwhile it may have changed, or lead its next life.
+        ``state`` is the agent's state when the request was built. It may have changed since, or the agent may have restarted.
         """
         self._sequence += 1
         sequence, oneway = self._sequence, bool(request.flag & ONEWAY_FLAG)
@@ -501,7 +505,7 @@ class BrokerAgent:
         task.add_done_callback(_complain)
 
     async def _every(self, first_ms: int, period_ms: int, action: Callable[[], Awaitable[None]]) -> None:
-        """At a fixed rate (``scheduleAtFixedRate``): what is late is caught up with at once, but never twice at a time."""
+        """Call ``action`` at a fixed rate (``scheduleAtFixedRate``). A late call runs at once; calls never overlap."""
         loop = asyncio.get_running_loop()
         due = loop.time() + first_ms / 1000
         while True:
@@ -519,7 +523,7 @@ class BrokerAgent:
 
 
 def _complain(task: "asyncio.Task[None]") -> None:
-    """A background task never ends by itself: that it did is a defect, to be heard of at once and not when the agent ends."""
+    """Report a background task that ended. Tasks never end regularly, so this is a defect, reported at once."""
     if not task.cancelled() and (error := task.exception()) is not None:
         context = {"message": "a broker agent's background task failed", "exception": error, "task": task}
         task.get_loop().call_exception_handler(context)

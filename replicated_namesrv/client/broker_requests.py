@@ -1,7 +1,6 @@
-"""What brokers of 4.9.8 and 5.3.3 send to name servers, header by header.
+"""Requests that brokers of 4.9.8 and 5.3.3 send to name servers.
 
-Header fields stand in the order in which Java's hash map gives them, so that a frame equals a recorded one byte for byte where
-the values do.
+Header fields have the order of Java's hash map, so that with equal values a frame equals a recorded one byte for byte.
 """
 
 from enum import StrEnum
@@ -16,7 +15,7 @@ SYNC_BROKER_MEMBER_GROUP_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 class BrokerVersion(StrEnum):
-    """Which RocketMQ line a broker is of."""
+    """RocketMQ versions of a broker."""
 
     V4_9 = "4.9"
     V5_3 = "5.3"
@@ -37,7 +36,7 @@ class BrokerVersion(StrEnum):
 
 
 class BrokerIdentity(NamedTuple):
-    """Who a broker says it is."""
+    """Identity of a broker in its requests."""
 
     cluster_name: str
     broker_name: str
@@ -57,7 +56,7 @@ def register_request(
     heartbeat_timeout_ms: int | None,
     zone_name: str | None,
 ) -> RemotingCommand:
-    """Code 103 (``RegisterBrokerRequestHeader``). 4.9 has neither acting master, time-out nor zone."""
+    """``REGISTER_BROKER`` (103, ``RegisterBrokerRequestHeader``). 4.9 has neither acting master, time-out nor zone."""
     fields = {} if heartbeat_timeout_ms is None else {"heartbeatTimeoutMillis": str(heartbeat_timeout_ms)}
     fields["brokerId"] = str(identity.broker_id)
     fields["bodyCrc32"] = str(crc32(body) & 0x7FFFFFFF)
@@ -66,7 +65,7 @@ def register_request(
     if version is BrokerVersion.V5_3:
         fields["enableActingMaster"] = _boolean(enable_acting_master)
     fields["haServerAddr"] = identity.ha_server_addr
-    # 5.x says false whatever it sends (BrokerOuterAPI.registerBrokerAll)
+    # 5.x always sends false (BrokerOuterAPI.registerBrokerAll)
     fields["compressed"] = _boolean(compressed and version is BrokerVersion.V4_9)
     fields["brokerName"] = identity.broker_name
     if zone_name is not None:
@@ -76,18 +75,18 @@ def register_request(
 
 
 def unregister_request(identity: BrokerIdentity, version: BrokerVersion) -> RemotingCommand:
-    """Code 104."""
+    """``UNREGISTER_BROKER`` (104)."""
     return version.as_java(RemotingCommand(RequestCode.UNREGISTER_BROKER, _who(identity)))
 
 
 def query_data_version_request(identity: BrokerIdentity, version: BrokerVersion, data_version: DataVersion) -> RemotingCommand:
-    """Code 322, two-way."""
+    """``QUERY_DATA_VERSION`` (322), two-way."""
     body = data_version_json(data_version, version).encode()
     return version.as_java(RemotingCommand(RequestCode.QUERY_DATA_VERSION, _who(identity), body))
 
 
 def heartbeat_request(identity: BrokerIdentity, version: BrokerVersion, data_version: DataVersion | None) -> RemotingCommand:
-    """A oneway heartbeat: code 322 with a data version, code 904 without."""
+    """A oneway heartbeat: ``QUERY_DATA_VERSION`` (322) if there is a data version, else ``BROKER_HEARTBEAT`` (904)."""
     if data_version is not None:
         return query_data_version_request(identity, version, data_version)._replace(flag=ONEWAY_FLAG)
     fields = {
@@ -99,18 +98,18 @@ def heartbeat_request(identity: BrokerIdentity, version: BrokerVersion, data_ver
 
 
 def member_group_request(identity: BrokerIdentity) -> RemotingCommand:
-    """Code 901."""
+    """``GET_BROKER_MEMBER_GROUP`` (901)."""
     fields = {"clusterName": identity.cluster_name, "brokerName": identity.broker_name}
     return RemotingCommand(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
 
 
 def sync_topic(broker_name: str) -> str:
-    """The topic whose route is a group's members, for name servers that do not know code 901."""
+    """The topic whose route is the group's members, for name servers without ``GET_BROKER_MEMBER_GROUP`` (901)."""
     return SYNC_BROKER_MEMBER_GROUP_PREFIX + broker_name
 
 
 def data_version_json(data_version: DataVersion, version: BrokerVersion) -> str:
-    """``DataVersion`` as such a broker writes it: 4.9 knows no stateVersion."""
+    """``DataVersion`` as such a broker writes it: 4.9 has no stateVersion."""
     state = f'"stateVersion":{data_version.state_version},' if version is BrokerVersion.V5_3 else ""
     return f'{{"counter":{data_version.counter},{state}"timestamp":{data_version.timestamp}}}'
 

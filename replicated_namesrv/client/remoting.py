@@ -1,13 +1,14 @@
-"""A remoting client on asyncio: requests to addresses, matched with their answers by opaque (``NettyRemotingClient``).
+"""A remoting client on asyncio. Requests go to addresses; answers are matched by opaque (``NettyRemotingClient``).
 
-One connection for each address, made by the first request that needs it and shared by all that follow; answers may come in any
-order. What became of a request is always one of three things, and the errors say which:
+There is one connection per address. The first request opens it, later requests share it, and answers may come in any order.
+Each request has one of three outcomes:
 
-- an answer came: it is returned, whatever its code; reading the code is the caller's business;
-- the request surely did not arrive: UnavailableError, raised only while no byte of it was given to the socket;
-- anything else, that is silence, a connection lost or garbage after sending: OutcomeUnknownError.
+- An answer came: it is returned, whatever its code. The caller interprets the code.
+- The request was certainly not received: UnavailableError. It is raised only if no byte was passed to the socket.
+- The outcome is unknown because of a time-out, a lost connection or an invalid frame after sending: OutcomeUnknownError.
 
-After silence the connection is closed, as Java does: the peer may hang, and a late answer must not be taken for a new one.
+After a time-out the connection is closed, as Java does: the peer may hang, and a late answer could be matched to a later
+request.
 """
 
 import asyncio
@@ -24,16 +25,16 @@ from replicated_namesrv.wire.frame import next_frame
 from replicated_namesrv.wire.header import RemotingHeader, command_frame, decode_header
 
 DEFAULT_TIMEOUT_MS = 3000
-"""Of one request, connecting included (``MQClientAPIImpl``)."""
+"""Time-out of a request, including connecting (``MQClientAPIImpl``)."""
 CONNECT_TIMEOUT_MS = 3000
-"""Of a connection (``NettyClientConfig.connectTimeoutMillis``)."""
+"""Time-out of connecting (``NettyClientConfig.connectTimeoutMillis``)."""
 PENDING_MAX = 65_535
-"""Requests that may wait for an answer on one connection (``clientAsyncSemaphoreValue``)."""
+"""Maximum of requests that wait for an answer on one connection (``clientAsyncSemaphoreValue``)."""
 HOST_CHARACTERS_MAX = 253
 
 
 class RemotingCommand(NamedTuple):
-    """A request or an answer (``RemotingCommand.java``): what its header says, and its body."""
+    """A request or an answer: its header and body (``RemotingCommand.java``)."""
 
     code: int
     ext_fields: dict[str, str] | None = None
@@ -43,9 +44,9 @@ class RemotingCommand(NamedTuple):
     language: int | None = LanguageCode.PYTHON.value
     version: int = V5_3_3
     serialize_type: int = SerializeType.JSON.value
-    """How the header is encoded; servers may answer in the other way."""
+    """Encoding of the header. A server may answer in the other encoding."""
     opaque: int = 0
-    """Set by the client when it sends."""
+    """Set by the client on sending."""
 
 
 def encode_command(command: RemotingCommand) -> bytes:
@@ -64,7 +65,7 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def cut_commands(buffer: bytearray) -> list[RemotingCommand]:
-    """Take all whole frames from the front of ``buffer``. Raises FrameError where it holds none."""
+    """Cut all complete frames from the front of ``buffer``. Raises FrameError if the bytes are no frame."""
     commands = []
     start, end = 0, len(buffer)
     while (bounds := next_frame(buffer, start, end)) is not None:
@@ -89,7 +90,7 @@ def cut_commands(buffer: bytearray) -> list[RemotingCommand]:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split ``host:port``; an IPv6 host may stand in brackets. Raises SettingError naming what is wrong."""
+    """Split ``host:port``; an IPv6 host may be in brackets. Raises SettingError."""
     host, separator, port = address.rpartition(":")
     if not separator or not host or len(host) > HOST_CHARACTERS_MAX or not port.isascii() or not port.isdigit():
         raise SettingError(f"address {address!r} is not host:port, as in 127.0.0.1:9876")
@@ -99,7 +100,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def client_tls_context(ca_file: str | None = None) -> ssl.SSLContext:
-    """TLS towards name servers. Without ``ca_file`` nothing is verified, as with RocketMQ's own default (test mode)."""
+    """A TLS context for name servers. Without ``ca_file`` certificates are not verified, as in RocketMQ's default (test mode)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     if ca_file is None:
@@ -122,7 +123,7 @@ class RemotingClient:
         tls: ssl.SSLContext | None = None,
         on_disconnect: Callable[[str], None] | None = None,
     ) -> None:
-        """``on_disconnect`` is told the address whenever an established connection has ended, whoever ended it."""
+        """``on_disconnect`` is called with the address when an established connection has ended, at either side."""
         self.connect_timeout_ms = connect_timeout_ms
         self._tls = tls
         self._on_disconnect = on_disconnect
@@ -140,9 +141,9 @@ class RemotingClient:
         await self._connected(address, self.connect_timeout_ms)
 
     async def request(self, address: str, command: RemotingCommand, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> RemotingCommand:
-        """Send and wait for the answer, at most ``timeout_ms`` in all; connects first if need be.
+        """Connect if necessary, send, and wait for the answer, at most ``timeout_ms`` in all.
 
-        Raises UnavailableError (surely not received) or OutcomeUnknownError; FrameError for a request that is too large.
+        Raises UnavailableError (certainly not received), OutcomeUnknownError, or FrameError for a request that is too large.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -161,9 +162,9 @@ class RemotingClient:
             connection.forget(opaque)
 
     async def send_oneway(self, address: str, command: RemotingCommand, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
-        """Hand the request to the connection; whether it arrives is never known.
+        """Pass the request to the connection. The client never learns whether it arrives.
 
-        Raises UnavailableError if it was not sent; FrameError for a request that is too large.
+        Raises UnavailableError if it was not sent, FrameError for a request that is too large.
         """
         opaque = next(self._opaque) & 0x7FFFFFFF
         frame = encode_command(command._replace(opaque=opaque, flag=command.flag | ONEWAY_FLAG))
@@ -171,7 +172,7 @@ class RemotingClient:
         connection.write(frame)
 
     def disconnect(self, address: str) -> None:
-        """Close the connection to ``address``, if there is one; what is pending on it fails."""
+        """Close the connection to ``address``, if there is one. Its pending requests fail."""
         if (connection := self._connections.get(address)) is not None:
             connection.abort(f"connection to {address} closed by this side")
 
@@ -186,7 +187,7 @@ class RemotingClient:
         await asyncio.gather(*(connection.closed for connection in connections))
 
     async def abort(self) -> None:
-        """Drop everything at once, as the operating system does for a process that was killed."""
+        """Drop all connections at once, as the operating system does for a killed process."""
         self._closed = True
         for task in self._connecting.values():
             task.cancel()
@@ -196,14 +197,14 @@ class RemotingClient:
         await asyncio.gather(*(connection.closed for connection in connections))
 
     async def _writable(self, address: str, timeout_ms: int) -> "_Connection":
-        """The connection, once what was written before has mostly left: a peer that reads nothing must not fill our memory."""
+        """The connection, once most earlier bytes have left, because a peer that does not read must not fill our memory."""
         connection = await self._connected(address, timeout_ms)
         if not connection.writable.is_set():
             try:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await connection.writable.wait()
             except TimeoutError:
-                raise UnavailableError(f"{address} read nothing for {timeout_ms} ms, nothing more was sent") from None
+                raise UnavailableError(f"{address} read no bytes for {timeout_ms} ms; the request was not sent") from None
         if self._connections.get(address) is not connection:
             raise UnavailableError(f"connection to {address} was lost before the request was sent")
         return connection
@@ -245,7 +246,7 @@ class RemotingClient:
     def _opened(self, address: str, task: "asyncio.Task[_Connection]") -> None:
         del self._connecting[address]
         if not task.cancelled():
-            task.exception()  # whoever waited has given up: an error nobody asks for is no leak
+            task.exception()  # all waiters have given up; retrieve the error so that asyncio does not report it
 
     def _lost(self, connection: "_Connection") -> None:
         if self._connections.get(connection.address) is connection:
@@ -255,14 +256,14 @@ class RemotingClient:
 
 
 def _reason(error: OSError) -> str:
-    """Errors of TLS and of name resolution have numbers of their own, which the system would misread."""
+    """A description of the error. Numbers in errors of TLS and name resolution are not errno values."""
     if isinstance(error, ssl.SSLError | socket.gaierror) or not error.errno:
         return str(error)
     return os.strerror(error.errno)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: cuts frames, gives each answer to whoever waits for its opaque."""
+    """One connection: cuts frames and resolves the request with the answer's opaque."""
 
     def __init__(self, address: str, lost: "Callable[[_Connection], None]") -> None:
         loop = asyncio.get_running_loop()
@@ -290,13 +291,13 @@ class _Connection(asyncio.Protocol):
             self._transport.write(frame)
 
     def abort(self, reason: str) -> None:
-        """Drop the connection now; what has not left is lost."""
+        """Drop the connection now. Bytes that have not left are lost."""
         self._end(reason)
         if self._transport is not None:
             self._transport.abort()
 
     def close(self, reason: str) -> None:
-        """Close the connection after what is written has left."""
+        """Close the connection once all written bytes have left."""
         self._end(reason)
         if self._transport is not None:
             self._transport.close()
@@ -313,7 +314,7 @@ class _Connection(asyncio.Protocol):
                 answer.set_exception(OutcomeUnknownError(f"{self._reason} before it answered"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere as one
+        transport = cast(asyncio.Transport, transport)  # uvloop's class is not registered as a Transport
         self._transport = transport
         self.writable.set()
 

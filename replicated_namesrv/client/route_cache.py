@@ -1,7 +1,7 @@
-"""Routes as a client holds them: what it was given last, until it is given something else (``MQClientInstance``).
+"""A client's cache of routes (``MQClientInstance``).
 
-A topic in use is asked for when it is first needed and then every ``poll_interval_ms``. Neither a failure nor "no route" takes
-a known route away: a running client goes on with it, which is why a name server that cannot serve must not answer at all.
+A topic is looked up when it is first needed and then every ``poll_interval_ms``. Neither a failure nor "no route" removes a
+cached route: a running client keeps using it. This is why a name server that cannot serve must not answer at all.
 """
 
 import asyncio
@@ -16,21 +16,21 @@ from replicated_namesrv.model import TopicRouteData
 POLL_INTERVAL_MS = 30_000
 """``pollNameServerInterval``."""
 TOPICS_MAX = 10_000
-"""Topics held at once; what was used least recently is forgotten."""
+"""Maximum of cached topics; the least recently used one is evicted."""
 
 
 class RouteUpdate(NamedTuple):
-    """One look-up and what it did to the cache."""
+    """One look-up and its effect on the cache."""
 
     topic: str
     address: str | None
     """The server that answered; None if none did."""
     route: TopicRouteData | None
-    """What it answered; None: no route, or no answer."""
+    """The route in the answer. None: no route, or no answer."""
     changed: bool
-    """Whether the cached route is another now."""
+    """Whether the look-up changed the cached route."""
     error: NamesrvError | None
-    """Why there is no answer, or no good one."""
+    """Why there is no usable answer."""
 
 
 class RouteCache:
@@ -43,7 +43,7 @@ class RouteCache:
         poll_interval_ms: int = POLL_INTERVAL_MS,
         observe: Callable[[RouteUpdate], None] | None = None,
     ) -> None:
-        """``observe`` is told of every look-up."""
+        """``observe`` is called with every look-up."""
         self._servers = servers
         self._poll_interval_ms = poll_interval_ms
         self._observe = observe
@@ -51,11 +51,11 @@ class RouteCache:
         self._polling: asyncio.Task[None] | None = None
 
     def known(self, topic: str) -> TopicRouteData | None:
-        """What is held, without asking anybody."""
+        """The cached route, without a look-up."""
         return self._routes.get(topic)
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """The route held, else the one that is asked for now. Raises what ``refresh`` met if nothing is held."""
+        """The cached route, else the result of a look-up. Raises the look-up's error if nothing is cached."""
         if topic in self._routes:
             route = self._routes[topic] = self._routes.pop(topic)
             if route is not None:
@@ -66,7 +66,7 @@ class RouteCache:
         return update.route
 
     async def refresh(self, topic: str) -> RouteUpdate:
-        """Ask now. Never raises an operating error: it is in the update."""
+        """Look up the route now. Operating errors are not raised; they are in the update."""
         address, answered, error = None, None, None
         try:
             address, response = await self._servers.query(route_request(topic))

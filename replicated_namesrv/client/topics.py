@@ -1,7 +1,7 @@
-"""The topics that a broker owns, and a registration's body made of them.
+"""A broker's topics, and the registration bodies made from them.
 
-``TopicTable`` is immutable: hundreds of brokers that own the same topics share one table and its encoded form, and a change gives
-one broker a table of its own. Source of the system topics and their queues: ``TopicConfigManager`` of 4.9.8 and 5.3.3.
+``TopicTable`` is immutable. Hundreds of brokers with the same topics share one table and its encoded form; a change gives one
+broker its own table. The system topics and their queues are those of ``TopicConfigManager`` in 4.9.8 and 5.3.3.
 """
 
 import struct
@@ -30,7 +30,7 @@ class TopicConfig(NamedTuple):
 
 
 def system_topics(cluster_name: str, broker_name: str, version: BrokerVersion) -> tuple[TopicConfig, ...]:
-    """What every broker owns before anybody created a topic."""
+    """The topics that every broker has from the start."""
     topics = [
         TopicConfig("SELF_TEST_TOPIC", 1, 1),
         TopicConfig("TBW102", 8, 8, PERM_READ_WRITE | PERM_INHERIT),
@@ -53,7 +53,7 @@ def system_topics(cluster_name: str, broker_name: str, version: BrokerVersion) -
 
 
 class TopicTable:
-    """Topics by name, and their encoded entries, made when first needed."""
+    """Topics by name, and their entries, encoded on first use."""
 
     def __init__(self, configs: Iterable[TopicConfig]) -> None:
         self.configs = {config.topic_name: config for config in configs}
@@ -83,21 +83,21 @@ class BrokerTopics:
         yield from self.user.configs.values()
 
     def put(self, configs: Iterable[TopicConfig]) -> "BrokerTopics":
-        """With ``configs`` added or replaced."""
+        """A copy with ``configs`` added or replaced."""
         system, user = dict(self.system.configs), dict(self.user.configs)
         for config in configs:
             (system if config.topic_name in system else user)[config.topic_name] = config
         return self._with(system, user)
 
     def delete(self, names: Iterable[str]) -> "BrokerTopics":
-        """Without these topics; system topics stay."""
+        """A copy without these topics; system topics stay."""
         gone = set(names)
         return self._with(self.system.configs, {name: config for name, config in self.user.configs.items() if name not in gone})
 
     def with_order(self, ordered: Collection[str], *, reset_others: bool) -> "BrokerTopics":
-        """With ``order`` set where the order configuration lists the topic; the same object if nothing changes.
+        """A copy with ``order`` set for the topics of the order configuration; the same object if there is no change.
 
-        ``reset_others``: and taken from all others, as 4.9 does (``updateOrderTopicConfig``).
+        ``reset_others``: remove the flag from all other topics, as 4.9 does (``updateOrderTopicConfig``).
         """
         changed = [
             config._replace(order=config.topic_name in ordered)
@@ -114,7 +114,9 @@ class BrokerTopics:
         )
 
     def encode(self, version: BrokerVersion, data_version: DataVersion, now_ms: int, *, compressed: bool) -> bytes:
-        """Body of code 103. ``now_ms``: a 5.3 broker stamps each registration with it, as version of its static mappings."""
+        """Body of ``REGISTER_BROKER`` (103). ``now_ms``: a 5.3 broker puts it into each registration as the version of its
+        static mappings.
+        """
         if compressed:
             return self._deflated(version, data_version)
         tables = [table.entries(version) for table in (self.system, self.user) if table.configs]
