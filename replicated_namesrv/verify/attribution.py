@@ -1,7 +1,7 @@
-"""Which write a read saw: operations on one key, and the attribution of each read to a write. Pure.
+"""Attribution of reads to writes: which write of a key a read saw. Pure.
 
-Values are written once each, so a read names the write that it saw. "Absent" is written by every delete and was there at the
-beginning. A read of it is attributed to the latest of these that had begun, the most favourable one.
+Each value is written once, so it identifies the write. Absence is the initial state and the result of every delete. A read of
+it is attributed to the latest candidate that had begun, which is the most favourable choice.
 """
 
 import math
@@ -25,10 +25,10 @@ class KeyEvent(NamedTuple):
     value: str | None
     start_ns: float
     end_ns: float
-    """NEVER for an indeterminate one."""
+    """NEVER if the outcome is indeterminate."""
     outcome: str
     final: bool
-    """A read of the quiescent end of the run."""
+    """A read after the faults, when nothing is written any more."""
 
 
 @dataclass(slots=True)
@@ -36,35 +36,35 @@ class Write:
     """A write and the reads attributed to it."""
 
     op: int | None
-    """None: what was there at the beginning."""
+    """None for the initial state."""
     client: str
     value: str | None
     start_ns: float
     end_ns: float
     reads: list[KeyEvent] = field(default_factory=list)
     first_end: float = field(init=False)
-    """When the first of its members had ended."""
+    """End of the member that ended first."""
     last_start: float = field(init=False)
-    """When the last of its members began."""
+    """Begin of the member that began last."""
 
     def __post_init__(self) -> None:
         self.first_end, self.last_start = self.end_ns, self.start_ns
 
     def take(self, read: KeyEvent) -> None:
-        """Count ``read`` among the members."""
+        """Add ``read`` to the members."""
         self.reads.append(read)
         self.first_end, self.last_start = min(self.first_end, read.end_ns), max(self.last_start, read.start_ns)
 
 
 def writes_of(events: Sequence[KeyEvent]) -> list[Write]:
-    """The writes among ``events`` that may have happened, and the state at the beginning as the first one."""
+    """The writes among ``events`` that may have happened; the first item is the initial state."""
     beginning = Write(None, "", None, BEGINNING, BEGINNING)
     done = [event for event in events if event.kind != "get" and event.outcome != "fail"]
     return [beginning, *(Write(e.op, e.client, e.value if e.kind == "put" else None, e.start_ns, e.end_ns) for e in done)]
 
 
 def by_value(writes: Iterable[Write]) -> dict[str | None, list[Write]]:
-    """Writes by what they wrote."""
+    """Writes by value."""
     found: dict[str | None, list[Write]] = defaultdict(list)
     for write in writes:
         found[write.value].append(write)
@@ -74,8 +74,8 @@ def by_value(writes: Iterable[Write]) -> dict[str | None, list[Write]]:
 def candidates(
     reads: Iterable[KeyEvent], of_value: Mapping[str | None, list[Write]]
 ) -> Iterator[tuple[KeyEvent, Sequence[Write]]]:
-    """Reads in order of their ends, each with the writes that it may have seen, the latest last; the only write of a value
-    always, even one that began after it. The sequence is valid until the next step."""
+    """Reads by end, each with the writes that it may have seen, the latest last. The only write of a value is always a
+    candidate, even if it began after the read. The sequence is valid until the next step."""
     waiting = {value: sorted(group, key=lambda w: w.start_ns, reverse=True) for value, group in of_value.items() if group[1:]}
     begun: dict[str | None, list[Write]] = defaultdict(list)
     for read in sorted(reads, key=lambda event: (event.end_ns, event.op)):
@@ -89,5 +89,5 @@ def candidates(
 
 
 def attributed(reads: Iterable[KeyEvent], of_value: Mapping[str | None, list[Write]]) -> dict[int, Write | None]:
-    """The write that each read saw, by the number of the read; None: nobody wrote that."""
+    """The write that each read saw, by the read's number. None: no write has that value."""
     return {read.op: found[-1] if found else None for read, found in candidates(reads, of_value)}

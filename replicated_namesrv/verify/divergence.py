@@ -1,4 +1,4 @@
-"""Divergence of nodes over time (M14), the only definition: used by the checks of chaos runs and by the analysis of many runs.
+"""Divergence of nodes over time (M14). The checks of chaos runs and the analysis of many runs use this definition.
 
 An answer of a node is known from one look at the node until the next one (``known_answers``). Knowledge ends when the node does
 not answer, and when the observer itself stalled. A node without a known answer differs from no other node.
@@ -7,9 +7,8 @@ D(t) is the greatest distance of any two nodes whose answers are known at t. The
 1 - |A and B| / |A or B| (Jaccard), and 0 for two empty ones.
 
 Nodes are looked at one after the other, so a change that happens on all of them at once looks like a difference until the last
-node was looked at. Only its duration tells it from a real difference. Therefore two answers must have differed in one member for
-longer than ``resolution_ns`` of the observer. ``resolved`` is the divergence that is left when all shorter differences count as
-none.
+node was looked at. Only its duration distinguishes it from a real difference. Therefore ``resolved`` is the divergence without
+differences that lasted ``resolution_ns`` or less.
 """
 
 from collections import defaultdict
@@ -19,24 +18,24 @@ from itertools import combinations, groupby, pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 STALL_NS = 3_000_000_000
-"""The observer looks at each node at least once a second. After three seconds without a look nothing is known of the node."""
+"""The observer looks at each node at least once a second. After three seconds without a look the node's answer is unknown."""
 RESOLUTION_LOOKS = 2
-"""A node is looked at again one interval after it has answered. Two answers are therefore the interval and the time of the second
-look apart. A difference of less than two intervals may be one change that was seen on one node after the other."""
+"""A node is looked at again one interval after its answer. Two answers are therefore one interval plus the duration of the
+second look apart, and a difference of less than two intervals may be one change that was seen on one node after the other."""
 
 _Answer = TypeVar("_Answer")
 
 
 def resolution_ns(observe_interval_ms: int) -> int:
-    """Longest difference that the observer cannot tell from none."""
+    """Longest difference that can be an artefact of looking at one node after another."""
     return RESOLUTION_LOOKS * observe_interval_ms * 1_000_000
 
 
 class Look(NamedTuple, Generic[_Answer]):
-    """Looks at one node in succession that found the same answer; one look has ``from_ns`` equal to ``last_ns``."""
+    """Consecutive looks at one node with the same answer. A single look has ``from_ns`` equal to ``last_ns``."""
 
     from_ns: int
-    """Moment of the first look: of its answer, or of the question if none came."""
+    """Time of the first look: of its answer, or of the question if there was no answer."""
     last_ns: int
     answer: _Answer | None
     """None: the node did not answer."""
@@ -51,8 +50,8 @@ class Known(NamedTuple, Generic[_Answer]):
 
 
 def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
-    """Spans in which the answer of one node is known, in order of time. The last look of all, and one that is followed by a stall
-    of the observer, ends its span itself."""
+    """Spans in which the answer of one node is known, by time. A last look, and one before a stall of the observer, ends its
+    span."""
     begun: Look[_Answer] | None = None
     ordered = sorted(looks, key=lambda look: (look.from_ns, look.last_ns))
     for look, following in pairwise([*ordered, None]):
@@ -77,7 +76,7 @@ class NodeAnswer(NamedTuple):
 
 
 class DivergenceSegment(NamedTuple):
-    """``divergence`` (0 to 1) held in [start_ns, end_ns) among ``nodes_known`` nodes; ``resolved`` without short differences."""
+    """``divergence`` (0 to 1) in [start_ns, end_ns) among ``nodes_known`` nodes; ``resolved`` ignores short differences."""
 
     start_ns: int
     end_ns: int
@@ -89,14 +88,14 @@ class DivergenceSegment(NamedTuple):
 class _Edge(NamedTuple):
     at_ns: int
     begins: int
-    """0 before 1: at one moment what ends comes before what begins."""
+    """0 before 1: at equal times, ends come before begins."""
     node: str
     state: frozenset[str] | None
 
 
 Pair = tuple[str, str]
 Lasting = defaultdict[Pair, set[str]]
-"""Members in which two nodes differ, and not for a short time."""
+"""Members in which two nodes have a lasting difference."""
 
 
 def distance(left: AbstractSet[str], right: AbstractSet[str]) -> float:
@@ -106,9 +105,9 @@ def distance(left: AbstractSet[str], right: AbstractSet[str]) -> float:
 
 
 def segments_of(changes: Iterable[NodeAnswer], resolution_ns: int = 0) -> Iterator[DivergenceSegment]:
-    """Segments in order of time, neighbours that are equal in all else joined; spans with no known node are left out.
+    """Segments by time. Neighbours with equal values are joined; spans without a known node are left out.
 
-    Spans of one node must not overlap. ``resolution_ns``: differences that lasted no longer are not resolved.
+    Spans of one node must not overlap. Differences of ``resolution_ns`` or less are not resolved.
     """
     edges = _edges(changes)
     lasting = iter([*_lasting(edges, resolution_ns), (None, None, None, False)])
@@ -152,13 +151,13 @@ def _edges(changes: Iterable[NodeAnswer]) -> list[_Edge]:
 
 
 def _lasting(edges: list[_Edge], resolution_ns: int) -> list[tuple[int, Pair, str, bool]]:
-    """When two nodes began and ceased to differ in a member, of differences longer than ``resolution_ns``, in order of time."""
+    """When two nodes began and ceased to differ in a member, for differences longer than ``resolution_ns``, by time."""
     known: dict[str, dict[str, str]] = {}
     since: dict[tuple[Pair, str], int] = {}
     found: list[tuple[int, Pair, str, bool]] = []
     by_name: dict[frozenset[str], dict[str, str]] = {}
     for at_ns, together in groupby(edges, key=lambda edge: edge.at_ns):
-        # States that meet at one moment take each other's place: what differs before and after never agreed.
+        # Consecutive states that meet at one moment form one difference, because the nodes did not agree between them.
         states = {edge.node: edge.state for edge in together}
         before = {node: known.pop(node, None) for node in states}
         for node, state in states.items():
@@ -186,7 +185,7 @@ def _name(member: str) -> str:
 def _close(
     since: dict[tuple[Pair, str], int], found: list[tuple[int, Pair, str, bool]], node: str, at_ns: int, least: int
 ) -> None:
-    """``node`` is no longer known, and so differs from nobody."""
+    """The answer of ``node`` becomes unknown, so it differs from no node."""
     for pair, name in [key for key in since if node in key[0]]:
         _note(found, pair, name, since.pop((pair, name)), at_ns, least)
 
@@ -210,8 +209,8 @@ def _greatest(known: dict[str, frozenset[str]], distances: dict[tuple[frozenset[
 
 
 def _greatest_lasting(known: dict[str, frozenset[str]], apart: Lasting) -> float:
-    """As ``_greatest``, with all differences but the lasting ones undone: of other members the second node says what the first
-    does."""
+    """Like ``_greatest``, but only lasting differences count: for all other members the second node is assumed to equal the
+    first."""
     greatest = 0.0
     for (first, second), names in apart.items():
         if names:
@@ -222,16 +221,16 @@ def _greatest_lasting(known: dict[str, frozenset[str]], apart: Lasting) -> float
 
 
 class Divergence(NamedTuple):
-    """Resolved divergence of a run as two figures."""
+    """Resolved divergence of a run in two figures."""
 
     seconds: float
-    """Time with resolved divergence."""
+    """Time with a resolved divergence."""
     greatest: float
     """Greatest resolved divergence, 0 to 1."""
 
 
 def divergence_of(segments: Iterable[DivergenceSegment]) -> Divergence:
-    """Sum up the segments of one key."""
+    """The figures for the segments of one key."""
     apart = [segment for segment in segments if segment.resolved > 0]
     length_ns = sum(segment.end_ns - segment.start_ns for segment in apart)
     return Divergence(length_ns / 1e9, max((segment.resolved for segment in apart), default=0.0))

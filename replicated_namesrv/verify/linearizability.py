@@ -1,16 +1,19 @@
-"""Is a history linearizable, and if not, what is the least of it that shows why?
+"""Linearizability checker for histories, with a small witness for each violation.
 
-A history is linearizable if and only if the operations on each key are (Herlihy and Wing: locality), so each key is judged
-alone. Operations that surely did not happen are left out, indeterminate ones may take effect at any time after their start or
-never. A verdict is one of three: VALID, VIOLATED with a witness, UNKNOWN when the search exceeded its limits; it never hangs.
+A history is linearizable if and only if the operations on each key are (locality, Herlihy and Wing), so each key is judged
+alone. Failed operations are left out. Indeterminate ones may take effect at any time after their start, or never. The verdict
+is VALID, VIOLATED with a witness, or UNKNOWN if the search exceeded its limits. The check always ends.
 
-Limits: the search is exponential only in the number of operations on one key that are open at the same time and written with
-equal values, or that are indeterminate and later read. A key with eight clients and unique values costs a few steps an operation.
+The search is exponential only in the number of operations on one key that are open at the same time and write equal values, or
+that are indeterminate and later read. A key with eight clients and unique values costs a few steps per operation.
 
-The witness is found in two moves: the shortest prefix of the history that is not linearizable, by bisection (a prefix of a
-linearizable history is linearizable); then operations are taken out as long as the rest still fails. Only what never breaks a
-history that was legal may be taken out: reads; all writes of one value together with all reads that saw it; and writes of a
-component that ended before another of it began, together with all reads that began before that one ended.
+The witness is found in two steps:
+
+1. Bisection finds the shortest prefix that is not linearizable. This works because every prefix of a linearizable history is
+   linearizable.
+2. Operations are removed while the rest still fails. A removal is allowed only if it cannot break a legal history: reads; all
+   writes of one value with all reads of it; writes of a component that ended before another write of it began, with all reads
+   that began before that one ended.
 """
 
 from collections import defaultdict
@@ -36,12 +39,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """Where the check of one key gives up and says UNKNOWN."""
+    """Limits of the check of one key. Beyond them the verdict is UNKNOWN."""
 
     steps: int = 3_000_000
-    """Configurations tried; about a million a second."""
+    """Configurations tried; about a million per second."""
     configurations: int = 200_000
-    """Configurations held at once; each takes some 200 bytes."""
+    """Configurations in memory at once; each takes some 200 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,16 @@ class KeyVerdict:
     model: str
     verdict: Verdict
     operations: int
-    """Operations judged (those that surely failed are not)."""
+    """Operations judged, without those that failed."""
     prefix: int
-    """VIOLATED: so many operations had begun when the shortest failing prefix ended; else 0."""
+    """VIOLATED: number of operations that had begun when the shortest failing prefix ended; else 0."""
     witness: tuple[Operation, ...]
-    """VIOLATED: few operations that already have no legal order, by time of start."""
+    """VIOLATED: a few operations without a legal order, by start time."""
     unwritten: tuple[Token, ...] = ()
-    """VIOLATED: what reads among them returned though no operation of the key can have written it."""
+    """VIOLATED: values that were read although no operation of the key can have written them."""
 
     def describe(self) -> str:
-        """The judgement for people."""
+        """The verdict as text."""
         if self.verdict is Verdict.VALID:
             return f"{self.key}: linearizable ({self.operations} operations)"
         if self.verdict is Verdict.UNKNOWN:
@@ -85,7 +88,7 @@ class HistoryVerdict:
     keys: tuple[KeyVerdict, ...]
 
     def describe(self) -> str:
-        """The judgement for people: every key that is not valid, or one line."""
+        """The verdicts as text: every key that is not valid, or one line."""
         bad = [key.describe() for key in self.keys if key.verdict is not Verdict.VALID]
         return "\n".join(bad) or f"linearizable: {self.operations} operations on {len(self.keys)} keys"
 
@@ -94,11 +97,11 @@ class _Judged(NamedTuple):
     operation: Operation
     action: Action
     end_ns: int | None
-    """None: indeterminate, or not returned yet in the prefix looked at."""
+    """None: indeterminate, or not returned within the prefix."""
 
 
 def check_history(operations: Iterable[Operation], limits: SearchLimits | None = None) -> HistoryVerdict:
-    """Judge a history. Raises HistoryError for operations that no model has."""
+    """Check a history. Raises HistoryError for operations that no model has."""
     keys: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in operations:
         keys[operation.key].append(operation)
@@ -133,7 +136,7 @@ def _search(judged: Sequence[_Judged], bounds: Bounds) -> Found:
 
 
 def _until(judged: Sequence[_Judged], end_ns: int) -> list[_Judged]:
-    """The history as known at ``end_ns``: what had not returned is open, reads among it are left out."""
+    """The prefix up to ``end_ns``. Operations without a return are open; open reads are left out."""
     known = []
     for item in judged:
         if item.operation.start_ns > end_ns:
@@ -146,7 +149,9 @@ def _until(judged: Sequence[_Judged], end_ns: int) -> list[_Judged]:
 
 
 def _shortest_failing_prefix(judged: Sequence[_Judged], failed: int, bounds: Bounds) -> list[_Judged]:
-    """Bisect over the returns from the one at which the search failed: it looks ahead, so the prefix may be longer."""
+    """Bisect over the returns before the one at which the search failed. The search looks ahead, so the failing prefix may be
+    longer.
+    """
     first = judged[failed].end_ns or 0
     ends = sorted({item.end_ns for item in judged if item.end_ns is not None and item.end_ns >= first})
     low, high = 0, len(ends) - 1
@@ -160,7 +165,7 @@ def _shortest_failing_prefix(judged: Sequence[_Judged], failed: int, bounds: Bou
 
 
 class _Witness:
-    """Takes operations out of a failing history while it still fails."""
+    """Removes operations from a history while it still fails."""
 
     _MAX_TRIALS = 600
     _MAX_STEPS = 2_000_000
@@ -178,7 +183,7 @@ class _Witness:
         return self._failing
 
     def _begin_late(self) -> None:
-        """Leave out what came before one of the last writes of each component."""
+        """Remove operations before one of the last writes of each component."""
         writes: defaultdict[str, list[_Judged]] = defaultdict(list)
         for item in self._failing:
             if item.action.writes is not None and item.end_ns is not None:
@@ -215,8 +220,9 @@ class _Witness:
 
 
 def _from(judged: list[_Judged], first: _Judged) -> list[_Judged]:
-    """Without writes of the component of ``first`` that ended before it began, but for the last of each value that is still read,
-    and without reads that began before it ended: in no order do those writes come after it, or the reads that are left before."""
+    """Without the writes of the component of ``first`` that ended before it began, except the last write of each value that is
+    still read, and without the reads that began before ``first`` ended. No legal order puts those writes after it, or the
+    remaining reads before it."""
     component = None if first.action.writes is None else first.action.writes.component
     first_end_ns = first.end_ns or 0
     demanded = {token for item in judged if item.operation.start_ns > first_end_ns for token in item.action.reads or ()}

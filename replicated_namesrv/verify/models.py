@@ -1,9 +1,9 @@
-"""Models: what the operations of a history mean to the object that they are applied to.
+"""Models: the effect of a history's operations on an object.
 
-All our objects are one object: a map from *component* to value. A write sets one component, whatever it was before; a read
-returns the whole map. A register and a key of a key-value store have the one component ""; a route has one component for each
-broker that is a member of it. A *token* is a pair (component, value), value None being absence: each write produces one token,
-each read demands one token of every component. The module ``search`` needs no more than that.
+Every object is a map from *component* to value. A write sets one component, whatever its old value; a read returns the whole
+map. A register and a key of a key-value store have the one component ""; a route has one component for each broker that is a
+member of it. A *token* is a pair (component, value), value None being absence: each write produces one token, each read
+demands one token of every component. The module ``search`` works on tokens only.
 
 ===============  ===========================  ============================================================================
 model            operations                   value
@@ -13,8 +13,8 @@ model            operations                   value
 ``registration`` route, register, unregister  a member: a string, or [string, version]; a route returns a list of members
 ===============  ===========================  ============================================================================
 
-The model of a key follows from the names of its operations. Values that are written once each make a check both sharper
-and faster; nothing requires it.
+The names of a key's operations determine its model. Values need not be unique, but unique values make the check stricter and
+faster.
 """
 
 import json
@@ -32,11 +32,11 @@ class Token(NamedTuple):
 
 
 class Action(NamedTuple):
-    """An operation in terms of tokens: exactly one of the two is given."""
+    """An operation as tokens: either a write's or a read's."""
 
     writes: Token | None
     reads: tuple[Token, ...] | None
-    """The components present; all others are demanded absent."""
+    """The components present; all others must be absent."""
 
 
 class Model(NamedTuple):
@@ -47,10 +47,10 @@ class Model(NamedTuple):
     write: str
     delete: str
     members: bool
-    """Values name the component (registration) instead of being the value of the only one."""
+    """Whether a value names its component (registration) or is the value of the only component."""
 
     def action(self, operation: Operation) -> Action:
-        """What ``operation`` does. Raises HistoryError for a value this model does not have."""
+        """The action of ``operation``. Raises HistoryError for a value that this model does not have."""
         if operation.op == self.read:
             return Action(None, self._tokens_read(operation))
         if not self.members:

@@ -1,10 +1,11 @@
-"""Histories: what clients asked, when, and what they learned; one JSON object a line, so that any outside checker can read them.
+"""Histories of client operations: one JSON object per line, so that other checkers can read them.
 
     {"client": "c1", "op": "write", "key": "k", "value": "v1", "start_ns": 10, "end_ns": 20, "outcome": "ok"}
 
-``value`` is what a write wrote or what a read returned; null is "absent". All times come from one clock. An operation that
-surely did not happen is ``fail``; one whose outcome its client never learned (time-out, connection lost, leader changed) is
-``indeterminate`` and may take effect at any time after its start, or never: its ``end_ns`` is ignored and may be null.
+``value`` is the value written or read; null is "absent". All times come from one clock. ``outcome`` is ``ok``, ``fail`` if the
+operation was certainly not applied, or ``indeterminate`` if the client did not learn the outcome (time-out, connection lost,
+leader changed). An indeterminate operation may take effect at any time after its start, or never. Its ``end_ns`` is ignored
+and may be null.
 """
 
 import json
@@ -21,17 +22,17 @@ _MAX_LINE_BYTES = 1 << 20
 
 
 class HistoryError(NamesrvError):
-    """A history that cannot be read or makes no sense; the text names file, line, field and remedy."""
+    """A history that cannot be read or is inconsistent. The text names file, line, field and remedy."""
 
 
 class Outcome(StrEnum):
-    """What the client of an operation knows about it."""
+    """The outcome of an operation as its client knows it."""
 
     OK = "ok"
     FAIL = "fail"
-    """Surely not applied."""
+    """Certainly not applied."""
     INDETERMINATE = "indeterminate"
-    """May have been applied, may still be, or never."""
+    """Applied, not applied, or applied later."""
 
 
 class Operation(NamedTuple):
@@ -47,7 +48,7 @@ class Operation(NamedTuple):
     outcome: Outcome
 
     def describe(self, origin_ns: int = 0) -> str:
-        """One line for people; times in milliseconds after ``origin_ns``."""
+        """One line of text; times in milliseconds after ``origin_ns``."""
         start = f"{(self.start_ns - origin_ns) / 1e6:.3f}"
         known = self.outcome is not Outcome.INDETERMINATE and self.end_ns is not None
         end = f"{((self.end_ns or 0) - origin_ns) / 1e6:.3f}" if known else "never known"
@@ -55,7 +56,7 @@ class Operation(NamedTuple):
 
 
 def parse_operation(line: str | bytes, where: str) -> Operation:
-    """Decode one line. ``where`` (file and line number) begins the text of a HistoryError."""
+    """Decode one line. ``where`` (file and line number) prefixes the text of a HistoryError."""
     if len(line) > _MAX_LINE_BYTES:
         raise HistoryError(f"{where}: longer than {_MAX_LINE_BYTES} bytes; one operation a line is expected")
     try:
@@ -92,7 +93,7 @@ def _time(record: dict[str, Json], field: str, where: str) -> int:
 
 
 def iterate_history(path: Path) -> Iterator[Operation]:
-    """Read a history line by line; empty lines are skipped, fields beyond the seven are ignored. Raises HistoryError."""
+    """Read a history line by line. Empty lines are skipped, additional fields are ignored. Raises HistoryError."""
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):

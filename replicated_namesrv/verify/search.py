@@ -1,24 +1,24 @@
 """The search for a legal order: Wing and Gong's, made just-in-time as Lowe proposes, over maps of blind writes.
 
-Events (invocations and returns) are taken in the order of time. A *configuration* is one way things may stand: a state and
-the set of open operations that have already taken effect. Operations take effect as late as possible: only when one returns
-must each configuration have it behind it, and is dropped if there is no way. No configuration left means that no legal order
-exists; the history up to that return is not linearizable. (Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe:
+Events (invocations and returns) are processed by time. A *configuration* is a possible state together with the set of open
+operations that have already taken effect. Operations take effect as late as possible: when one returns, it must have taken
+effect in each configuration. A configuration in which it cannot is dropped. If no configuration is left, there is no legal
+order: the history up to that return is not linearizable. (Wing, Gong: Testing and verifying concurrent objects, 1993; Lowe:
 Testing for linearizability, 2017.)
 
-What keeps the number of configurations small, each step without loss of generality, because writes are blind and reads have
+The following rules keep the number of configurations small. They lose no legal order, because writes are blind and reads have
 no effect:
 
 - An open read that is legal in the present state takes effect at once.
 - A write takes effect before another operation returns only if it is that operation, if an open read demands its token, or
-  if a second write of the same token exists. Else it can as well take effect later.
-- A write whose token nobody will read any more (a *burden*) hides directly before the next write to its component.
+  if a second write of the same token exists. Otherwise it can take effect later.
+- A write whose token no later read demands (a *burden*) takes effect directly before the next write to its component.
 - A configuration that overwrites a token which a later read demands and no remaining write produces is dead.
-- Of indeterminate writes, which may take effect for ever: those never read are left out, equal ones are taken in order, and
-  of two configurations that differ in them only, the one that used fewer covers the other.
+- Indeterminate writes stay open for ever. Those never read are left out, and equal ones take effect in order. If two
+  configurations differ only in them, the one that used fewer covers the other.
 
-Steps and configurations are bounded; beyond the bound the answer is UNKNOWN. What else takes time is counted in steps, too: that
-many configurations are gone through at each return, or many open writes at each step.
+Steps and configurations are bounded; beyond the bound the answer is UNKNOWN. Other work that grows counts as steps too: the
+configurations visited at each return, and the open writes visited at each step.
 """
 
 from collections import Counter, defaultdict
@@ -30,9 +30,11 @@ from replicated_namesrv.verify.models import Token
 
 _NEVER = -1
 _WRITES_PER_STEP, _SETS_PER_STEP = 16, 16
-"""So many open writes, or sets of indeterminate ones, are looked at in about the time of a step."""
+"""Number of open writes, or of sets of indeterminate ones, whose processing takes about as long as one step."""
 _BITS = 512
-"""Operations that a configuration remembers in about the 200 bytes that it is taken for; of larger ones fewer are held."""
+"""Number of operations that fit into the about 200 bytes assumed for a configuration. If there are more, fewer configurations
+are kept.
+"""
 
 
 class Step(NamedTuple):
@@ -46,7 +48,7 @@ class Step(NamedTuple):
 
 
 class SearchOutcome(Enum):
-    """What a search found."""
+    """Outcomes of a search."""
 
     LINEARIZABLE = "linearizable"
     VIOLATED = "violated"
@@ -60,11 +62,11 @@ class Found(NamedTuple):
     step: int
     """Index of the operation at whose return no configuration was left; -1 unless violated."""
     steps: int
-    """Steps taken, or work that takes as long: the unit in which a search is bounded."""
+    """Steps, including equivalent work. The limit applies to this number."""
 
 
 class Bounds(NamedTuple):
-    """Where a search gives up."""
+    """Limits of a search."""
 
     steps: int
     configurations: int
@@ -75,12 +77,12 @@ _Configuration = tuple[int, int, int]
 
 
 def search(steps: Sequence[Step], bounds: Bounds) -> Found:
-    """Look for a legal order of ``steps``; reads that never return must have been left out."""
+    """Search a legal order of ``steps``. Open reads must have been left out."""
     return _Search(steps, bounds).run()
 
 
 class _States:
-    """Tokens, components and states as small integers; transitions are computed once."""
+    """Tokens, components and states as small integers. Each transition is computed once."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self.components: dict[str, int] = {}
@@ -156,7 +158,7 @@ class _Search:
         return events
 
     def _look_ahead(self) -> None:
-        """Position of the last invocation that demands or produces each token, and which tokens are written twice."""
+        """Position of the last invocation that demands or produces each token, and the tokens that are written twice."""
         count = len(self._states.tokens)
         self._last_demand, self._last_production = [_NEVER] * count, [_NEVER] * count
         productions: Counter[int] = Counter()
@@ -207,7 +209,7 @@ class _Search:
         return 1 << (self._bits - 1)
 
     def _return(self, index: int) -> bool:
-        """Make every configuration have ``index`` behind it; False when a bound is exceeded."""
+        """Let ``index`` take effect in every configuration. Returns False if a limit was exceeded."""
         bit = self._bit.pop(index)
         self._used += len(self._configurations) - 1
         burdened = len(self._open_writes) // _WRITES_PER_STEP
@@ -257,7 +259,7 @@ class _Search:
                 del self._open_demands[token]
 
     def _candidates(self, configuration: _Configuration, returning: int) -> list[int]:
-        """Open writes that may have to take effect before ``returning`` does, or are it."""
+        """Open writes that may have to take effect before ``returning``, and ``returning`` itself."""
         _, done, endless = configuration
         demands, writes = self._open_demands, self._writes
         found = [
@@ -272,7 +274,7 @@ class _Search:
         return found
 
     def _take_effect(self, configuration: _Configuration, index: int) -> _Configuration | None:
-        """The configuration after the write ``index``, burdens hidden before it; None if it is dead."""
+        """The configuration after the write ``index``, with its burdens directly before it. None if the configuration is dead."""
         state, done, endless = configuration
         token, component = self._writes[index], self._component[index]
         if index in self._open_writes:
@@ -300,7 +302,7 @@ class _Search:
         )
 
     def _least(self, configurations: set[_Configuration]) -> set[_Configuration]:
-        """Without those that another one covers: equal but for having used more indeterminate writes."""
+        """Without configurations that another one covers, that is, equal ones that used more indeterminate writes."""
         if len(configurations) < 2:
             return configurations
         used: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

@@ -1,7 +1,7 @@
-"""Session guarantees (Terry et al. 1994), the only definition: used by the checks of chaos runs and by the analysis of many runs.
+"""Session guarantees (Terry et al. 1994). The checks of chaos runs and the analysis of many runs use this definition.
 
-A session is a client. A read breaks a guarantee if it returns a version that is older than one which the guarantee entitles its
-client to:
+A session is a client. A read breaks a guarantee if it returns an older version than the guarantee requires. The guarantees
+require at least:
 
 - read your writes: what the client had written;
 - monotonic reads: what the client had read before;
@@ -22,13 +22,13 @@ from replicated_namesrv.verify.attribution import KeyEvent, Write
 
 
 class Version(NamedTuple):
-    """What a write left behind."""
+    """The version that a write created."""
 
     first: float
     last: float
     """It is older than another version whose ``first`` is greater than this."""
     op: int | None = None
-    """Number of the write; None: of no operation in the history."""
+    """Number of the write. None: no write of the history."""
     writer: str = ""
 
 
@@ -43,16 +43,18 @@ class SessionAccess(NamedTuple):
     client: str
     start_ns: float
     end_ns: float
-    """Infinite for a write whose outcome the client never learned: it is not entitled to read it."""
+    """Infinite if the client never learned the write's outcome: then no guarantee requires the client to see it."""
     reads: bool
     version: Version | None
-    """What was written, or read; None: nobody wrote what was read, which counts as older than all versions."""
+    """The version written or read. None: no write has the value that was read, which counts as older than all versions."""
     is_certain: bool = True
-    """False: the read may have returned another version than this one. It is judged by this one, and entitles to nothing."""
+    """False: the read may have returned another version than this one. The read is judged by this version, but later reads
+    need not be as new.
+    """
 
 
 class Broken(NamedTuple):
-    """Which guarantees a read broke."""
+    """The guarantees that a read broke."""
 
     read_your_writes: bool
     monotonic_reads: bool
@@ -71,7 +73,7 @@ class SessionVerdict(NamedTuple):
 def accesses_by_time(
     writes: Iterable[Write], reads: Iterable[KeyEvent], sources: Mapping[int, Write | None]
 ) -> Iterator[SessionAccess]:
-    """Operations on one key, whose versions are ordered by the times of the writes; ``sources`` says what each read saw."""
+    """Operations on one key, by time. The writes' times order the versions; ``sources`` has the version that each read saw."""
     for write in writes:
         if write.op is not None:
             yield SessionAccess(write.op, write.client, write.start_ns, write.end_ns, False, _by_time(write))
@@ -90,7 +92,7 @@ def session_verdicts(accesses: Iterable[SessionAccess]) -> dict[int, SessionVerd
     for access in sorted(accesses, key=lambda access: (access.start_ns, access.op)):
         clients[access.client].append(access)
     known_before: dict[int, Version] = {}
-    """For each write the newest version that its client had read before it."""
+    """For each write the newest version that its client had read before the write."""
     for session in clients.values():
         seen, newest = _seen(session), OLDEST
         for access in session:
@@ -106,7 +108,7 @@ def _newer(left: Version, right: Version) -> Version:
 
 
 def _seen(session: Sequence[SessionAccess]) -> list[tuple[float, Version]]:
-    """When each read ended that entitles to a version, and that version; the one that ended first last."""
+    """The ends of reads that require a version, each with that version, by time."""
     found = [(one.end_ns, one.version) for one in session if one.reads and one.is_certain and one.version is not None]
     return sorted(found, key=lambda pair: pair[0], reverse=True)
 
