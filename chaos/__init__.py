@@ -1,4 +1,4 @@
-"""Faults on running clusters, from outside: processes, sockets and files; and verdicts on what their clients then saw.
+"""Fault injection on running clusters through processes, sockets and files, and verdicts on what their clients saw.
 
-DESIGN.md beside this file tells the parts apart and defines the trace. Imported by the command line alone.
+DESIGN.md beside this file describes the parts and defines the trace. Only the command line imports this package.
 """

@@ -1,4 +1,4 @@
-"""The clients of a run: each asks at its own pace over connections of its own; what it asked and what it learned is recorded."""
+"""The clients of a run. Each asks at its own rate over its own connections, and records questions and answers."""
 
 import asyncio
 import contextlib
@@ -28,12 +28,12 @@ ROUTE_POLL_INTERVAL_MS = 700
 
 
 class Client:
-    """One client: a name, the nodes it may ask, a connection to each."""
+    """One client: a name, the nodes that it may ask, and a connection to each."""
 
     def __init__(
         self, name: str, kind: str, nodes: Mapping[str, str], recorder: Recorder, rng: random.Random, timeout_ms: int
     ) -> None:
-        """``nodes``: where it dials each node that it may ask."""
+        """``nodes``: the address at which it dials each node that it may ask."""
         self.name, self.kind = name, kind
         self.nodes = dict(nodes)
         self._names = {address: node for node, address in nodes.items()}
@@ -44,7 +44,7 @@ class Client:
 
     @property
     def pinned(self) -> str | None:
-        """The only node that it asks."""
+        """The node of a client that asks only one."""
         return next(iter(self.nodes)) if len(self.nodes) == 1 else None
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class Client:
         await self._remoting.close()
 
     async def route(self, topic: str, *, node: str | None = None, level: str | None = None, probe: int | None = None) -> Ended:
-        """Look up a topic at ``node``, or wherever the list leads."""
+        """Look up a topic at ``node``, or at the node that the address list selects."""
         request = route_request(topic)
         if level is not None:
             request = request._replace(ext_fields={**(request.ext_fields or {}), "readConsistency": level})
@@ -73,7 +73,7 @@ class Client:
         return await self._ask(op, get_kv_request(NAMESPACE, key), node, read)
 
     async def write(self, kind: str, key: str, value: str | None) -> Ended:
-        """put or delete a KV key; never given to a second node while the first may have done it."""
+        """put or delete a KV key. It is not sent to a second node while the first may have executed it."""
         request = delete_kv_request(NAMESPACE, key) if value is None else put_kv_request(NAMESPACE, key, value)
         op = self._invoke(kind, key, value=value)
         try:
@@ -87,20 +87,20 @@ class Client:
         return self._end(op, Ended(OK, self._names[address]))
 
     async def order(self, kind: str, key: str, value: str | None, request: RemotingCommand, node: str) -> Ended:
-        """Have ``node`` do something; recorded as a write of ``value``."""
+        """Send a change to ``node``; recorded as a write of ``value``."""
         op = self._invoke(kind, key, value=value, node=node)
 
         def read(address: str, response: RemotingCommand) -> Ended:
             try:
                 read_done(response)
-            except NamesrvError as error:  # a refusal tells what became of a change, of a question it does not matter
+            except NamesrvError as error:  # a refusal determines the outcome of a change; for a read it does not matter
                 return ended_by(error, self._names[address])
             return Ended(OK, self._names[address])
 
         return await self._ask(op, request, node, read)
 
     async def perm(self, broker: str, topic: str, *, node: str) -> Ended:
-        """What ``broker`` (``brokerName/brokerId``) lets others do in one of its topics, as ``node`` tells."""
+        """The permission of ``broker`` (``brokerName/brokerId``) for one of its topics, as ``node`` answers it."""
         op = self._invoke("perm", broker, node=node)
 
         def read(address: str, response: RemotingCommand) -> Ended:
@@ -111,7 +111,7 @@ class Client:
         return await self._ask(op, route_request(topic), node, read)
 
     async def topic(self, topic: str, *, node: str) -> Ended:
-        """Which registration ``node`` shows of a topic that a single broker serves."""
+        """The registration that ``node`` shows of a topic with a single broker."""
         op = self._invoke("topic", topic, node=node)
 
         def read(address: str, response: RemotingCommand) -> Ended:
@@ -145,7 +145,7 @@ class Client:
 
 
 async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[object]], ended: asyncio.Event) -> None:
-    """Do it until ``ended``, ``per_s`` times a second on average; what takes longer is not caught up with."""
+    """Call ``action`` ``per_s`` times a second on average until ``ended``. Missed calls are not made up."""
     loop = asyncio.get_running_loop()
     while not ended.is_set():
         due = loop.time() + rng.uniform(0.5, 1.5) / per_s
@@ -156,7 +156,7 @@ async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[
 
 
 class KvLoop:
-    """puts, gets and deletes on few keys; no value is written twice."""
+    """puts, gets and deletes on a few keys. No value is written twice."""
 
     def __init__(self, client: Client, keys: Sequence[str]) -> None:
         self._client, self._keys = client, keys
@@ -164,7 +164,7 @@ class KvLoop:
         self.writing = True
 
     async def once(self) -> None:
-        """One operation."""
+        """Make one operation."""
         client, key = self._client, self._client.rng.choice(self._keys)
         drawn = client.rng.random() if self.writing else 1.0
         if drawn < 0.4:
@@ -176,7 +176,7 @@ class KvLoop:
 
 
 class Probe:
-    """The same question to every node at the same time."""
+    """Sends the same question to every node at the same time."""
 
     def __init__(self, client: Client, topics: Sequence[str], keys: Sequence[str]) -> None:
         self._client = client
@@ -184,7 +184,7 @@ class Probe:
         self._numbers = itertools.count(1)
 
     async def once(self) -> None:
-        """One question."""
+        """Send one question."""
         kind, key = next(self._questions)
         number = next(self._numbers)
         ask = self._client.route if kind == "route" else self._client.get
@@ -192,16 +192,16 @@ class Probe:
 
 
 class Sender:
-    """A client that keeps the routes it was given, and records where it would send."""
+    """A client with a route cache. It records the broker to which it would send."""
 
     def __init__(self, client: Client, topics: Sequence[str], recorder: Recorder, reachable: Callable[[str], bool]) -> None:
-        """``reachable``: the truth about a broker, by ``brokerName/brokerId``."""
+        """``reachable``: whether a broker (``brokerName/brokerId``) really accepts messages."""
         self._client, self._topics, self._recorder, self._reachable = client, topics, recorder, reachable
         self._cache = RouteCache(client.servers, poll_interval_ms=ROUTE_POLL_INTERVAL_MS)
         self._learned_ns: dict[str, int] = {}
 
     async def poll(self) -> None:
-        """Refresh all routes, one after the other as RocketMQ's clients do; each a recorded look-up."""
+        """Refresh all routes in turn, as RocketMQ's clients do. Each refresh is recorded as a look-up."""
         for topic in self._topics:
             op = self._recorder.invoke(self._client.name, "route", topic)
             update = await self._cache.refresh(topic)
@@ -214,7 +214,7 @@ class Sender:
                 self._learned_ns[topic] = self._recorder.now_ns()
 
     async def send(self) -> None:
-        """Pick a broker as a producer does: a master with write queues, each queue as likely."""
+        """Pick a broker as a producer does: a master with write queues, all queues with equal probability."""
         topic = self._client.rng.choice(self._topics)
         targets = _writable(self._cache.known(topic))
         broker = self._client.rng.choice(targets) if targets else None

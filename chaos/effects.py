@@ -1,8 +1,8 @@
-"""Links: who talks to whom, and what may happen to that.
+"""Links between processes, and the effects of faults on them.
 
-A link is directed: from who dials to who listens. Between nodes the dialler alone sends (raft/transport.py), so cutting one
-link between nodes is exactly a one-way fault. Brokers and clients ask and are answered over one link, so that a fault says which
-of its two streams it bears on.
+A link is directed from the process that dials to the one that listens. Between nodes only the dialler sends
+(raft/transport.py), so cutting one link is exactly a one-way fault. Brokers and clients send requests and receive answers over
+one link, so a fault names the stream that it affects.
 """
 
 from enum import StrEnum
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Link(NamedTuple):
-    """``source`` dials ``target``, a node."""
+    """``source`` dials ``target``, which is a node."""
 
     source: str
     target: str
@@ -25,38 +25,38 @@ class Link(NamedTuple):
 
 
 class Stream(StrEnum):
-    """What a fault bears on of a link, in Toxiproxy's words."""
+    """The stream of a link that a fault affects, in Toxiproxy's words."""
 
     UPSTREAM = "upstream"
-    """What ``source`` sends: requests."""
+    """Requests, sent by ``source``."""
     DOWNSTREAM = "downstream"
-    """What ``target`` sends back: answers."""
+    """Answers, sent by ``target``."""
     BOTH = "both"
-    """All that goes over it; between nodes that is upstream alone."""
+    """Both streams. Between nodes there is only upstream."""
 
 
 class Effect(StrEnum):
-    """What happens to a link, or to one stream of it."""
+    """The effect on a link, or on one of its streams."""
 
     SILENT = "silent"
-    """Bytes vanish; dialling still succeeds; when it ends, the connections end."""
+    """Bytes are dropped and dialling succeeds. When the effect ends, the connections end."""
     HELD = "held"
-    """Bytes wait, and arrive on the same connection when it ends, as after a TCP partition that heals."""
+    """Bytes wait. When the effect ends, they arrive on the same connection, as after a TCP partition that heals."""
     REFUSED = "refused"
     """Connections end and new ones are refused."""
     RESET = "reset"
-    """Every connection is reset, and new ones as soon as they are made."""
+    """Every connection is reset; new ones are reset once they are established."""
     SLOW = "slow"
-    """Latency and jitter, in order."""
+    """Latency and jitter; the order of bytes stays."""
     TRICKLE = "trickle"
-    """A few KB a second."""
+    """A few KB per second."""
 
     @property
     def breaks(self) -> bool:
-        """Whether nothing gets through any more."""
+        """Whether nothing passes any more."""
         return self in (Effect.SILENT, Effect.HELD, Effect.REFUSED, Effect.RESET)
 
     @property
     def ends_connections(self) -> bool:
-        """Whether it ends connections at once, and so both streams whichever it is put on."""
+        """Whether it ends connections at once, and so affects both streams."""
         return self in (Effect.REFUSED, Effect.RESET)

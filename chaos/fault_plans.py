@@ -1,8 +1,8 @@
-"""Faults as plans: which links and nodes a fault of a scenario bears on, given the cluster as it stands. Pure.
+"""Fault plans: the links and nodes that a fault of a scenario affects in the current cluster. Pure.
 
-Everybody is at home on the side of one node (a site): brokers and clients are dealt out to the nodes in turn. A partition of
-scope ``sites`` is one of sites, as when a data centre is cut off: the isolated node keeps the brokers and clients beside it, and
-they lose all others. Of scope ``peers`` it cuts nodes from one another and nobody else.
+Brokers and clients are assigned to the nodes in turn: each node with its brokers and clients is a *site*. A partition of scope
+``sites`` separates sites, as when a data centre is cut off: the isolated node keeps its brokers and clients, and they lose all
+other nodes. A partition of scope ``peers`` separates nodes only.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from replicated_namesrv.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who is there."""
+    """The participants of a run and their sites."""
 
     nodes: tuple[str, ...]
     homes: Mapping[str, str]
-    """Brokers and clients that are at home with a node; others (probes) are cut from nobody by partitions."""
+    """Brokers and clients of a node's site. Partitions do not affect others (probes)."""
     brokers: frozenset[str]
     links: tuple[Link, ...]
 
@@ -31,7 +31,7 @@ class Topology:
         return [link for link in self.links if link.source in self.nodes]
 
     def crossing(self, sides: Sequence[Collection[str]], scope: str) -> list[Link]:
-        """Links from one side to another; nodes on no side reach everybody."""
+        """Links between different sides. Nodes on no side reach all nodes."""
         side = {node: number for number, members in enumerate(sides) for node in members}
         found = []
         for link in self.links:
@@ -42,17 +42,17 @@ class Topology:
 
 
 class FaultPlan(NamedTuple):
-    """What a fault does now."""
+    """The current effect of a fault."""
 
     nodes: tuple[str, ...]
-    """Aimed at; for faults of processes those that are killed and so on."""
+    """The targets; for faults of processes the nodes to kill, stop or restart."""
     links: Mapping[Link, Stream]
     effect: Effect | None
     """None: a fault of processes."""
 
 
 def plan(spec: FaultSpec, topology: Topology, leader: str | None, variant: Effect, rng: random.Random) -> FaultPlan:
-    """The links and nodes of ``spec``. ``leader`` None: nobody leads (AP). Raises SettingError: a node that is not there."""
+    """The links and nodes of ``spec``. ``leader`` None: there is no leader (AP). Raises SettingError for an unknown node."""
     targets = _targets(spec.target, topology, leader, rng)
     if spec.kind in PROCESS_KINDS:
         return FaultPlan(topology.nodes if spec.kind is FaultKind.ROLLING_RESTART else targets, {}, None)
@@ -111,8 +111,8 @@ def _links(
 
 
 def _streams(spec: FaultSpec, topology: Topology, targets: Collection[str], links: Iterable[Link]) -> dict[Link, Stream]:
-    """What ``spec`` bears on of these links: all that goes over them, or what goes in its direction, seen from the targets or
-    from the brokers and clients that are cut. A link between nodes that carries nothing in this direction is none of it."""
+    """The streams of these links that ``spec`` affects: all, or those in its direction, seen from the targets or from the
+    brokers and clients that are cut off. A link between nodes without traffic in this direction is left out."""
     direction = "in" if spec.kind is FaultKind.ACKS else spec.direction or ("out" if spec.kind is FaultKind.ONE_WAY else "both")
     if direction == "both":
         return dict.fromkeys(links, Stream.BOTH)
@@ -152,7 +152,7 @@ def _without(nodes: Iterable[str], some: Collection[str]) -> tuple[str, ...]:
 
 
 def expand(specs: Sequence[FaultSpec], fault_s: float, rng: random.Random) -> list[FaultSpec]:
-    """``specs`` with each random one replaced by what the seed draws; they may overlap."""
+    """``specs`` with each random fault replaced by faults that the seed draws. They may overlap."""
     found: list[FaultSpec] = []
     for spec in specs:
         if spec.kind is not FaultKind.RANDOM:
@@ -190,7 +190,7 @@ def _draw(rng: random.Random) -> FaultSpec:
 
 
 def sides(nodes: Sequence[str], broken: Collection[Link], gone: Collection[str]) -> list[list[str]]:
-    """Nodes by who can talk to whom both ways, directly or through others; the largest side first, then by name."""
+    """Groups of nodes that can communicate in both directions, directly or through others; the largest first, then by name."""
     left = [node for node in nodes if node not in gone]
     found = [[node] for node in nodes if node in gone]
     while left:
@@ -206,16 +206,16 @@ def sides(nodes: Sequence[str], broken: Collection[Link], gone: Collection[str])
 
 
 def connected(one: str, other: str, broken: Collection[Link]) -> bool:
-    """Whether both links between two nodes are whole."""
+    """Whether both links between two nodes are intact."""
     return Link(one, other) not in broken and Link(other, one) not in broken
 
 
 def exposed(topology: Topology, broken: Collection[Link], gone: Collection[str]) -> set[str]:
-    """Brokers that a correct CP cluster may drop although they live.
+    """Brokers that a correct CP cluster may drop although they are alive.
 
-    Where a side with a majority is one in which everybody hears everybody, a link to any of it keeps a broker; in a
-    side held together by some nodes only, the leader may hear but a part, so it takes links to all. Without a
-    majority nobody can be dropped.
+    On a side with a majority whose nodes are all connected to each other, a link to any of these nodes keeps a broker. If some
+    nodes of the side are connected only through others, the leader may receive reports from a part of them, so the broker
+    needs links to all. Without a majority no broker can be dropped.
     """
     first = sides(topology.nodes, broken, gone)[0]
     if len(first) <= len(topology.nodes) // 2 or first[0] in gone:

@@ -1,13 +1,15 @@
-"""The proxies of a run, one for every link, and what is done to them.
+"""The proxies of a run, one for each link, and the faults that act on them.
 
-Several faults may bear on one link at once, each on what is sent, on what is sent back, or on both. Each link keeps all of them,
-what the proxy is told follows from the whole, and only differences are sent: ending one fault never lifts another.
+Several faults may affect one link at the same time: requests, answers, or both. Each link keeps all of them. The proxy's state
+is derived from the whole, and only differences are sent, so ending one fault never ends another.
 
-The two streams of a link have toxics of their own and know nothing of each other; what follows is true of each. While bytes are
-held or trickle, what else delays them stays as it is. A toxic that is taken out hands on what it has, which lasts for ever if
-one behind it lets nothing through; and one that comes makes those before it let go of a chunk, unless it lets nothing through
-either. Hardly anything is seen of delays meanwhile. One that resets connections takes nothing any more once it has: while it is
-there, nothing before it is touched, and it goes first.
+The toxics of the two streams of a link are independent. The following holds for each stream:
+
+- While bytes are held or trickle, toxics that only delay are left as they are.
+- A removed toxic first passes on the bytes that it has. This never ends if a toxic behind it blocks.
+- An added toxic makes those before it pass on one chunk, unless it blocks too.
+- A toxic that resets connections stops reading once it has done so. While it exists, toxics before it are not changed, and it
+  is removed first.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from replicated_namesrv.chaos.toxiproxy_client import ProxyPlan, Toxic, Toxiprox
 
 
 class Strength(NamedTuple):
-    """How bad the gradual effects are."""
+    """Parameters of the gradual effects."""
 
     latency_ms: int = 300
     jitter_ms: int = 200
@@ -30,23 +32,23 @@ class Strength(NamedTuple):
 DEFAULT_STRENGTH = Strength()
 RESET, HOLD, DELAY, SILENCE = "reset_peer", "bandwidth", "latency", "timeout"
 REMOVED_FIRST = (RESET, HOLD, DELAY, SILENCE)
-"""In this order toxics are taken out: none is left behind another that could not hand on what it has."""
+"""Order in which toxics are removed. No toxic remains behind another that could then not pass on its bytes."""
 ENDINGS = (RESET, SILENCE)
-"""Toxics that let nothing through, nor later."""
+"""Toxics that block for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class Impairment:
-    """One fault's hold on one link."""
+    """The effect of one fault on one link."""
 
     effect: Effect
     stream: Stream = Stream.BOTH
-    """Effects that end connections end both, whichever is named."""
+    """Effects that end connections end both streams, whichever is named."""
     strength: Strength = DEFAULT_STRENGTH
 
 
 def toxics_of(impairment: Impairment, *, one_way: bool) -> list[Toxic]:
-    """What the proxy does for it; REFUSED is not a toxic. ``one_way``: nothing is ever sent back over the link."""
+    """The toxics of an effect. REFUSED needs none. ``one_way``: no bytes ever return over the link."""
     attributes: Mapping[str, int]
     strength = impairment.strength
     match impairment.effect:
@@ -68,7 +70,7 @@ def toxics_of(impairment: Impairment, *, one_way: bool) -> list[Toxic]:
 
 
 def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[str, Toxic], bool]:
-    """(toxics by name, whether the proxy is enabled) for all that bears on a link; a cut goes over what merely slows."""
+    """(toxics by name, whether the proxy is enabled) for all effects on a link. A cut takes precedence over a delay."""
     toxics: dict[str, Toxic] = {}
     enabled = True
     for impairment in sorted(impairments, key=lambda one: one.effect.breaks):
@@ -79,7 +81,7 @@ def wanted(impairments: Iterable[Impairment], *, one_way: bool) -> tuple[dict[st
 
 
 def possible(applied: Mapping[str, Toxic], toxics: Mapping[str, Toxic]) -> dict[str, Toxic]:
-    """How near to ``toxics`` a proxy with those ``applied`` can come now."""
+    """The state nearest to ``toxics`` that a proxy with ``applied`` can reach now."""
     frozen = _streams_with(RESET, applied) & _streams_with(RESET, toxics)
     held = _streams_with(HOLD, applied) & _streams_with(HOLD, toxics)
 
@@ -105,7 +107,7 @@ class Links:
         self._changing = asyncio.Lock()
 
     async def create(self, routes: Mapping[Link, tuple[str, str]], unused: Iterable[Link] = ()) -> None:
-        """Make the proxies; values are (listen, upstream). ``unused`` links have none. Raises ToxiproxyError."""
+        """Create the proxies; values are (listen, upstream). ``unused`` links get none. Raises ToxiproxyError."""
         plans = [ProxyPlan(link.proxy, listen, upstream) for link, (listen, upstream) in routes.items()]
         await asyncio.to_thread(self._client.populate, plans)
         self._impairments.update({link: {} for link in (*routes, *unused)})
@@ -117,26 +119,26 @@ class Links:
         return list(self._impairments)
 
     def broken(self) -> set[Link]:
-        """Links that no answer comes back over now: nothing gets through, or nothing in one direction."""
+        """Links that currently pass nothing in at least one direction, so that no answer returns over them."""
         return {link for link, held in self._impairments.items() if any(one.effect.breaks for one in held.values())}
 
     async def impair(self, fault: int, links: Mapping[Link, Stream], effect: Effect) -> None:
-        """Let ``fault`` bear on these streams of ``links``, besides what already does. Raises ToxiproxyError."""
+        """Add the effect of ``fault`` to these streams of ``links``. Raises ToxiproxyError."""
         for link, stream in links.items():
             self._impairments[link][fault] = Impairment(effect, stream)
         await self._bring_about()
 
     async def relieve(self, fault: int, links: Iterable[Link] | None = None) -> None:
-        """End what ``fault`` does to ``links``, by default to all. Raises ToxiproxyError."""
+        """Remove the effect of ``fault`` from ``links``, by default from all. Raises ToxiproxyError."""
         for link in self._impairments if links is None else links:
             self._impairments[link].pop(fault, None)
         await self._bring_about()
 
     async def reset(self) -> None:
-        """All links as they were at first. Raises ToxiproxyError."""
+        """Restore all links to their initial state. Raises ToxiproxyError."""
         for held in self._impairments.values():
             held.clear()
-        await self._bring_about()  # in the order that can be; the server takes its own
+        await self._bring_about()  # in an order that cannot block; the server's own order can
         async with self._changing:
             await asyncio.to_thread(self._client.reset)
             self._applied = {link: ({}, True) for link in self._applied}
@@ -159,7 +161,7 @@ class Links:
             if was_enabled and not enabled:
                 self._client.set_enabled(link.proxy, False)
             new = [toxic for name, toxic in toxics.items() if name not in applied]
-            for toxic in new:  # before anything held is let go
+            for toxic in new:  # before held bytes are released
                 if toxic.type in ENDINGS:
                     self._client.add_toxic(link.proxy, toxic)
             gone = [toxic for name, toxic in applied.items() if name not in toxics]

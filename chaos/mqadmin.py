@@ -1,10 +1,11 @@
-"""Somebody with mqadmin: takes the write permission of a broker away and gives it back, and deletes topics that were dropped.
+"""A simulated user of mqadmin: removes and restores a broker's write permission, and deletes topics that were dropped.
 
-As mqadmin does, every order goes to each name server of the list: codes 205 and 327 for the permission; 216 for a topic, once its
-broker has registered without it. Each request is an operation of its own, for nobody can tell a copy that was held up from a new
-order: one of unknown outcome may take effect at any later time. The broker whose permission changes registers nothing new
-meanwhile, since that would give the permission back, and a topic's name is never used again; so what is true is known
-throughout. What nodes answer is asked by the probe, which partitions do not cut off.
+As in mqadmin, every request goes to each name server of the list: ``WIPE_WRITE_PERM_OF_BROKER`` (205),
+``ADD_WRITE_PERM_OF_BROKER`` (327), and ``DELETE_TOPIC_IN_NAMESRV`` (216) for a topic whose broker has registered without it.
+Each request is an operation of its own, because a delayed copy looks like a new request: one of unknown outcome may take
+effect at any later time. The broker whose permission changes does not register changes, because that would restore the
+permission. A topic name is never reused. So the correct state is always known. The probe, which partitions do not affect, asks
+the nodes.
 """
 
 import asyncio
@@ -19,23 +20,23 @@ from replicated_namesrv.client.queries import change_write_perm_request, delete_
 
 
 class Mqadmin:
-    """Two loops of the workload, and what they have to be asked about at the end."""
+    """Two loops of the workload, and the questions for the end of the run."""
 
     def __init__(self, client: Client, probe: Client, locked: ChaosBroker, fickle: ChaosBroker) -> None:
-        """``locked``: whose permission changes; ``fickle``: whose topics come and go."""
+        """``locked``: the broker whose permission changes. ``fickle``: the broker whose topics change."""
         self._client, self._probe, self._locked, self._fickle = client, probe, locked, fickle
         self._topics = (f"{fickle.topics[0]}-{number}" for number in itertools.count(1))
         self._dropped: str | None = None
-        """Its broker has it no more; name servers have yet to be told."""
+        """A topic that its broker no longer registers and that is still to be deleted."""
         self.deleted: list[str] = []
         self.writing = True
 
     async def change_perm(self) -> None:
-        """The other permission, at every node; then what each answers."""
+        """Toggle the permission at every node, then ask each node."""
         broker = self._locked
         if self.writing:
             writable = not broker.writable
-            if writable:  # from now on it may be sent to
+            if writable:  # from here on producers may send to it
                 broker.set_writable(True)
             request = change_write_perm_request(broker.agent.identity.broker_name, writable=writable)
             perm = READ_WRITE if writable else READ_ONLY
@@ -47,7 +48,7 @@ class Mqadmin:
         await asyncio.gather(*(self._perm(broker.name, node=node) for node in self._probe.nodes))
 
     async def replace_topic(self) -> None:
-        """A new topic in place of the last; the last is deleted once the broker has registered without it."""
+        """Create a topic in place of the last one. Delete the last one once the broker has registered without it."""
         broker = self._fickle
         if self.writing and self._dropped is None:
             self._dropped = broker.topics[1] if len(broker.topics) > 1 else None
@@ -64,7 +65,7 @@ class Mqadmin:
         await self._look_at_topics()
 
     def questions(self) -> list[tuple[Callable[..., Awaitable[Ended]], str]]:
-        """What to ask each node at the end: a question, and the key that it is about."""
+        """The questions for each node at the end, each with its key."""
         topics = [*self.deleted, *self._fickle.topics[1:]]
         return [(self._perm, self._locked.name), *((self._probe.topic, topic) for topic in topics)]
 

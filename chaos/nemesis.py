@@ -1,7 +1,7 @@
-"""The nemesis: brings about what the plans say, when they say it, and writes down what it did.
+"""The nemesis: applies the planned faults at the planned times and records what it did.
 
-The seed fixes the schedule and every draw; who leads when a fault begins is the cluster's doing. Whatever is in force when the
-phase ends, or the run is broken off, is ended.
+The seed determines the schedule and all random choices, but not which node is the leader when a fault begins. When the phase
+ends or the run is interrupted, the nemesis removes all active faults.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ class ClusterNemesis:
         at_edge: Callable[[set[str], set[str]], None],
         say: Callable[[str], None],
     ) -> None:
-        """``at_edge`` is given, before and after each change, the brokers that may be dropped, and the nodes that are dead.
+        """``at_edge`` is called before and after each change with the brokers that may be dropped and the nodes that are dead.
 
-        ``variant``: what "cut" means in this run.
+        ``variant``: the effect that "cut" has in this run.
         """
         self._cluster, self._topology, self._recorder = cluster, topology, recorder
         self._rng, self._variant, self._at_edge, self._say = rng, variant, at_edge, say
 
     async def run(self, specs: Sequence[FaultSpec], fault_s: float) -> None:
-        """All faults of the schedule; returns when the last has ended."""
+        """Run all faults of the schedule. Returns when the last has ended."""
         rngs = [random.Random(self._rng.random()) for _ in specs]
         async with asyncio.TaskGroup() as group:
             for number, (spec, rng) in enumerate(zip(specs, rngs, strict=True), 1):
@@ -115,12 +115,14 @@ class ClusterNemesis:
         self._edge(number, "end", began_ns, spec, made)
 
     async def watch_processes(self) -> None:
-        """Until a process has ended that nobody here told to; ``check_processes`` then says which."""
-        while not self._cluster.ended() and self._cluster.toxiproxy_runs:  # noqa: ASYNC110 - nobody sets an event at a death
+        """Wait until a process ends that this run did not end. ``check_processes`` then names it."""
+        while not self._cluster.ended() and self._cluster.toxiproxy_runs:  # noqa: ASYNC110 - no event is set when a process ends
             await asyncio.sleep(WATCH_S)
 
     def check_processes(self) -> None:
-        """Raises ProcessError if a node has ended unasked, which is recorded as a fault without an end, or Toxiproxy has."""
+        """Raise ProcessError if a node has ended by itself, which is recorded as a fault without an end, or if Toxiproxy has
+        ended.
+        """
         for node, ended in self._cluster.ended():
             now_ns = self._recorder.now_ns()
             what = f"{CRASH if ended.by_itself else KILLED}: {ended.how}"
@@ -133,7 +135,7 @@ class ClusterNemesis:
         self._cluster.check_toxiproxy()
 
     def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:
-        """Links change one by one: a broker may be dropped from the moment at which its first is touched."""
+        """Mark brokers as exposed from the moment when their first link changes, because links change one by one."""
         now, gone = self._cluster.links.broken(), self._in_state("paused", "dead")
         soon = exposed(self._topology, now.union(links), gone.union(stopped, dead))
         self._at_edge(soon | exposed(self._topology, now, gone), self._in_state("dead").union(dead))

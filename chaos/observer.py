@@ -1,7 +1,7 @@
-"""Every node looked at from outside, over and over: what it answers of brokers and KV, and how it stands.
+"""Looks at every node repeatedly: its answers for brokers and KV, and its status.
 
-Recorded is what changed, and one covering record a second where nothing did. A node that gives no answer in time, or is known
-to be dead or paused, is recorded as silent: from the moment it was asked nothing is known of it any more.
+Changes are recorded, and without a change one covering record each second. A node that does not answer in time, or is known to
+be dead or paused, is recorded as silent: from the moment of the question its answer is unknown.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class ClusterObserver:
         self._edge_due: dict[str, bool] = dict.fromkeys(cluster.nodes, False)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(*(self._watch(name) for name in self._cluster.nodes))
 
     async def _watch(self, node: str) -> None:
@@ -35,19 +35,19 @@ class ClusterObserver:
             edge, self._edge_due[node] = self._edge_due[node], False
             await self._look(node, edge=edge)
             with contextlib.suppress(TimeoutError):
-                # Not asyncio.wait_for: that of Python 3.11 loses a cancellation that comes with what it waits for.
+                # Not asyncio.wait_for: in Python 3.11 it loses a cancellation that arrives together with the result.
                 async with asyncio.timeout(self._interval_ms / 1000):
                     await self._edge[node].wait()
                 self._edge[node].clear()
 
     def at_edge(self) -> None:
-        """A fault has begun or ended: look at every node anew, and record it, changed or not."""
+        """Look at every node after a fault began or ended, and record the answer even if it is unchanged."""
         for name, edge in self._edge.items():
             self._edge_due[name] = True
             edge.set()
 
     def agree(self) -> bool:
-        """Whether, by the latest looks, all nodes answer the same registrations."""
+        """Whether the latest looks found the same registrations on all nodes."""
         states = [self._last.get((node, "brokers"), (0, None))[1] for node in self._cluster.nodes]
         return states[0] is not None and all(state == states[0] for state in states)
 
@@ -97,7 +97,7 @@ class ClusterObserver:
 
 
 def broker_members(answer: dict[str, Any]) -> list[Member]:
-    """Registrations of ``/v1/brokers`` by name; the time of the data version is the same on every node."""
+    """Registrations of ``/v1/brokers`` by name, with the time of the data version, which is the same on every node."""
     rows = answer["brokers"]
     return sorted(Member(f"{row['brokerName']}/{row['brokerId']}", str(row["dataVersion"]["timestamp"])) for row in rows)
 

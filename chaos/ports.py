@@ -1,4 +1,4 @@
-"""Ports of this machine for the processes of a run, which runs of other processes at the same time do not use."""
+"""Ports for the processes of a run that no concurrent run uses."""
 
 import fcntl
 import random
@@ -9,21 +9,22 @@ from replicated_namesrv import provision
 from replicated_namesrv.child_process import ProcessError
 
 PORT_FIRST, PORT_END = 25_000, 28_000
-"""Below the range from which Linux gives ports to outgoing connections: a port stays ours while its owner is down."""
+"""Below the range that Linux uses for outgoing connections, so a port stays free while its process is down."""
 
 
 class Ports:
-    """Ports of 127.0.0.1 for one run.
+    """Reserves ports of 127.0.0.1 for one run.
 
-    Runs of other processes at the same time get others: each port is held by a lock on its byte of one file, which the kernel
-    lets go when the process ends.
+    Each port is reserved by a lock on its byte of one file. The kernel releases the lock when the process ends.
     """
 
     _file: ClassVar[int | None] = None
-    """Descriptor, open as long as this process lives: closing it would end all its locks."""
+    """Descriptor that stays open while this process runs. Closing it would release all its locks."""
 
     def __init__(self, count: int, rng: random.Random) -> None:
-        """Raises ProcessError: there are not so many; ProvisionError: the cache folder, where the lock is, cannot be written."""
+        """Raises ProcessError if there are not enough ports, ProvisionError if the lock file in the cache folder cannot be
+        written.
+        """
         if Ports._file is None:
             Ports._file = provision.open_in_cache("chaos-ports.lock")
         self.numbers: list[int] = []
@@ -41,7 +42,7 @@ class Ports:
             raise ProcessError(f"{count} free ports are needed of {PORT_FIRST} to {PORT_END}, {found} are there; end other runs")
 
     def release(self) -> None:
-        """Let others have them."""
+        """Release the ports."""
         for port in self.numbers:
             self._lock(port, fcntl.LOCK_UN)
         self.numbers = []

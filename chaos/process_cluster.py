@@ -1,7 +1,7 @@
-"""The processes of a run: name servers, each as ``namesrv serve``, and the Toxiproxy server between them and everybody else.
+"""The processes of a run: name servers, started as ``namesrv serve``, and a Toxiproxy server between them and all others.
 
-Every node listens on addresses that nobody is told but Toxiproxy: peers, brokers and clients get an address per link. Only
-readiness and observation go straight to the admin port, so that looking at a node disturbs no fault.
+Only Toxiproxy uses the nodes' real addresses. Peers, brokers and clients get one proxy address per link. Readiness and
+observation use the admin port directly, so that no fault affects them.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ class ClusterNode:
         self.process: ChildProcess
 
     def wipe(self) -> None:
-        """Lose the disk. The process must be dead."""
+        """Delete the node's data. The process must be dead."""
         assert not self.process.running
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
 
 class ProcessCluster:
-    """Nodes, Toxiproxy, links. Use as ``async with``: whatever was started is gone afterwards."""
+    """Nodes, Toxiproxy and links. Use as ``async with``: at the end everything that was started is stopped."""
 
     def __init__(
         self,
@@ -56,12 +56,14 @@ class ProcessCluster:
         toxiproxy: Path,
         node_command: Sequence[str] = SERVE,
     ) -> None:
-        """``outside``: links of brokers and clients; ``toxiproxy``: the server. Raises ProcessError: not enough free ports."""
+        """``outside``: links of brokers and clients; ``toxiproxy``: the server. Raises ProcessError if there are not enough
+        ports.
+        """
         self._folder = folder
         self._node_command = node_command
         names = [f"n{number + 1}" for number in range(count)]
         peers = [Link(a, b) for a in names for b in names if a != b]
-        # AP nodes say nothing to each other: their links exist in plans and records only.
+        # AP nodes do not communicate: their links exist in plans and records only.
         self._unused = peers if mode == "ap" else []
         links = [*outside, *(peers if mode == "cp" else [])]
         self._ports = Ports(3 * count + 1 + len(links), rng)
@@ -78,12 +80,12 @@ class ProcessCluster:
         self._toxiproxy_server = toxiproxy
         self._toxiproxy: ChildProcess | None = None
         self.toxiproxy_version: str
-        """As the server tells it, once it runs."""
+        """As the running server reports it."""
         self.session: aiohttp.ClientSession
 
     @property
     def quorum(self) -> int:
-        """How many nodes are a majority."""
+        """Number of nodes in a majority."""
         return len(self.nodes) // 2 + 1
 
     async def __aenter__(self) -> "ProcessCluster":
@@ -94,14 +96,14 @@ class ProcessCluster:
         children = [node.process for node in self.nodes.values() if hasattr(node, "process")]
         try:
             await asyncio.gather(*(child.stop(STOP_TIMEOUT_S) for child in children))
-        finally:  # cancelled, too
+        finally:  # also when cancelled
             if self._toxiproxy is not None:
                 await self._toxiproxy.kill()
             await self.session.close()
             self._ports.release()
 
     def address(self, link: Link) -> str:
-        """Where ``link.source`` dials ``link.target``."""
+        """The address at which ``link.source`` dials ``link.target``."""
         return self._addresses[link]
 
     async def start(self) -> None:
@@ -146,7 +148,7 @@ class ProcessCluster:
         return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
     async def wait_ready(self, name: str, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Return once the node calls itself ready. Raises ProcessError."""
+        """Return once the node reports that it is ready. Raises ProcessError."""
         node, deadline = self.nodes[name], time.monotonic() + timeout_s
         missing = "not asked yet"
         while time.monotonic() < deadline:
@@ -162,21 +164,21 @@ class ProcessCluster:
         raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
 
     def ended(self) -> list[tuple[ClusterNode, UnexpectedExit]]:
-        """Nodes that ended and nobody here had told them to."""
+        """Nodes that have ended although this run did not end them."""
         return [(node, ended) for node in self.nodes.values() if (ended := node.process.ended) is not None]
 
     @property
     def toxiproxy_runs(self) -> bool:
-        """Without it no link is what it should be."""
+        """Whether Toxiproxy runs. Without it no link works as planned."""
         return self._toxiproxy is not None and self._toxiproxy.running
 
     def check_toxiproxy(self) -> None:
-        """Raises ProcessError if it has ended."""
+        """Raise ProcessError if Toxiproxy has ended."""
         if self._toxiproxy is not None:
             self._toxiproxy.check()
 
     async def leader(self) -> str | None:
-        """Who leads, by the word of the nodes themselves: the one of the highest term. None in AP, or if nobody does."""
+        """The leader, as the nodes report it: the one with the highest term. None in AP, or if there is no leader."""
         found: list[tuple[int, str]] = []
         for name in self.nodes:
             status = await self.status(name)
@@ -186,7 +188,7 @@ class ProcessCluster:
         return max(found)[1] if found else None
 
     async def hand_over(self, name: str) -> None:
-        """Tell a node to let another lead; whether it does shows in what follows."""
+        """Ask a node to transfer leadership. Later records show whether it did."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with self.session.post(f"http://{self.nodes[name].admin}/v1/leader/transfer"):
                 pass
@@ -196,7 +198,7 @@ class ProcessCluster:
         return await self.get_json(name, "/v1/status")
 
     async def get_json(self, name: str, path: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
-        """What the admin port answers with 200; anything else is None."""
+        """The admin port's answer with status 200; None for any other."""
         if self.nodes[name].process.state != "running":
             return None
         timeout = aiohttp.ClientTimeout(total=timeout_s)

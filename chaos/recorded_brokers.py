@@ -1,8 +1,8 @@
-"""The brokers of a run, and what is true of each at any moment.
+"""The brokers of a run, and the true state of each at any time.
 
-A broker registers its topics with a queue number that was never used before, so that whoever sees a route knows which
-registration it shows. What it says that is new is one ``register`` operation, from the first request to the first
-acknowledgement, whichever round that comes in; besides, every single request is a ``register-copy`` or ``unregister-copy``.
+Each registration of a broker's topics uses a new queue number, so that a route identifies the registration that it shows. A
+change is one ``register`` operation, from the first request to the first acknowledgement in any round. In addition every
+single request is a ``register-copy`` or ``unregister-copy`` operation.
 """
 
 import random
@@ -24,7 +24,7 @@ _COPIES = {RequestCode.REGISTER_BROKER: "register-copy", RequestCode.UNREGISTER_
 
 
 class Clock:
-    """Wall clock in milliseconds that never gives the same twice: every data version is another."""
+    """Wall clock in milliseconds that never returns the same value twice, so that all data versions differ."""
 
     def __init__(self) -> None:
         self._last = 0
@@ -35,14 +35,14 @@ class Clock:
 
 
 class _Announcement(NamedTuple):
-    """A ``register`` or ``unregister`` that nobody has acknowledged yet."""
+    """A ``register`` or ``unregister`` without an acknowledgement so far."""
 
     op: int
     version: str | None
 
 
 class ChaosBroker:
-    """One broker: an agent, the words for what it does, and the truth about it."""
+    """One broker: a simulated broker, the commands for it, and its true state."""
 
     def __init__(
         self,
@@ -57,25 +57,25 @@ class ChaosBroker:
         running: Callable[[str], bool],
         brokers: dict[str, BrokerAgent],
     ) -> None:
-        """``name_servers``: where it dials each node. ``queues`` gives numbers never used before. ``running``: whether a node's
-        process is there; one that dies loses connections without anybody's having closed them."""
+        """``name_servers``: the address at which it dials each node. ``queues`` gives unused numbers. ``running``: whether a
+        node's process runs. If it dies, its connections end although neither side closed them."""
         self.topics = list(topics)
         self.life = 0
         self.state = "stopped"
         self.writable = True
         self.version: str | None = None
         self.acknowledged: str | None = None
-        """The version that was acknowledged last."""
+        """The version that was last acknowledged."""
         self._nodes = {address: node for node, address in name_servers.items()}
         self._recorder, self._queues, self._options, self._running = recorder, queues, options, running
         self._versions: dict[DataVersion, str] = {}
         self._open: dict[str, _Announcement] = {}
         self._copies: dict[int, int] = {}
         self._held_by: set[str] = set()
-        """Nodes that acknowledged it over a connection that it has not closed since."""
+        """Nodes that acknowledged this version over a connection that they have not closed since."""
         self._is_cut = False
         self._follows: ChaosBroker | None = None
-        # A registration of a single topic counts as the change of one: name servers refuse it from a broker that is new.
+        # A registration of a single topic counts as the change of one topic; name servers refuse that from a new broker.
         system = TopicTable(TopicConfig(name, 1, 1) for name in (identity.broker_name, "SELF_TEST_TOPIC"))
         self.agent = BrokerAgent(
             identity,
@@ -90,25 +90,25 @@ class ChaosBroker:
 
     @property
     def name(self) -> str:
-        """``brokerName/brokerId``, as it is now."""
+        """The present ``brokerName/brokerId``."""
         return _name(self.agent.identity)
 
     @property
     def alive(self) -> bool:
-        """Its process would be there."""
+        """Whether its process would run."""
         return self.state in ("starting", "serving", "exposed", "safe")
 
     @property
     def is_acknowledged(self) -> bool:
-        """Some node acknowledged what it says now."""
+        """Whether a node acknowledged the current version."""
         return self.version is not None and self.acknowledged == self.version
 
     def follow(self, master: "ChaosBroker") -> None:
-        """Be the slave of ``master``: what it registers is the master's."""
+        """Become the slave of ``master`` and register its topics."""
         self._follows = master
 
     async def start(self) -> None:
-        """A new life, with topics of a new version."""
+        """Begin a new life with topics of a new version."""
         self.life += 1
         self._held_by.clear()
         self._say("starting")
@@ -118,7 +118,7 @@ class ChaosBroker:
         await self.agent.start()
 
     async def change(self) -> None:
-        """Change its topics and register them."""
+        """Change the topics and register them."""
         await self._change()
 
     async def replace_topic(self, old: str | None, new: str) -> None:
@@ -132,7 +132,7 @@ class ChaosBroker:
         await self.agent.change_topics([TopicConfig(topic, number, number) for topic in self.topics], dropped)
 
     def set_writable(self, writable: bool) -> None:
-        """Somebody has changed its write permission."""
+        """Record that mqadmin changed its write permission."""
         self.writable = writable
         self._say(self.state)
 
@@ -143,30 +143,30 @@ class ChaosBroker:
         self._say("serving")
 
     async def stop(self) -> None:
-        """Leave cleanly."""
+        """Stop cleanly."""
         self._say("stopping")
         await self.agent.stop()
         self._abandon()
         self._say("stopped")
 
     async def die(self, *, silent: bool) -> None:
-        """Die without a word; ``silent``: its connections stay open."""
+        """Stop without unregistering. ``silent``: its connections stay open."""
         self._say("silent" if silent else "dead")
         await self.agent.kill(silent=silent)
         self._abandon()
 
     async def release(self) -> None:
-        """Close what a silent death left open."""
+        """Close the connections that a silent death left open."""
         await self.agent.release()
 
     def set_cut(self, is_cut: bool) -> None:
-        """Whether the faults in force leave it no link to a majority: then even a correct cluster may drop it."""
+        """Set whether the active faults leave it no link to a majority. If so, even a correct cluster may drop it."""
         self._is_cut = is_cut
         if is_cut:
             self._expose()
 
     def stood_still(self) -> None:
-        """This process did not run, so the broker was silent: it may be dropped for that."""
+        """The harness stalled, so the broker was silent and may be dropped."""
         self._expose()
 
     def _expose(self) -> None:
@@ -174,7 +174,9 @@ class ChaosBroker:
             self._say("exposed")
 
     def _gave_up(self, node: str) -> None:
-        """It waited in vain and closed the connection, as brokers do. One that has closed all of them may be dropped as lost."""
+        """It closed a connection after a time-out, as brokers do. A broker that has closed all connections may be dropped as
+        lost.
+        """
         if node in self._held_by and self._running(node):
             self._held_by.discard(node)
             if not self._held_by:
@@ -219,11 +221,11 @@ class ChaosBroker:
         self._copies[event.sequence] = self._recorder.invoke(name, kind, name, value=version, node=node, topics=list(self.topics))
 
     def _announce(self, kind: str, name: str, version: str | None) -> None:
-        """Open the operation that this request is the first of, if it says something new."""
+        """Begin an operation if this request is the first of a new version."""
         said = f"{kind} {name} {self.life} {version}"
         if said in self._open:
             return
-        if kind == "register":  # what was said before and not acknowledged is overtaken
+        if kind == "register":  # an unacknowledged earlier version is overtaken
             self._abandon()
         op = self._recorder.invoke(name, kind, name, value=version, topics=list(self.topics))
         self._open[said] = _Announcement(op, version)
@@ -243,7 +245,7 @@ class ChaosBroker:
             self._say("safe")
 
     def _abandon(self) -> None:
-        """Nobody will wait for these any more: their outcome stays unknown."""
+        """End these operations with unknown outcome."""
         for said, announcement in self._open.items():
             if announcement.op > 0:
                 self._recorder.complete(announcement.op, Ended(INDETERMINATE, error="never acknowledged"))

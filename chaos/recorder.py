@@ -1,4 +1,4 @@
-"""What everybody in a run records through: one clock, one numbering of operations, one trace."""
+"""The recorder that all participants of a run share: one clock, one numbering of operations, one trace."""
 
 import itertools
 import time
@@ -35,7 +35,7 @@ class Recorder:
         self.issued = 0
 
     def write(self, record: TraceRecord) -> None:
-        """Raises TraceError."""
+        """Write a record. Raises TraceError."""
         self._writer.write(record)
 
     def invoke(
@@ -50,21 +50,21 @@ class Recorder:
         probe: int | None = None,
         topics: list[str] | None = None,
     ) -> int:
-        """An operation begins now; its number."""
+        """Record that an operation begins; returns its number."""
         number = next(self._numbers)
         self.issued += 1
         self.write(Invoke(self.now_ns(), number, client, kind, key, value, node, level, probe, topics))
         return number
 
     def complete(self, number: int, ended: Ended) -> None:
-        """It ended now."""
+        """Record that it ended."""
         self.succeeded += ended.outcome == OK
         members = None if ended.members is None else list(ended.members)
         self.write(Complete(self.now_ns(), number, ended.outcome, ended.node, ended.value, members, ended.error))
 
 
 def ended_by(error: NamesrvError, node: str | None = None) -> Ended:
-    """How an operation ended that met ``error``. Of refusals only "busy" surely means that nothing was done."""
+    """How an operation ended that failed with ``error``. Of all refusals only "busy" proves that it was not applied."""
     if isinstance(error, RefusedError):
         return Ended(FAIL if error.code == ResponseCode.SYSTEM_BUSY else INDETERMINATE, node, error=str(error))
     return Ended(FAIL if error.definite else INDETERMINATE, node, error=str(error))

@@ -1,12 +1,11 @@
-"""The trace of a run: JSON lines, one record each, schema version 1. The only declaration of what a trace holds.
+"""The trace of a run: JSON lines, one record each, schema version 1. This module is the only declaration of a trace's content.
 
-The record types are the contract. The tables of the analysis (``spark/schemas.py``) are derived from them, and tests hold
-DESIGN.md and docs/tables.md against them. A field of a record is added at its end, with a default: older traces lack it.
+The record types are the contract. The tables of the analysis (``spark/schemas.py``) are derived from them, and tests compare
+DESIGN.md and docs/tables.md with them. A field of a record is added at its end, with a default: older traces lack it.
 
-A trace is appended to and never rewritten. Each record is one ``write`` to the file, so whatever the harness had recorded when it
-was killed is there, but for a last line that may be torn: readers count it and go on. A line that is broken anywhere else is
-counted as corrupt, never passed over in silence. Times are nanoseconds of one monotonic clock of the machine
-(``time.monotonic_ns``), which all processes on it share.
+A trace is only appended to. Each record is one ``write`` to the file, so after a kill of the harness all earlier records are
+there. The last line may be torn: readers count and skip it. Any other broken line is counted as corrupt. Times are nanoseconds
+of one monotonic clock of the machine (``time.monotonic_ns``), which all processes on it share.
 """
 
 import dataclasses
@@ -27,7 +26,9 @@ MANIFEST_FILE = "manifest.json"
 READ_ONLY, READ_WRITE = "4", "6"
 """Values of the kinds write-perm and perm, as in RocketMQ's routes."""
 CRASH, KILLED = "crash", "killed"
-"""A fault that no scenario asks for, ``crash: how`` or ``killed: how``: a node ended by itself, or somebody else ended it."""
+"""Name of a fault outside the scenario, ``crash: how`` or ``killed: how``: a node ended by itself, or another program ended
+it.
+"""
 LINE_BYTES_MAX = 4 << 20
 
 
@@ -36,17 +37,17 @@ class TraceError(NamesrvError):
 
 
 class Member(NamedTuple):
-    """One thing that an answer lists, and which version of it."""
+    """One entry of an answer, with its version."""
 
     name: str
     """``brokerName/brokerId``; in the table of KV entries the key."""
     version: str
-    """Route: the queue number that the registration gave; brokers: the time of its data version; KV: the value."""
+    """Route: the registration's queue number. brokers: the time of its data version. KV: the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """What all records have."""
+    """The fields of all records."""
 
     record: ClassVar[str]
     time_ns: int
@@ -54,7 +55,7 @@ class TraceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Header(TraceRecord):
-    """First line."""
+    """The first line."""
 
     record: ClassVar[str] = "header"
     schema: int
@@ -65,7 +66,7 @@ class Header(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class Phase(TraceRecord):
-    """A phase begins, and the one before ends."""
+    """A phase begins, and the previous one ends."""
 
     record: ClassVar[str] = "phase"
     phase: str
@@ -74,7 +75,7 @@ class Phase(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class Invoke(TraceRecord):
-    """A client begins an operation; it ends with the ``Complete`` of the same ``op``, or never, if the harness died."""
+    """A client begins an operation. The ``Complete`` record with the same ``op`` ends it; there is none if the harness died."""
 
     record: ClassVar[str] = "invoke"
     op: int
@@ -82,65 +83,65 @@ class Invoke(TraceRecord):
     client: str
     kind: str
     """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
-    (mqadmin); perm, topic (what nodes answer of that)."""
+    (mqadmin); perm, topic (the nodes' answers to them)."""
     key: str
     """KV key; topic; for brokers' operations ``brokerName/brokerId``."""
     value: str | None
-    """What a put writes, or the version a registration carries."""
+    """The value of a put, or the version of a registration."""
     node: str | None
-    """The node asked; None: the client chooses and moves on by itself."""
+    """The node asked. None: the client chooses a node and fails over."""
     level: str | None
     """Read level that the request names; None: the node's own (manifest: read_consistency)."""
     probe: int | None
-    """The same number: the same question to every node at the same time."""
+    """Questions with the same number were sent to every node at the same time."""
     topics: list[str] | None
     """Registrations: the user topics registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Complete(TraceRecord):
-    """What the client learned."""
+    """The outcome of an operation as its client knows it."""
 
     record: ClassVar[str] = "complete"
     op: int
     outcome: str
-    """ok; fail: surely not done; indeterminate: it may have been, may be yet, or never."""
+    """ok; fail: certainly not applied; indeterminate: applied, not applied, or applied later."""
     node: str | None
-    """Who answered."""
+    """The node that answered."""
     value: str | None
-    """What a get returned; None: absent."""
+    """The result of a get; None: absent."""
     members: list[Member] | None
-    """What a route look-up returned; empty: no such route."""
+    """The result of a route look-up; empty: no route."""
     error: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Observe(TraceRecord):
-    """What a node answered when it was looked at from outside, at its admin port, by the same rules as its clients."""
+    """A node's answer at its admin port, which follows the same rules as answers to its clients."""
 
     record: ClassVar[str] = "observe"
     asked_ns: int
-    """When it was asked; ``time_ns`` is when the answer was in, or was given up."""
+    """When it was asked. ``time_ns`` is when the answer arrived or the time-out passed."""
     node: str
     key: str
     """brokers: all registrations; kv: all KV entries."""
     answered: bool
-    """False: it gave no answer, which ends whatever it was last known to answer."""
+    """False: no answer, so from ``asked_ns`` on the node's answer is unknown."""
     members: list[Member] | None
     revision: int | None
     reason: str
-    """change; cover: nothing changed for a second; edge: a fault began or ended."""
+    """change; cover: no change for a second; edge: a fault began or ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status(TraceRecord):
-    """A sample of a node's standing (``/v1/status``), by the same rules as observations."""
+    """A sample of a node's status (``/v1/status``), taken like an observation."""
 
     record: ClassVar[str] = "status"
     asked_ns: int
     node: str
     process: str
-    """running, paused (SIGSTOP) or dead, as the harness knows."""
+    """running, paused (SIGSTOP) or dead, from the harness."""
     answered: bool
     ready: bool | None
     role: str | None
@@ -150,7 +151,7 @@ class Status(TraceRecord):
     commit_index: int | None
     applied_index: int | None
     digest: str | None
-    """Of the state at ``applied_index``."""
+    """Digest of the state at ``applied_index``."""
     revision: int | None
     fenced: bool | None
     reason: str
@@ -162,28 +163,28 @@ class FaultRecord(TraceRecord):
 
     record: ClassVar[str] = "fault"
     fault: int
-    """Number of the fault in the run's schedule; begin and end share it."""
+    """Number of the fault in the run's schedule, the same for begin and end."""
     edge: str
-    """start or end; the record is written when the change has been made."""
+    """start or end. The record is written when the change is complete."""
     began_ns: int
-    """When the change was begun: in between, links change one by one."""
+    """When the change began. Until ``time_ns`` links change one by one."""
     name: str
     variant: str | None
-    """Of cut links: silent or held."""
+    """For cut links: silent or held."""
     nodes: list[str]
-    """Nodes that it was aimed at."""
+    """The target nodes."""
     links: list[str]
-    """Links touched, as ``source>target``."""
+    """Affected links, as ``source>target``."""
     sides: list[list[str]]
-    """Nodes by who can still talk both ways with whom among all faults now in force, the largest side first."""
+    """Groups of nodes that can communicate in both directions under all active faults, the largest first."""
     streams: list[str] | None = None
-    """Of each of ``links``, in that order, what is touched: upstream (what ``source`` sends), downstream (what comes back) or
-    both. None in older traces: there it was both."""
+    """For each of ``links``, in that order, the affected stream: upstream (what ``source`` sends), downstream (what comes
+    back) or both. None in older traces means both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Election(TraceRecord):
-    """A node took the lead of a term."""
+    """A node became leader of a term."""
 
     record: ClassVar[str] = "election"
     node: str
@@ -192,7 +193,7 @@ class Election(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRecord(TraceRecord):
-    """A node dropped a registration by itself: no contact within its time-out, or every connection lost."""
+    """A node dropped a registration: no contact within its time-out, or every connection lost."""
 
     record: ClassVar[str] = "expiry"
     node: str
@@ -205,21 +206,21 @@ class ExpiryRecord(TraceRecord):
 
 @dataclass(frozen=True, slots=True)
 class Truth(TraceRecord):
-    """What the harness itself did to a broker: the truth that answers are held against."""
+    """What the harness itself did to a broker. Answers are compared with it."""
 
     record: ClassVar[str] = "truth"
     broker: str
     life: int
     """Counts the starts of this broker."""
     state: str
-    """starting, serving (its first registration was acknowledged), stopping, stopped, dead (connections closed), silent (dead
-    with its connections left open), exposed (alive, and yet a correct CP cluster may drop it), safe (no longer so)."""
+    """starting, serving (its first registration was acknowledged), stopping, stopped, dead (connections closed), silent (dead,
+    but its connections stay open), exposed (alive, but a correct CP cluster may drop it), safe (the exposure ended)."""
     writable: bool
     version: str | None
-    """Version of the topics that it now stands for."""
+    """Version of its current topics."""
     topics: list[str]
     timeout_ms: int
-    """Silence after which name servers may drop it."""
+    """Time-out after which name servers may drop it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,20 +231,20 @@ class Send(TraceRecord):
     client: str
     topic: str
     broker: str | None
-    """``brokerName/brokerId``; None: it knows none."""
+    """``brokerName/brokerId``; None: it has no route."""
     learned_ns: int | None
-    """When the route it used was answered."""
+    """When the route that it used was answered."""
     reachable: bool
     """Whether the broker is alive and writable at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class End(TraceRecord):
-    """Last line of a run that ended in order; without it the run was cut short."""
+    """The last line of a run that ended regularly. Without it the run was interrupted."""
 
     record: ClassVar[str] = "end"
     records: int
-    """Records before this one."""
+    """Number of records before this one."""
 
 
 RECORDS: dict[str, type[TraceRecord]] = {
@@ -266,7 +267,7 @@ def _member(value: Any) -> Any:
 
 
 def types_of(kind: type[TraceRecord]) -> dict[str, Any]:
-    """The fields of a record type in order, each with its type; ``None``, which any field may allow, is left out."""
+    """The fields of a record type in order, each with its type. ``None``, which any field may allow, is left out."""
     hints = get_type_hints(kind)
     return {field.name: _without_none(hints[field.name]) for field in dataclasses.fields(kind)}
 
@@ -283,11 +284,11 @@ _ADDED = {
     for field in dataclasses.fields(kind)
     if field.default is not dataclasses.MISSING
 }
-"""Fields that the first traces of this schema lack."""
+"""Fields that the first traces of this schema do not have."""
 
 
 def decode(line: bytes) -> TraceRecord:
-    """The record of one line. Raises ValueError saying what is wrong with it."""
+    """Decode one line. Raises ValueError with the reason."""
     if len(line) > LINE_BYTES_MAX:
         raise ValueError(f"longer than {LINE_BYTES_MAX} bytes")
     fields = orjson.loads(line)
@@ -308,7 +309,7 @@ def decode(line: bytes) -> TraceRecord:
 
 
 def _typed(value: Any, hint: Any, name: str) -> Any:
-    """``value`` if it is of the type that the field is declared with; members become tuples."""
+    """``value`` if it has the declared type of the field; members become tuples."""
     if isinstance(hint, types.UnionType):
         return None if value is None else _typed(value, _without_none(hint), name)
     if get_origin(hint) is list:
@@ -325,10 +326,10 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
 
 
 class TraceWriter:
-    """Appends records to a new trace; each is in the hands of the operating system when ``write`` returns."""
+    """Appends records to a new trace. After ``write`` the operating system has the record."""
 
     def __init__(self, path: Path) -> None:
-        """Raises TraceError: the file exists already, or cannot be created."""
+        """Raises TraceError if the file exists or cannot be created."""
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         except OSError as cause:
@@ -337,7 +338,7 @@ class TraceWriter:
         self.count = 0
 
     def write(self, record: TraceRecord) -> None:
-        """Raises TraceError when the disk refuses: a run without its trace is worth nothing."""
+        """Append a record. Raises TraceError if the disk refuses, because a run without its trace is worthless."""
         line = encode(record)
         try:
             written = os.write(self._file, line)
@@ -353,22 +354,22 @@ class TraceWriter:
 
 @dataclass(slots=True)
 class RecordedTrace:
-    """A trace that was read."""
+    """The content of a trace file."""
 
     records: list[TraceRecord]
     torn: int
     """1 if the last line was cut off, else 0."""
     corrupt: list[str]
-    """What is wrong with other lines, as ``line N: …``."""
+    """Problems of other lines, as ``line N: …``."""
 
     @property
     def complete(self) -> bool:
-        """Whether the run ended in order."""
+        """Whether the run ended regularly."""
         return bool(self.records) and isinstance(self.records[-1], End) and not self.torn and not self.corrupt
 
 
 def read_trace(path: Path) -> RecordedTrace:
-    """Read all of it. Raises TraceError: no file, no header, another schema version."""
+    """Read a whole trace. Raises TraceError: no file, no header, another schema version."""
     trace = RecordedTrace([], 0, [])
     try:
         with path.open("rb") as lines:
@@ -395,7 +396,7 @@ def _read_line(trace: RecordedTrace, number: int, line: bytes) -> None:
 
 
 def invocations(records: list[TraceRecord]) -> Iterator[tuple[Invoke, Complete | None]]:
-    """Each operation with its completion, in order of invocation; None: the harness died before it was known."""
+    """Each operation with its completion, in order of invocation. None: the harness died before the end was known."""
     completions = {record.op: record for record in records if isinstance(record, Complete)}
     for record in records:
         if isinstance(record, Invoke):

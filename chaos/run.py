@@ -1,7 +1,8 @@
-"""One run, from an empty folder to a trace: start, let everybody work, break things, mend them, read all once more.
+"""Executes one run in an empty folder: start the processes, run the workload, inject faults, remove them, read everything at
+the end.
 
-However it ends, with a verdict, an error, Ctrl-C or a kill, no process of it is left: those that the harness cannot stop itself
-the kernel ends with it. What had been recorded until then is in the folder.
+However the run ends, by a verdict, an error, Ctrl-C or a kill, none of its processes remains: the kernel ends those that the
+harness can no longer stop. The folder keeps what was recorded until then.
 """
 
 import asyncio
@@ -48,12 +49,12 @@ from replicated_namesrv.settings import load_settings
 OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5
 NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
-"""Nodes look for silent brokers often, so that short time-outs mean what they say."""
+"""Nodes scan for silent brokers often, so that short time-outs are exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Everything that decides a run, but for chance."""
+    """All parameters of a run."""
 
     scenario: ChaosScenario
     mode: str
@@ -62,16 +63,16 @@ class RunPlan:
     suite: str = "single"
     read_consistency: str = "linearizable"
     variant: str | None = None
-    """silent or held; None: the parity of the seed decides."""
+    """silent or held. None: the seed's parity decides."""
     duration_s: float | None = None
-    """Of the phase ``fault``; None: the scenario's."""
+    """Length of the phase ``fault``. None: the scenario's."""
     judged_as: str | None = None
-    """ap or cp: whose promises are checked; None: the mode's own."""
+    """ap or cp, whose promises are checked. None: the mode's own."""
     node_command: Sequence[str] = SERVE
 
     @property
     def cut(self) -> Effect:
-        """What a cut link is in this run."""
+        """The effect of a cut link in this run."""
         return Effect(self.variant) if self.variant else (Effect.SILENT, Effect.HELD)[self.seed % 2]
 
     @property
@@ -80,7 +81,7 @@ class RunPlan:
         return f"{self.seed}-{self.scenario.name}-{self.mode}-{self.nodes}"
 
     def timed(self) -> ChaosScenario:
-        """The scenario with ``duration_s`` in place; faults keep their share of the phase."""
+        """The scenario with ``duration_s`` applied. Faults keep their share of the phase."""
         if self.duration_s is None:
             return self.scenario
         timing, factor = self.scenario.timing, self.duration_s / self.scenario.timing.fault_s
@@ -92,15 +93,15 @@ class RunPlan:
 
 
 async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], None], say: Callable[[str], None]) -> None:
-    """Do it in the empty folder ``folder``; SIGTERM and SIGHUP cancel it. ``begun`` is called when everything has started and the
-    first record is there; without it the folder has logs at most.
+    """Execute the plan in the empty folder ``folder``. SIGTERM and SIGHUP cancel it.
 
-    Raises NamesrvError where the run cannot be made or goes wrong; then there may be a trace nevertheless.
+    ``begun`` is called when everything has started and the first record is written. Before that the folder has logs at most.
+    Raises NamesrvError if the run cannot be made or fails. There may nevertheless be a trace.
     """
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has set it to be ignored
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     asyncio.get_running_loop().set_exception_handler(_quietly)
     scenario = plan.timed()
@@ -153,12 +154,12 @@ class _Stage:
         self._observer.at_edge()
 
     async def play(self) -> None:
-        """From the first registration to the last read."""
+        """Run all phases, from the first registration to the last read."""
         works = (self._phases(), self._nemesis.watch_processes(), self._observer.run(), self._watcher.run())
         tasks = [asyncio.create_task(work) for work in (*works, self._workload.watch_own_pauses())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            self._nemesis.check_processes()  # a process that is gone explains whatever else went wrong
+            self._nemesis.check_processes()  # an ended process explains any other error
             for task in done:
                 await task
         except ExceptionGroup as group:
@@ -196,7 +197,7 @@ class _Stage:
         self._phase("end")
 
     async def _settle(self, longest_s: float) -> None:
-        """Until all nodes have answered the same for AGREED_S, but at least HEAL_MIN_S and at most ``longest_s``."""
+        """Wait until all nodes have answered the same for AGREED_S: at least HEAL_MIN_S, at most ``longest_s``."""
         loop = asyncio.get_running_loop()
         began = agreed_from = loop.time()
         while (now := loop.time()) < began + longest_s:
@@ -211,14 +212,14 @@ class _Stage:
 
 
 def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """One error of the disk ends the run and is told; that everybody else meets it too need not be."""
+    """The first disk error ends the run and is reported. Later ones of other tasks are ignored."""
     if not isinstance(context.get("exception"), TraceError):
         loop.default_exception_handler(context)
 
 
 def check_fits(plan: RunPlan) -> None:
-    """Raises SettingError: a fault of the scenario names a node that a cluster of this size does not have, or does nothing in it;
-    or a setting is unknown to the product's own nodes."""
+    """Raise SettingError if a fault names a node that this cluster size does not have, if it has no effect at this size, or if
+    the product's own nodes do not know a setting."""
     names = [f"n{number + 1}" for number in range(plan.nodes)]
     topology, rng = Cast(plan.scenario.workload, names).topology(), random.Random(0)
     for number, spec in enumerate(plan.scenario.fault, 1):
@@ -241,7 +242,7 @@ def check_fits(plan: RunPlan) -> None:
 
 
 def _first(group: ExceptionGroup) -> Exception:
-    """Of errors that came together the first: it is the one to tell."""
+    """The first error of a group, which is the one to report."""
     error: Exception = group
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
@@ -294,7 +295,7 @@ def _manifest(
 
 
 def _commit() -> str | None:
-    """Of the checkout that runs; None outside of one."""
+    """Commit of the checkout that runs; None outside of a checkout."""
     folder = Path(__file__).resolve().parent
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
@@ -307,7 +308,7 @@ def _commit() -> str | None:
 
 
 def _source_sha256() -> str:
-    """Of all code and scenarios of this package, by path: what runs, named also where there is no git."""
+    """Hash of all code and scenarios of this package, by path. It identifies the code also without git."""
     root, digest = Path(replicated_namesrv.__file__).parent, hashlib.sha256()
     files = [Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names]
     for path in sorted(path for path in files if path.suffix in (".py", ".toml")):

@@ -1,4 +1,4 @@
-"""What a run says when it is over: verdict.json, history.jsonl, timeline.html, and lines and tables for people."""
+"""Output of a finished run: verdict.json, history.jsonl, timeline.html, and texts and tables."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,11 +42,11 @@ _LOST = (
     ("acknowledged KV writes lost at the end", "acknowledged KV writes at the end"),
     ("deleted, and back again", "no resurrection"),
 )
-"""Rows that count what a check found."""
+"""Rows that count a check's findings."""
 
 
 def load_story(folder: Path) -> Story:
-    """The record of a run. Raises TraceError."""
+    """Load the record of a run. Raises TraceError."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_bytes())
     except (OSError, ValueError) as cause:
@@ -62,7 +62,7 @@ def load_story(folder: Path) -> Story:
 
 @contextmanager
 def _as_trace_error(folder: Path) -> Iterator[None]:
-    """Files of a run that parse and yet make no sense, because somebody changed them. Raises TraceError."""
+    """Raise TraceError for files that parse but are inconsistent, for example after a change by hand."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as cause:
@@ -72,7 +72,7 @@ def _as_trace_error(folder: Path) -> Iterator[None]:
 
 
 def conclude(folder: Path, judged_as: str | None = None) -> tuple[RunJudgement, dict[str, Any]]:
-    """Judge the run in ``folder`` and write all that follows from its trace. Raises TraceError, StorageError."""
+    """Judge the run in ``folder`` and write all result files. Raises TraceError, StorageError."""
     story = load_story(folder)
     with _as_trace_error(folder):
         judgement = judge(story, judged_as or story.manifest["judged_as"])
@@ -94,7 +94,7 @@ def _counts(trace: RecordedTrace) -> dict[str, int]:
 
 
 def history(story: Story) -> list[Operation]:
-    """What the linearizability checker judges, by time of start."""
+    """The operations that the linearizability checker judges, by start time."""
     return sorted(kv_history(story) + registrations(story).history, key=lambda operation: operation.start_ns)
 
 
@@ -106,7 +106,7 @@ def _naming(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_verdict(folder: Path) -> dict[str, Any] | None:
-    """verdict.json of a run; None: it has none (yet), or what is there is none."""
+    """verdict.json of a run. None: missing or invalid."""
     try:
         found = json.loads((folder / VERDICT_FILE).read_bytes())
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def read_verdict(folder: Path) -> dict[str, Any] | None:
 
 
 def described(judgement: RunJudgement) -> str:
-    """The judgement for people: what is promised and did not hold, then what was not promised and did not."""
+    """The judgement as text: first violations of promises, then violations of what is not promised."""
     lines = []
     for check in judgement.checks:
         promised = judgement.promised(check)
@@ -133,7 +133,7 @@ def described(judgement: RunJudgement) -> str:
 
 
 def comparison(scenario: str, ap: Verdicts, cp: Verdicts) -> str:
-    """AP beside CP, for people."""
+    """AP beside CP, as text."""
     lines = [f"{scenario:<42} {'AP':>12} {'CP':>12}"]
     for label, name, unit in _COMPARED:
         values = [_shown(verdict["figures"][name], unit) for verdict in (ap, cp)]
@@ -162,7 +162,7 @@ def _shown(value: Any, unit: str) -> str:
 
 
 def results_page(verdicts: Sequence[Verdicts]) -> str:
-    """A Markdown page of many runs: what CP broke, and a row for each scenario and cluster size."""
+    """A Markdown page of many runs: violations in CP, and a row for each scenario and cluster size."""
     groups: dict[tuple[str, int], dict[str, list[Verdicts]]] = {}
     for verdict in verdicts:
         groups.setdefault((verdict["scenario"], verdict["nodes"]), {"ap": [], "cp": []})[verdict["mode"]].append(verdict)
@@ -182,7 +182,7 @@ def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
         yield f"- {mode.upper()}: {len(counts)} runs, judged by what {mode.upper()} promises: {described}."
     stalls = sorted(verdict["figures"]["harness_stall_s"] for verdict in verdicts)
     yield (
-        f"- How busy the machine was: the harness stood still for up to {stalls[len(stalls) // 2]:.2f} s in half of the runs, "
+        f"- How busy the machine was: the harness stalled for up to {stalls[len(stalls) // 2]:.2f} s in half of the runs, "
         f"{stalls[-1]:.2f} s in the worst."
     )
     for verdict in verdicts:
@@ -193,7 +193,7 @@ def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
 
 
 def _idle(check: Mapping[str, Any]) -> bool:
-    """As ``CheckResult.idle``."""
+    """Like ``CheckResult.idle``."""
     return check["check"] in MAY_BE_IDLE and check["looked_at"] == 0
 
 
@@ -224,7 +224,7 @@ _PAGE_FIGURES = (
 
 
 def _pair(modes: Mapping[str, Sequence[Verdicts]], name: str) -> str:
-    """Mean over the seeds, AP / CP; a run that never got there makes it "never"."""
+    """Mean over the seeds, AP / CP. If one run never reached it, the text is "never"."""
     shown = []
     for mode in ("ap", "cp"):
         values = [verdict["figures"][name] for verdict in modes[mode]]

@@ -1,7 +1,7 @@
-"""Scenarios: what a run is, read from a small TOML file that people copy and change.
+"""Scenarios: the definition of a run, read from a small TOML file.
 
-A file says what the cluster is, how hard it is used, which faults come when, and what is promised. Whatever it leaves out has a
-default; whatever it says that is not understood is refused by name, with what would be. The seed then decides the rest.
+A file defines the cluster, the workload, the faults with their times, and the promises. Every omitted field has a default. An
+unknown field or value is refused with its name and the accepted ones. The seed determines all random choices.
 """
 
 import dataclasses
@@ -20,43 +20,45 @@ from replicated_namesrv.errors import SettingError
 
 
 class FaultKind(StrEnum):
-    """Faults by what they do."""
+    """Kinds of faults."""
 
     ISOLATE = "isolate"
-    """``target`` on one side, all others on the other."""
+    """``target`` is on one side, all other nodes are on the other."""
     HALVES = "halves"
     """A majority and a minority, drawn by the seed."""
     ONE_WAY = "one-way"
-    """Nothing gets out of ``target`` (``direction`` out), or nothing into it (in): its peers do not hear it, or it hears none.
-    Scope sites: of ``target`` and the brokers and clients beside it. Out: their requests to others are lost, and so are the
-    answers of ``target`` to others. In: the other way round."""
+    """Nothing leaves ``target`` (``direction`` out), or nothing reaches it (in).
+
+    Scope sites: the same for ``target`` with its brokers and clients. Out: their requests to other sites are lost, and so are
+    the answers of ``target`` to other sites. In: the other direction."""
     ACKS = "acks"
-    """The leader's peers hear it, and it hears none of them."""
+    """Messages from the leader reach its peers, but theirs do not reach the leader."""
     BRIDGE = "bridge"
-    """Two groups that only one node still talks to."""
+    """Two groups that are connected only through one node."""
     PARTIAL = "partial"
-    """Each pair of nodes is cut or not, drawn by the seed; at least one is."""
+    """Each pair of nodes is cut or not, as the seed draws; at least one pair is cut."""
     DEGRADE = "degrade"
-    """Links of ``target`` (scope peers: only those between nodes) become slow, trickle or are reset, as ``effect`` says;
-    ``direction`` in or out: only what it is sent, or sends."""
+    """Links of ``target`` (scope peers: only those between nodes) become slow, trickle or are reset, as ``effect`` says.
+
+    ``direction`` in: only the bytes sent to ``target``; out: only those that it sends."""
     CUT_BROKERS = "cut-brokers"
-    """``brokers`` lose their links to ``nodes``; ``direction`` out: only what they send, in: only the answers."""
+    """``brokers`` lose their links to ``nodes``. ``direction`` out: only what they send; in: only the answers."""
     CUT_CLIENTS = "cut-clients"
     """All clients lose their links to ``nodes``; ``direction`` as for brokers."""
     KILL = "kill"
-    """SIGKILL to ``target``; started again when the fault ends."""
+    """SIGKILL to ``target``, which is restarted when the fault ends."""
     PAUSE = "pause"
     """SIGSTOP to ``target`` until the fault ends."""
     RESTART = "restart"
-    """SIGTERM to ``target``, and started again at once."""
+    """SIGTERM to ``target``, which is restarted at once."""
     ROLLING_RESTART = "rolling-restart"
     """Each node in turn: SIGTERM, start, wait until it is ready."""
     JOIN_EMPTY = "join-empty"
-    """``target`` is killed, loses its disk, and starts again empty when the fault ends."""
+    """``target`` is killed, its data is deleted, and it is restarted empty when the fault ends."""
     HAND_OVER = "hand-over"
-    """``target``, if it leads, is told to let another lead, as operators do before they stop a node; nothing in AP."""
+    """``target``, if it is the leader, transfers leadership, as operators do before they stop a node. No effect in AP."""
     RANDOM = "random"
-    """Two to four of the others, at times and targets drawn by the seed."""
+    """Two to four of the other kinds, with times and targets drawn by the seed."""
 
 
 PROCESS_KINDS = frozenset(
@@ -66,17 +68,17 @@ PROCESS_KINDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """One fault of a scenario. Times in seconds after the begin of the phase ``fault``."""
+    """One fault of a scenario. Times are seconds after the begin of the phase ``fault``."""
 
     kind: FaultKind
     target: str = "leader"
-    """leader, follower, all, random, or a node (n1 …). In AP, where nobody leads, the seed draws a node for leader."""
+    """leader, follower, all, random, or a node (n1 …). In AP there is no leader, so the seed draws a node instead."""
     effect: str = "cut"
-    """cut: silent or held, as the run's variant says; or silent, held, refused, reset, slow, trickle."""
+    """cut: silent or held, as the run's variant says. Or one of silent, held, refused, reset, slow, trickle."""
     scope: str = "sites"
-    """What a partition cuts: peers (links between nodes only) or sites (brokers and clients are on their node's side too)."""
+    """Scope of a partition: peers (links between nodes only) or sites (brokers and clients are on their node's side)."""
     direction: str | None = None
-    """in, out or both; None: out for one-way, which cannot be both, and both for all others."""
+    """in, out or both. None: out for one-way, which cannot be both; both for all other kinds."""
     nodes: str = "one"
     """cut-brokers, cut-clients: one, all-but-one or all nodes."""
     brokers: str = "all"
@@ -85,7 +87,7 @@ class FaultSpec:
     for_s: float | None = None
     """None: until the phase ends."""
     flap_s: float | None = None
-    """Switches the fault on and off, each for so long."""
+    """Switches the fault on and off, each for this long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,25 +97,27 @@ class Timing:
     steady_s: float = 2.5
     fault_s: float = 7.0
     heal_s: float = 12.0
-    """At most: it ends when the nodes have agreed for a while, but not before three seconds."""
+    """Upper limit. The phase ends once the nodes have agreed for a while, but not before three seconds."""
     final_s: float = 20.0
-    """At most: for reading everything from every node once more."""
+    """Upper limit for the final reads of everything from every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSpec:
-    """Who uses the cluster, and how hard."""
+    """The users of the cluster and their load."""
 
     groups: int = 4
-    """Broker groups of one master; group i is at home with node i, in turn."""
+    """Broker groups of one master each, assigned to the nodes' sites in turn."""
     pair: bool = True
-    """Another group of master and slave, which switch roles during the fault."""
+    """One more group of master and slave, which switch roles during the fault."""
     mortal: str = "silent"
-    """Another broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
+    """One more broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
     churn: bool = True
-    """Another broker that stops cleanly and starts again, all the time."""
+    """One more broker that repeatedly stops cleanly and starts again."""
     mqadmin: bool = True
-    """Somebody changes the write permission of another broker, and deletes the topics that one more broker creates and drops."""
+    """mqadmin changes the write permission of one more broker, and deletes the topics that yet another broker creates and
+    drops.
+    """
     topics: int = 3
     changes_per_s: float = 2.0
     """Topic changes of all brokers together."""
@@ -129,40 +133,40 @@ class WorkloadSpec:
     sends_per_s: float = 10.0
     failover_clients: int = 2
     operation_timeout_ms: int = 1_500
-    """Of one attempt at one node."""
+    """Time-out of one attempt at one node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """Limits that the checkers hold a run to."""
+    """Limits that the checkers test."""
 
     converge_s: float = 8.0
     """From the end of the last fault until all nodes answer the same."""
     gap_s: float = 6.0
-    """Longest time without a success, for clients that can reach a side with a majority; each node beyond three adds an
-    ``operation_timeout_ms``, as clients wait for silent nodes in turn."""
+    """Longest time without a success, for clients that can reach a side with a majority. Each node beyond three adds an
+    ``operation_timeout_ms``, because clients try silent nodes in turn."""
     ghost_margin_s: float = 3.0
-    """Beyond its time-out a dead broker may be served so long."""
+    """How long a dead broker may be listed beyond its time-out."""
     operations_min: int = 30
-    """Successful operations before the fault and after it; with fewer nothing is proven."""
+    """Successful operations required before the fault and after it. With fewer the verdict is unknown."""
     operations_during_min: int = 30
-    """And while the faults last."""
+    """Successful operations required during the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosScenario:
-    """All of it."""
+    """A whole scenario."""
 
     name: str
     title: str
     about: str = ""
     complaint: str = ""
-    """The report, from whatever project, that it is named after."""
+    """The bug report, of any project, that it is named after."""
     fault: tuple[FaultSpec, ...] = ()
     settings: tuple[str, ...] = ()
     """Settings of every node, key=value."""
     nodes: int | None = None
-    """Nodes, where the command does not say."""
+    """Number of nodes, unless the command gives one."""
     smoke: bool = False
     """Part of the suite ``smoke``."""
     timing: Timing = field(default_factory=Timing)
@@ -175,13 +179,13 @@ class ChaosScenario:
 
 
 def available() -> dict[str, Path]:
-    """Scenarios that come with the product, by name."""
+    """Scenarios of the product, by name."""
     folder = Path(str(resources.files("replicated_namesrv.chaos"))) / "scenarios"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
 def load(name: str) -> ChaosScenario:
-    """A scenario that comes with the product, or the file at a path. Raises SettingError."""
+    """Load a scenario of the product, or the file at a path. Raises SettingError."""
     known = available()
     path = known.get(name, Path(name))
     if name not in known and not name.endswith(".toml"):
@@ -281,7 +285,7 @@ _USED = {
     FaultKind.HAND_OVER: {"target", "at_s"},
     FaultKind.RANDOM: frozenset[str](),
 }
-"""What a fault of a kind may say of itself; anything else would be passed over in silence."""
+"""The fields that each kind of fault may have. Others are refused."""
 _SET_HERE = (
     "mode",
     "nodeId",
@@ -294,7 +298,7 @@ _SET_HERE = (
     "peerDial",
     "readConsistency",
 )
-"""Settings that are the run's own affair."""
+"""Settings that the run sets itself."""
 _RANGES = (
     ("timing", ("steady_s", "fault_s", "heal_s", "final_s"), 0.5, 3600),
     ("workload", ("groups", "topics", "kv_keys"), 1, 200),

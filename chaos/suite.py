@@ -1,4 +1,4 @@
-"""Runs and suites of runs, each in a folder of its own under ``runs/``."""
+"""Single runs and suites of runs, each run in its own folder under ``runs/``."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
 
 FULL_SEEDS = {3: (1, 2, 3), 5: (1,)}
-"""Seeds of ``full`` by cluster size; odd ones hold what they cut, even ones drop it."""
+"""Seeds of ``full`` by cluster size. For odd seeds cut links hold bytes, for even ones they drop them."""
 SMOKE_SEED = 1
 MODES = ("ap", "cp")
 
@@ -36,10 +36,10 @@ class Done:
 
 
 def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
-    """Run and judge, also what there is of a run that went wrong midway.
+    """Run and judge. A run that failed midway is judged as far as it was recorded.
 
-    Raises NamesrvError or ProvisionError where no run could be made, KeyboardInterrupt where it was broken off (SIGINT, SIGTERM,
-    SIGHUP); its folder stays for inspection if there is anything in it. ``runs/latest`` leads to the last run that began.
+    Raises NamesrvError or ProvisionError if no run could be made, KeyboardInterrupt if it was interrupted (SIGINT, SIGTERM,
+    SIGHUP). The folder stays unless it is empty. ``runs/latest`` links to the run that began last.
     """
     check_fits(plan)
     folder = _new_folder(runs, plan)
@@ -59,7 +59,7 @@ def execute(plan: RunPlan, runs: Path, say: Callable[[str], None]) -> Done:
         say(str(error))
     finally:
         with contextlib.suppress(OSError):
-            folder.rmdir()  # where there is nothing in it
+            folder.rmdir()  # if it is empty
     judgement, verdict = conclude(folder)
     if judgement.verdict == "valid":
         shutil.rmtree(folder / "data", ignore_errors=True)
@@ -91,7 +91,7 @@ def _point_latest(runs: Path, folder: Path) -> None:
 
 
 def smoke_plans() -> list[RunPlan]:
-    """Six scenarios in both modes, a seed each."""
+    """Six scenarios in both modes, one seed each."""
     chosen = [scenario for scenario in map(load, available()) if scenario.smoke]
     return [RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke") for number, scenario in enumerate(chosen) for mode in MODES]
 
@@ -108,7 +108,7 @@ def full_plans(sizes: Sequence[int]) -> list[RunPlan]:
 
 
 def soak_plans(first_seed: int) -> Iterator[RunPlan]:
-    """Random compositions for ever, a new seed each."""
+    """An endless sequence of random compositions, each with a new seed."""
     scenario = load("random")
     while True:
         for mode in MODES:
@@ -117,7 +117,7 @@ def soak_plans(first_seed: int) -> Iterator[RunPlan]:
 
 
 def finished(runs: Path, suite: str) -> dict[str, Path]:
-    """Runs of a suite that were not broken off and have a verdict, newest by name (seed, scenario, mode, nodes)."""
+    """Complete runs of a suite that have a verdict, newest by name (seed, scenario, mode, nodes)."""
     verdicts = {folder: read_verdict(folder) for folder in sorted((runs / suite).glob("*"))}
     return {
         folder.name.partition("-")[2]: folder

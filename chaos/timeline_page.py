@@ -1,9 +1,9 @@
-"""timeline.html: a run as a picture. One file, no script from elsewhere, opens offline.
+"""timeline.html: a picture of a run in one file. It needs no other file and opens offline.
 
-Rows from above: who led; how each node stood; what was true of each broker; each client's operations; and these, with the
-requests of brokers, once more by the node that they went to. Faults shade all rows. Every mark says what it is when pointed at.
-What lasts longer than a screen is wide for is scrolled beside the names of the rows, and what falls on one spot is one mark that
-names the first few: so the page of an hour can be opened, too.
+The rows are, from above: leaders, state of each node, true state of each broker, operations of each client, and the same
+operations and the brokers' requests by target node. Faults shade all rows. Every mark has a tooltip. A picture wider than the
+screen scrolls beside the names of its rows. Marks that would cover each other are merged into one that names the first few, so
+the page of a run of an hour stays small enough.
 """
 
 import html
@@ -17,9 +17,9 @@ from replicated_namesrv.chaos.records import FaultRecord
 
 LABEL, ROW, PAD = 130, 18, 3
 WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
-"""Of the picture without names: as wide as a screen, or, up to what browsers draw, so wide that a second can be seen."""
+"""Width of the picture without names: the screen's, or more, up to the limit of browsers, so that a second stays visible."""
 TICKS_S = (1, 2, 6, 12, 60, 120, 600)
-"""Five ticks are a label."""
+"""Five ticks make a label."""
 LABEL_PX_MIN, LISTED_MAX = 50, 5
 KEY = {
     "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},
@@ -29,7 +29,7 @@ KEY = {
 }
 COLOURS = {name: colour for names in KEY.values() for name, colour in names.items()}
 _ABOVE = ("indeterminate", "fail", "ok")
-"""Which of operations at the same time are seen: the latter."""
+"""Which of simultaneous operations is drawn: the later one in this list."""
 _STATES = {"serving": "alive", "safe": "alive", "starting": "may be dropped", "exposed": "may be dropped"}
 _STATES |= {"dead": "dead", "silent": "dead"}
 _OP_MIN_PX = 1.5
@@ -47,7 +47,7 @@ class Bar(NamedTuple):
 
 
 def render(story: Story, judgement: RunJudgement) -> str:
-    """The whole page."""
+    """Render the whole page."""
     begin, end = story.origin_ns, max(record.time_ns for record in story.trace.records)
     rows = list(_rows(story, end))
     height = ROW * (len(rows) + 3)
@@ -72,7 +72,7 @@ def _svg(width: int, height: int, parts: Iterable[str]) -> str:
 
 
 def _marks(bars: Iterable[Bar], x: Callable[[int], float], top: int) -> Iterator[str]:
-    """Neighbours of one colour that would cover one another are one."""
+    """Merge neighbours of one colour that would cover each other."""
 
     def spot(bar: Bar) -> tuple[str, object]:
         return bar.colour, int(x(bar.start_ns)) if x(bar.end_ns) - x(bar.start_ns) < _OP_MIN_PX else bar
@@ -100,7 +100,7 @@ def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
             clients.setdefault(op.client, []).append(op)
     for client, ops in sorted(clients.items()):
         yield client, _op_bars(story, ops, end_ns)
-    for node in story.nodes:  # what a broker announces is its requests taken together
+    for node in story.nodes:  # a broker's announcement is shown as its requests
         yield f"at {node}", _op_bars(story, [op for op in story.ops if op.node == node and op.kind not in ANNOUNCED], end_ns)
 
 

@@ -1,13 +1,13 @@
-"""A Toxiproxy server and its control, through toxiproxy-python 0.1.1, mended where it has to be.
+"""A Toxiproxy server and its control through toxiproxy-python 0.1.1, with corrections.
 
-- Its host and port are attributes of one class that all users share. Here each server has a subclass with its own.
-- It has no call that changes a toxic, nor one that creates many proxies at once: both are one request of the server's.
-- Creating a proxy on a taken port ends in ``KeyError: 'name'``, and most other refusals in nothing at all: the answer's status
-  is looked at in three cases only. Here every answer but success raises ToxiproxyError with what the server said.
-- Its requests have no time-out and go through whatever proxy the environment names; these have one and go straight.
+- The library keeps host and port in attributes of a class that all users share. Here each server has its own subclass.
+- The library cannot change a toxic or create many proxies at once. Here both are one request to the server.
+- In the library, creating a proxy on a used port raises ``KeyError: 'name'``, and most other refusals are ignored, because the
+  status is checked in three cases only. Here every answer but success raises ToxiproxyError with the server's text.
+- The library's requests have no time-out and use the proxy that the environment names. Here they have one and go directly.
 
-The server's own API is documented with it; toxicity is drawn once per connection there and its seed does nothing, so nothing
-random is left to it. Calls block for some milliseconds: call them from a thread.
+The server draws toxicity once per connection and ignores its seed, so nothing random is left to it. Calls block for some
+milliseconds: call them from a thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class ToxiproxyError(NamesrvError):
 
 
 class ProxyPlan(NamedTuple):
-    """A proxy to be: whoever connects to ``listen`` reaches ``upstream`` (both ``host:port``)."""
+    """A planned proxy: connections to ``listen`` reach ``upstream`` (both ``host:port``)."""
 
     name: str
     listen: str
@@ -42,13 +42,13 @@ class Toxic:
     type: str
     """timeout, bandwidth, latency, reset_peer, …"""
     stream: str = "upstream"
-    """upstream: from who connects to who listens; downstream: back."""
+    """upstream: from the dialler to the listener; downstream: the answers."""
     attributes: Mapping[str, int] = field(default_factory=dict)
     toxicity: float = 1.0
 
     @property
     def name(self) -> str:
-        """One of a type and direction per proxy."""
+        """Name of the toxic; a proxy has one per type and direction."""
         return f"{self.type}_{self.stream}"
 
 
@@ -59,34 +59,34 @@ class ToxiproxyClient:
         self._api: type[APIConsumer] = type("ServerAPI", (APIConsumer,), {"host": host, "port": port})
 
     def version(self) -> str:
-        """Of the server."""
+        """Version of the server."""
         return str(self._call("GET", "/version")["version"])
 
     def populate(self, plans: Sequence[ProxyPlan]) -> None:
-        """Create these proxies, all or an error."""
+        """Create these proxies: all, or ToxiproxyError."""
         body = [{**plan._asdict(), "enabled": True} for plan in plans]
         made = self._call("POST", "/populate", body)["proxies"]
         if len(made) != len(plans):
             raise ToxiproxyError(f"toxiproxy made {len(made)} of {len(plans)} proxies")
 
     def set_enabled(self, proxy: str, enabled: bool) -> None:
-        """Off: connections end, new ones are refused."""
+        """Enable or disable a proxy. A disabled one ends connections and refuses new ones."""
         self._call("POST", f"/proxies/{proxy}", {"enabled": enabled})
 
     def add_toxic(self, proxy: str, toxic: Toxic) -> None:
-        """There may be one of its name only."""
+        """Add a toxic. Names are unique per proxy."""
         self._call("POST", f"/proxies/{proxy}/toxics", {**asdict(toxic), "name": toxic.name})
 
     def update_toxic(self, proxy: str, toxic: Toxic) -> None:
-        """Give the toxic of this name other attributes; connections stay."""
+        """Change the attributes of the toxic with this name; connections stay."""
         self._call("POST", f"/proxies/{proxy}/toxics/{toxic.name}", {**asdict(toxic), "name": toxic.name})
 
     def remove_toxic(self, proxy: str, name: str) -> None:
-        """Raises if it is not there."""
+        """Remove a toxic. Raises if it does not exist."""
         self._call("DELETE", f"/proxies/{proxy}/toxics/{name}")
 
     def toxics(self) -> dict[str, list[str]]:
-        """Names of toxics by proxy, for those that have any."""
+        """Names of toxics by proxy, without proxies that have none."""
         proxies = self._call("GET", "/proxies")
         return {name: [toxic["name"] for toxic in proxy["toxics"]] for name, proxy in proxies.items() if proxy["toxics"]}
 

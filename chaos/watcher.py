@@ -1,6 +1,6 @@
-"""Elections and expiries as the nodes themselves tell them, from ``/v1/watch`` of each.
+"""Records elections and expiries from ``/v1/watch`` of each node.
 
-A stream that ends is taken up again where it ended; from now on, if the node no longer knows what came since.
+A stream that ends is resumed where it ended. If the node no longer has the following events, the stream starts at the present.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class EventWatcher:
         self._led: set[int] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.gather(*(self._follow(node) for node in self._cluster.nodes))
 
     async def _follow(self, node: str) -> None:
@@ -39,7 +39,7 @@ class EventWatcher:
             await asyncio.sleep(PAUSE_S)
 
     async def _stream(self, node: str, position: str | None) -> str | None:
-        """Read one stream to its end; the id of the last event seen."""
+        """Read one stream to its end. Returns the id of the last event."""
         headers = {"Last-Event-ID": position} if position else {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=1, sock_read=SILENCE_S)
         url = f"http://{self._cluster.nodes[node].admin}/v1/watch"

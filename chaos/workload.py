@@ -1,10 +1,11 @@
-"""The workload: everybody who uses the cluster in a run, made from the scenario and the seed.
+"""The workload: all users of the cluster in a run, built from the scenario and the seed.
 
-Brokers. Groups g1 … serve topic-1 … and live through the whole run; every topic has brokers at home with several nodes. The
-pair serves a topic of its own, switches roles and is otherwise left alone; churn leaves cleanly and returns, over and over; the
-mortal dies during the fault and returns after it; the locked one loses its write permission and gets it back; the fickle one
-creates topics and drops them. Clients. A pinned one for each node, some that fail over, one that sends,
-some on few KV keys, one for each weaker read level, mqadmin, and the probe.
+Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. The pair serves its
+own topic and switches roles. Churn repeatedly stops cleanly and returns. The mortal dies during the fault and returns after
+it. The locked one loses its write permission and gets it back. The fickle one creates and drops topics.
+
+Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
+level, mqadmin, and the probe.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ _BROKER_PORT = 10_911
 
 
 class Cast:
-    """Names of all who take part, before anything runs."""
+    """Names of all participants, before anything runs."""
 
     def __init__(self, spec: WorkloadSpec, nodes: Sequence[str]) -> None:
         self.nodes = tuple(nodes)
@@ -64,14 +65,14 @@ class Cast:
         return sorted({topic for topics in self.brokers.values() for topic in topics})
 
     def links(self) -> list[Link]:
-        """Links of brokers and clients; a pinned client has one."""
+        """Links of brokers and clients. A pinned client has one."""
         found = [Link(broker, node) for broker in self.brokers for node in self.nodes]
         for client, kind in self.clients.items():
             found += [Link(client, node) for node in self.nodes if kind != "pinned" or client == f"pinned-{node}"]
         return found
 
     def topology(self) -> Topology:
-        """Homes are dealt out in turn; the probe is everywhere."""
+        """The sites. Participants are assigned in turn; the probe belongs to no site."""
         homes = dict(zip(self.brokers, itertools.cycle(self.nodes), strict=False))
         others = [client for client, kind in self.clients.items() if kind not in ("pinned", "probe")]
         homes |= dict(zip(others, itertools.cycle(self.nodes), strict=False))
@@ -81,7 +82,7 @@ class Cast:
 
 
 class Workload:
-    """The cast at work."""
+    """The participants at work."""
 
     def __init__(self, spec: WorkloadSpec, cast: Cast, cluster: ProcessCluster, recorder: Recorder, rng: random.Random) -> None:
         self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
@@ -138,17 +139,17 @@ class Workload:
         return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms)
 
     def is_reachable(self, broker: str) -> bool:
-        """Whether a message sent to ``brokerName/0`` now would be taken: it lives, and is the master."""
+        """Whether ``brokerName/0`` would accept a message now: it is alive and the master."""
         return any(one.name == broker and one.alive and one.writable for one in self.brokers.values())
 
     def at_edge(self, exposed: set[str], dead: set[str]) -> None:
-        """Links or nodes change: brokers of ``exposed`` may now be dropped, and no others; nodes of ``dead`` do not run."""
+        """Links or nodes change. Only brokers in ``exposed`` may be dropped now; nodes in ``dead`` do not run."""
         self._dead = dead
         for name, broker in self.brokers.items():
             broker.set_cut(name in exposed)
 
     async def watch_own_pauses(self) -> None:
-        """Notice when this process did not run for a third of the brokers' time-out."""
+        """Notice when the harness did not run for a third of the brokers' time-out."""
         loop, limit_s = asyncio.get_running_loop(), self._spec.broker_timeout_ms / 3000
         while True:
             before = loop.time()
@@ -158,11 +159,11 @@ class Workload:
                     broker.stood_still()
 
     async def start(self) -> None:
-        """Start the brokers; they have registered where they could when this returns."""
+        """Start the brokers. On return each has registered where it could."""
         await asyncio.gather(*(broker.start() for broker in self.brokers.values()))
 
     def begin(self) -> None:
-        """Let everybody work until ``end``."""
+        """Start all loops; they run until ``end``."""
         spec, topics = self._spec, self._cast.all_topics()
         for client in self.clients.values():
             level = client.name.removesuffix("-reader") if client.name.endswith("-reader") else None
@@ -183,7 +184,7 @@ class Workload:
             self._spawn(self._pace(MQADMIN_PER_S, self._rng, self._mqadmin.replace_topic))
 
     async def during_fault(self, fault_s: float) -> None:
-        """What happens to brokers while the faults last: one dies, a pair switches roles."""
+        """Brokers' actions during the faults: one dies, a pair switches roles."""
         async with asyncio.TaskGroup() as group:
             if self._spec.mortal != "none":
                 group.create_task(self._die(fault_s / 4))
@@ -200,7 +201,7 @@ class Workload:
         await self.brokers["pair/1"].switch_role(0)
 
     async def calm(self) -> None:
-        """After the faults: the dead return, brokers change nothing more."""
+        """After the faults: dead brokers return, and no broker changes its topics."""
         self._changing = False
         if self._mqadmin is not None:
             self._mqadmin.writing = False
@@ -209,7 +210,7 @@ class Workload:
             await mortal.start()
 
     async def end(self) -> None:
-        """Everybody stops asking, once it knows what it has asked; brokers go on renewing."""
+        """Stop the clients once their pending operations have ended. Brokers continue to renew."""
         for loop in self._kv:
             loop.writing = False
         tasks, self._tasks = self._tasks, set()
@@ -225,13 +226,13 @@ class Workload:
             await churn.start()
 
     def complain(self) -> None:
-        """Raise the error of a task that failed: a defect of the harness, to be heard of at once."""
+        """Raise the error of a failed task at once: it is a defect of the harness."""
         for task in self._tasks:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
     async def final_reads(self, longest_s: float) -> None:
-        """Every key and topic from every node once more; a node that gives no answer is asked again."""
+        """Read every key and topic from every node once more. A node without an answer is asked again."""
         probe = self.clients["probe"]
         asked: list[tuple[Callable[..., Awaitable[Ended]], str]] = [(probe.get, key) for key in self._cast.kv_keys]
         asked += [(probe.route, topic) for topic in self._cast.all_topics()]
@@ -241,11 +242,11 @@ class Workload:
             async with asyncio.timeout(longest_s):
                 for read, key in asked:
                     for node in self._cast.nodes:
-                        while (await read(key, node=node)).outcome != OK:  # noqa: ASYNC110 - each look is a question
+                        while (await read(key, node=node)).outcome != OK:  # noqa: ASYNC110 - each iteration is a request
                             await asyncio.sleep(0.1)
 
     async def close(self) -> None:
-        """End everything, without a word where nobody listens any more."""
+        """Stop everything. Brokers do not unregister at nodes that no longer listen."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

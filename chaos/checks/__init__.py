@@ -1,4 +1,4 @@
-"""The checkers: a trace in, verdicts out. ``judge`` runs them all."""
+"""The checkers: they turn a trace into verdicts. ``judge`` runs them all."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from replicated_namesrv.chaos.checks.timing import check_availability, check_con
 from replicated_namesrv.verify import Verdict
 
 PREFIX_SAFE_CHECKS = (KV, "session guarantees", "revisions never go back", "one state for one revision")
-"""Checks that stay violated whatever follows in the trace, so they also judge a run that was broken off."""
+"""Checks whose violations cannot be undone by later records, so they also judge an interrupted run."""
 
 CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_enough,
@@ -47,19 +47,19 @@ class RunJudgement:
     """All verdicts on one run."""
 
     verdict: Verdict
-    """Of what was promised: VIOLATED if one check is, else UNKNOWN if one is."""
+    """VIOLATED if one promised check is violated, else UNKNOWN if one is unknown."""
     judged_as: str
     checks: tuple[CheckResult, ...]
     figures: Figures
     complete: bool
-    """Whether the run went on to its end, or to a node's crash: whether another run would say more."""
+    """Whether the run ended regularly or by a node's crash. If not, another run may give more verdicts."""
 
     def promised(self, check: CheckResult) -> bool:
-        """Whether the mode that the run is judged as promises it."""
+        """Whether the mode whose promises are checked promises this."""
         return check.promise is Promise.BOTH or self.judged_as == "cp"
 
     def as_json(self) -> dict[str, Any]:
-        """Content of verdict.json, but for what names the run."""
+        """Content of verdict.json, without the run's name and parameters."""
         return {
             "verdict": self.verdict.value,
             "judged_as": self.judged_as,
@@ -80,10 +80,10 @@ class RunJudgement:
 
 
 def judge(story: Story, judged_as: str) -> RunJudgement:
-    """Run all checkers; ``judged_as``: ap or cp, whose promises count.
+    """Run all checkers. ``judged_as``, ap or cp, selects the promises that count.
 
-    Of a run that was broken off only a crash and PREFIX_SAFE_CHECKS count: the harness stopped its clients and brokers. If lines
-    in the middle of the trace are corrupt, only a crash counts, because these lines may have held anything.
+    For an interrupted run only a crash and PREFIX_SAFE_CHECKS count, because the harness stopped its clients and brokers. If
+    lines in the middle of the trace are corrupt, only a crash counts, because these lines may have contained anything.
     """
     checks = tuple(check(story) for check in CHECKS if check is not check_write_perm or story.has_mqadmin)
     if not story.trace.complete:

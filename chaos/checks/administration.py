@@ -1,9 +1,9 @@
-"""What mqadmin changed: a broker's write permission, and topics that brokers dropped.
+"""Checks of what mqadmin changed: a broker's write permission, and topics that brokers dropped.
 
-Each is a value that is written and read, so the reasoning is that of KV entries from real time alone (``overtaken``). Besides
-mqadmin's orders there is one writer: a registration. That of the broker whose permission changes gives the permission back; that
-of a broker with a topic brings the topic about. A correct cluster may drop a broker that is *exposed*: then its permission may be
-given back at any time, and its topics are judged no more.
+Each is a value that is written and read, so the reasoning is that of KV entries by real time (``overtaken``). Apart from
+mqadmin only registrations write: one of the locked broker restores its permission, one of a broker with a topic creates the
+topic. A correct cluster may drop an *exposed* broker. From then on its permission may be restored at any time, and its topics
+are not judged.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from replicated_namesrv.chaos.records import READ_WRITE
 
 
 def check_write_perm(story: Story) -> CheckResult:
-    """No node answers a write permission that an acknowledged change had replaced."""
+    """No node answers a write permission that an acknowledged change had replaced before the question."""
     writes: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("write-perm"):
         if op.outcome != "fail":
@@ -38,8 +38,8 @@ def check_write_perm(story: Story) -> CheckResult:
 
 
 def misjudged_topics(story: Story) -> tuple[int, int, list[str]]:
-    """(answers judged, answers left out, what is wrong): topics shown although their broker had dropped them and they had been
-    deleted since, or not shown although it had registered them and nobody deleted them."""
+    """(answers judged, answers left out, findings). A finding is a topic shown after its broker dropped it and mqadmin deleted
+    it, or a topic not shown although its broker registered it and it was never deleted."""
     writes: defaultdict[str, list[Op]] = defaultdict(list)
     unsure_ns: dict[str, int] = {}
     asked = {op.key for op in story.of_kind("topic")}

@@ -1,8 +1,8 @@
-"""What different views do to messages: who would read which queue, if a consumer asked each node.
+"""The effect of different routes on message consumption: which consumer would read which queue if each asked another node.
 
-The consumers of a group share the queues of a topic among themselves, each by itself and by the route that it was given
-(``AllocateMessageQueueAveragely``): with equal routes every queue is one consumer's. Where routes differ, queues become two
-consumers', who both get their messages, or nobody's, whose messages wait.
+Each consumer of a group computes its share of a topic's queues from its own route (``AllocateMessageQueueAveragely``). With
+equal routes every queue belongs to one consumer. With different routes some queues belong to two consumers, which both receive
+their messages, and some to none, whose messages wait.
 """
 
 from collections import Counter, defaultdict
@@ -11,21 +11,21 @@ from typing import NamedTuple
 from replicated_namesrv.chaos.checks.story import Op, Story
 
 QUEUES_PER_BROKER = 4
-"""As many as producers ask for by default (``DefaultMQProducer.defaultTopicQueueNums``)."""
+"""The number that producers ask for by default (``DefaultMQProducer.defaultTopicQueueNums``)."""
 
 
 class Sharing(NamedTuple):
-    """Queues over all probes, each shared among a consumer per node."""
+    """Queue counts over all probes. Each probe's queues are shared among one consumer per node."""
 
     queues: int
     doubled: int
-    """Taken by several consumers."""
+    """Assigned to several consumers."""
     orphaned: int
-    """Taken by none, though some node lists the broker."""
+    """Assigned to none, though at least one node lists the broker."""
 
 
 def sharing(story: Story) -> Sharing:
-    """Of every probe of a route; a consumer whose node did not answer has moved on to one that did."""
+    """The sharing for every probe of a route. A consumer whose node did not answer uses a node that did."""
     probes: defaultdict[int, list[Op]] = defaultdict(list)
     for op in story.of_kind("route"):
         if op.probe is not None and story.judged.start_ns <= op.start_ns < story.judged.end_ns:
@@ -51,7 +51,9 @@ def _shared(views: list[list[tuple[str, int]]]) -> Counter[str]:
 
 
 def allocated(queues: list[tuple[str, int]], place: int, consumers: int) -> list[tuple[str, int]]:
-    """What the consumer at ``place`` among ``consumers`` takes: all take equally many, the first ones one more if need be."""
+    """The queues of the consumer at ``place`` among ``consumers``: equal shares, the first consumers one more if there is a
+    remainder.
+    """
     size, longer = divmod(len(queues), consumers)
     start = place * size + min(place, longer)
     return queues[start : start + size + (place < longer)]

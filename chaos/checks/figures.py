@@ -1,4 +1,4 @@
-"""Figures of a run for people to compare; the analysis of many runs computes them in full (``namesrv analyze``)."""
+"""Summary figures of one run. ``namesrv analyze`` computes the figures of many runs."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,38 +23,40 @@ from replicated_namesrv.verify.divergence import (
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run; seconds, counts, shares of 1."""
+    """Figures of one run: seconds, counts, shares of 1."""
 
     operations: int
     diverged_s: float
-    """How long nodes that answered listed different registrations, without differences too short to be told from none (M14)."""
+    """Time during which answering nodes listed different registrations, without differences that are too short to be real
+    (M14).
+    """
     divergence_max: float
-    """Greatest Jaccard distance between two nodes that answered, without the same differences."""
+    """Greatest Jaccard distance between two nodes that answered, without those differences."""
     stale_kv_reads: int
-    """gets that an acknowledged write had surely overtaken."""
+    """gets whose value an acknowledged write had certainly replaced before."""
     stale_routes: int
-    """Look-ups that showed a registration older than one acknowledged before they began."""
+    """Look-ups that returned an older registration than one acknowledged before they began."""
     lookups: int
     lookups_refused: int
-    """Without an answer, whatever the reason."""
+    """Operations without an answer, for any reason."""
     lookups_missing: int
-    """Answers that lack a broker that lived, had been acknowledged and was reachable by a majority."""
+    """Answers without a broker that was alive, acknowledged, and reachable from a majority."""
     lookups_ghost: int
-    """Answers that list a broker that was gone."""
+    """Answers with a broker that was gone."""
     writes_unknown: int
-    """KV writes whose outcome their client never learned."""
+    """KV writes whose client never learned the outcome."""
     longest_gap_s: float
-    """Without a success, for a client that fails over."""
+    """Longest time without a success, for a client that fails over."""
     convergence_s: float | None
-    """From the last fault's end until all nodes answered the same for good."""
+    """From the end of the last fault until all nodes permanently gave the same answer."""
     sends: int
     misrouted: int
-    """Sends to a broker that was gone or had lost its write permission."""
+    """Sends to a broker that was gone or had no write permission."""
     elections: int
     queues_doubled: float
-    """Share of queues that two consumers would read at a time, if each asked another node (``consumers``)."""
+    """Share of queues that two consumers would read at the same time if each asked another node (``consumers``)."""
     queues_orphaned: float
-    """Share of queues that none would read."""
+    """Share of queues that no consumer would read."""
     harness_stall_s: float
 
     def as_json(self) -> dict[str, Any]:
@@ -62,7 +64,7 @@ class Figures:
 
 
 def figures(story: Story) -> Figures:
-    """All of them."""
+    """Compute all figures."""
     lookups = [op for op in story.of_kind("route") if story.judged.start_ns <= op.start_ns < story.judged.end_ns]
     answered = [op for op in lookups if op.ok]
     diverged = divergence(story)
@@ -94,7 +96,7 @@ def figures(story: Story) -> Figures:
 
 
 def divergence(story: Story) -> Divergence:
-    """Resolved divergence of registrations over the whole run (M14), as the analysis of many runs defines it."""
+    """Resolved divergence of registrations over the whole run (M14), defined as in the analysis of many runs."""
     looks: dict[str, list[Look[frozenset[str]]]] = {node: [] for node in story.nodes}
     for one in story.observations:
         if one.key == "brokers":
@@ -111,7 +113,7 @@ def _lists_gone(story: Story, op: Op) -> bool:
 
 
 class _Newest:
-    """Acknowledged registrations of each broker and topic, to hold look-ups against."""
+    """Acknowledged registrations of each broker and topic, for comparison with look-ups."""
 
     def __init__(self, story: Story) -> None:
         self._story = story

@@ -1,7 +1,7 @@
-"""What must be there at the end, what must not come back, and who must be gone.
+"""Checks of the final state: what must be there, what must not come back, and which brokers must be gone.
 
-All of it follows from real time alone: a write that ended before another began is older than it. So these checks need no
-search, point at single operations, and stand beside the linearizability checker as its control.
+They use real time only: a write that ended before another began is older. So they need no search, name single operations, and
+serve as a control of the linearizability checker.
 """
 
 from collections import defaultdict
@@ -27,12 +27,12 @@ from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
 SCAN_NS = 1_000_000_000
-"""Nodes look for silent brokers, and tell the leader, well within this."""
+"""Upper bound of the time in which nodes look for silent brokers and report them to the leader."""
 GONE = ("stopped", "dead", "silent")
 
 
 def final_reads(story: Story, kind: str) -> list[Op]:
-    """The reads that end a run: of each node, by the probe alone."""
+    """The reads at the end of a run: the probe asks each node."""
     span = story.phases.get("final")
     if span is None:
         return []
@@ -42,7 +42,7 @@ def final_reads(story: Story, kind: str) -> list[Op]:
 
 
 def check_final_kv(story: Story) -> CheckResult:
-    """At the quiescent end every node has of each key a value that no acknowledged later write has replaced."""
+    """At the end every node has for each key a value that no acknowledged later write has replaced."""
     writes, reads = read_writes(story), final_reads(story, "get")
     wrong = [
         f"at the end {read.node} answers {read.key} = {read.value or 'absent'}, though a later write was acknowledged"
@@ -54,7 +54,7 @@ def check_final_kv(story: Story) -> CheckResult:
 
 
 def _unless_unread(story: Story, found: CheckResult, keys: Iterable[str], reads: Sequence[Op]) -> CheckResult:
-    """``found``, but unknown instead of valid where some node never answered for some key at the end."""
+    """``found``, but unknown instead of valid if a node never answered for a key at the end."""
     answered = {(read.key, read.node) for read in reads}
     unread = [
         f"{node} did not answer for {key} at the end" for key in keys for node in story.nodes if (key, node) not in answered
@@ -65,7 +65,7 @@ def _unless_unread(story: Story, found: CheckResult, keys: Iterable[str], reads:
 
 
 def check_final_registrations(story: Story) -> CheckResult:
-    """At the quiescent end every node lists each living broker, no older than it was last acknowledged."""
+    """At the end every node lists each live broker with a registration not older than the last acknowledged one."""
     acknowledged: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("register"):
         if op.ok and op.value is not None:
@@ -97,7 +97,7 @@ def check_final_registrations(story: Story) -> CheckResult:
 
 
 def check_resurrection(story: Story) -> CheckResult:
-    """No deleted KV value comes back, nor a broker that left cleanly, nor a deleted topic that its broker had dropped."""
+    """No deleted KV value returns, no cleanly stopped broker, and no deleted topic that its broker had dropped."""
     wrong, looked_at = [], 0
     writes = read_writes(story)
     source = {key: written_once(found) for key, found in writes.items()}
@@ -117,7 +117,7 @@ def check_resurrection(story: Story) -> CheckResult:
             looked_at += 1
             if left_ns is not None and read.ok and left_ns < read.start_ns:
                 wrong.append(
-                    f"{story.ms(read.start_ns)}: {read.client} is told by {read.node} that {member.name} serves {read.key}; "
+                    f"{story.ms(read.start_ns)}: {read.client} learns from {read.node} that {member.name} serves {read.key}; "
                     f"it left at {story.ms(left_ns)}"
                 )
     topics_looked_at, left_out, topics = misjudged_topics(story)
@@ -126,7 +126,9 @@ def check_resurrection(story: Story) -> CheckResult:
 
 
 def _left_versions(story: Story) -> dict[tuple[str, str], int]:
-    """(broker, version) to when its leaving was acknowledged; not for lives whose last requests may still arrive."""
+    """(broker, version) to the time when its unregistration was acknowledged. Lives whose last requests may still arrive are
+    left out.
+    """
     late = {one.copy.value for copies in late_copies(story).values() for one in copies}
     found: dict[tuple[str, str], int] = {}
     for leave in story.of_kind("unregister"):
@@ -141,9 +143,9 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
 
 
 def check_ghosts(story: Story) -> CheckResult:
-    """A broker that is gone is listed no longer than its time-out, a look for silent ones, and the margin that is promised.
+    """A broker that is gone is listed at most for its time-out plus one scan interval plus the promised margin.
 
-    Counted from its end or from the last moment that gives it a time-out more, whichever is later (``_renewing_ns``).
+    The time counts from its end or from the last moment that extended its time-out, whichever is later (``_renewing_ns``).
     """
     margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
     renewing_ns = _renewing_ns(story)
@@ -174,8 +176,9 @@ def check_ghosts(story: Story) -> CheckResult:
 
 
 def _renewing_ns(story: Story) -> list[int]:
-    """When a broker that is gone may be given a time-out more: a new leader begins to count anew, and what a link or a node held
-    back may arrive when the fault begins or ends. Nothing arrives through a cut link, and afterwards only what was held."""
+    """Moments at which the time-out of a broker that is gone may be extended. A new leader restarts the count. Bytes that a
+    link or node held back may arrive when the fault begins or ends. Nothing arrives through a cut link, and afterwards only
+    the bytes that it held."""
     found = [record.time_ns for record in story.trace.records if isinstance(record, Election)]
     for record in story.trace.records:
         if isinstance(record, FaultRecord):
@@ -186,9 +189,9 @@ def _renewing_ns(story: Story) -> list[int]:
 
 
 def check_live_kept(story: Story) -> CheckResult:
-    """No broker is dropped by the cluster while it lives and has a link to a majority.
+    """The cluster drops no broker that is alive and has a link to a majority.
 
-    Nodes of a cluster tell of one removal each in their own time; what counts is when it was first told.
+    Each node of a cluster reports the same removal at its own time. The earliest report counts.
     """
     wrong = []
     kept = {

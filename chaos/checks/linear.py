@@ -1,6 +1,6 @@
-"""Linearizability of KV entries and of broker registrations, by the one checker (``replicated_namesrv.verify``).
+"""Checks that KV entries and broker registrations are linearizable, with the checker of ``replicated_namesrv.verify``.
 
-``registration_history`` makes registrations a history.
+``registration_history`` converts registrations to a history.
 """
 
 from collections.abc import Mapping
@@ -14,12 +14,12 @@ LIMITS = SearchLimits(steps=1_500_000, configurations=100_000)
 
 
 def check_kv(story: Story) -> CheckResult:
-    """Every key of the KV config."""
+    """Check every key of the KV config."""
     return _judge(KV, check_history(kv_history(story), LIMITS), {})
 
 
 def check_registration(story: Story) -> CheckResult:
-    """Every topic."""
+    """Check every topic."""
     history, left_out = registrations(story)
     return _judge(REGISTRATION, check_history(history, LIMITS), left_out)
 
@@ -32,5 +32,5 @@ def _judge(name: str, verdict: HistoryVerdict, left_out: Mapping[str, int]) -> C
 
 
 def kv_history(story: Story) -> list[Operation]:
-    """puts, gets and deletes for the checker."""
+    """puts, gets and deletes as a history for the checker."""
     return [operation(op, op.kind, op.key, op.value) for op in story.of_kind("put", "get", "delete")]

@@ -1,4 +1,4 @@
-"""What clients see never goes back: session guarantees, revisions, and one state for one revision."""
+"""Checks that clients never see older data after newer: session guarantees, revisions, and one state for each revision."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from replicated_namesrv.verify.session_guarantees import OLDEST, SessionAccess, 
 
 
 def check_sessions(story: Story) -> CheckResult:
-    """Each client keeps the session guarantees (``verify.session_guarantees``): on each KV key, by the times of the writes; and
-    on each broker of a topic, by the numbers of its registrations."""
+    """Each client has the session guarantees (``verify.session_guarantees``): for each KV key by the times of the writes, and
+    for each broker of a topic by the numbers of its registrations."""
     ops = [op for op in story.of_kind("put", "delete", "get", "route") if op.ok and op.client != "probe"]
     wrong = [*_broken_kv(story, ops), *_broken_routes(story, ops)]
     return result("session guarantees", Promise.CP, len(ops), wrong)
@@ -27,7 +27,7 @@ def _broken_kv(story: Story, ops: Sequence[Op]) -> Iterator[str]:
         writes = writes_of([_event(op) for op in written])
         of_value = by_value(writes)
         accesses = [
-            # What a client was not told, it need not read; of what several writes may have left, nothing follows.
+            # A client need not read a value it never learned. If several writes may have produced a value, it proves nothing.
             access._replace(is_certain=len(of_value[by_op[access.op].value]) == 1)
             if access.reads
             else access
@@ -66,7 +66,7 @@ def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
 
 
 def check_revisions(story: Story) -> CheckResult:
-    """An answer that was asked for after another had come has no lower revision, whichever nodes gave them."""
+    """An answer to a question asked after another answer arrived has no lower revision, whichever nodes answered."""
     answered = [one for one in story.observations if one.answered and one.revision is not None]
     by_end = sorted(answered, key=lambda one: one.time_ns)
     wrong, place, highest = [], 0, 0
@@ -80,7 +80,7 @@ def check_revisions(story: Story) -> CheckResult:
 
 
 def check_same_state(story: Story) -> CheckResult:
-    """Nodes that stand at the same index or revision have the same state."""
+    """Nodes at the same log index or revision have the same state."""
     seen: dict[tuple[str, int], tuple[str, object]] = {}
     wrong, looked_at = [], 0
     facts: list[tuple[int, str, tuple[str, int], object]] = [
@@ -102,6 +102,6 @@ def check_same_state(story: Story) -> CheckResult:
 
 
 def stale_kv_reads(story: Story) -> int:
-    """gets that returned what an acknowledged write had surely replaced before they began."""
+    """gets that returned a value which an acknowledged write had certainly replaced before they began."""
     writes = kv_writes(story)
     return sum(overtaken(op, writes.get(op.key, ())) for op in story.of_kind("get") if op.ok)

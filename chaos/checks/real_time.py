@@ -1,5 +1,5 @@
-"""What follows from real time alone: a write that ended before another began is older than it. One whose value was read had
-taken effect by then, whatever its own client learned of it and when."""
+"""Conclusions from real time alone. A write that ended before another began is older. A write whose value was read had taken
+effect by then, whatever its own client learned and when."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def kv_writes(story: Story) -> dict[str, list[Op]]:
 
 
 def read_writes(story: Story) -> dict[str, list[Op]]:
-    """As ``kv_writes``, but each put ends no later than the first get that saw its value; if it was written once, that is."""
+    """Like ``kv_writes``, but a put of a unique value ends no later than the first get that saw it."""
     seen_ns: dict[tuple[str, str | None], int] = {}
     for read in story.of_kind("get"):
         if read.ok:
@@ -33,15 +33,17 @@ def read_writes(story: Story) -> dict[str, list[Op]]:
 
 
 def written_once(writes: Iterable[Op]) -> dict[str | None, Op]:
-    """The puts of one key that surely happened, by their values; not those whose value was written twice."""
+    """The puts of one key that certainly happened, by value, without values that were written twice."""
     puts = [write for write in writes if write.kind == "put"]
     times = Counter(put.value for put in puts)
     return {put.value: put for put in puts if put.ok and times[put.value] == 1}
 
 
 def overtaken(read: Op, writes: Iterable[Op]) -> bool:
-    """Whether what ``read`` returned (None: absent) surely was there no more when it began: every write that it can come from had
-    ended before another began that had ended by then. So is a value that nobody wrote; absence comes from the beginning, too."""
+    """Whether the value that ``read`` returned (None: absent) was certainly replaced before it began.
+
+    That is so if every write that it can come from had ended before another write began that had itself ended before the read.
+    It also holds for a value that was never written. Absence can also come from the initial state."""
     begun = [write for write in writes if write.start_ns < read.end_ns]
     sources = [write.end_ns if write.ok else NEVER_NS for write in begun if _written(write) == read.value]
     if read.value is None:

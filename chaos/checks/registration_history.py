@@ -1,19 +1,20 @@
 """Registrations as a history for the linearizability checker.
 
-A registration is a write of its version to one component of each of its topics, an unregistration a write of absence; a route
-look-up reads all components. A clean stop and a death are told apart: after a death the cluster removes the broker by itself at a
-time that nobody is told, so that removal is an indeterminate unregistration from the death on. What needs more care:
+A registration writes its version to one component of each of its topics, an unregistration writes absence, and a route look-up
+reads all components. A death differs from a clean stop: the cluster removes the broker at an unknown time, so this removal is
+an indeterminate unregistration that begins at the death. Special cases:
 
-- A broker that was ever *exposed* may have been dropped and taken back meanwhile. It is judged apart, in a history of its own
-  for each topic and each period in which it was not: the first ends with the exposure; the next begins with the registration
-  whose acknowledgement ended it, as a write. Answers that overlap an exposure say nothing of that broker.
-- Requests of a life's last version whose outcome is unknown may still arrive after its end and bring it back for a moment:
-  each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker
-  with more than LATE_MAX of them is judged apart, too, since they make the search for an order long.
+- A broker that was ever *exposed* may have been dropped and registered again. It is judged separately, with one history for
+  each topic and each period in which it was not exposed. The first period ends with the exposure. The next begins with the
+  registration whose acknowledgement ended the exposure, as a write. Answers that overlap an exposure do not count for that
+  broker.
+- Requests of a life's last version with unknown outcome may arrive after the life's end and briefly register the broker again.
+  Each is an indeterminate registration, and its removal an indeterminate unregistration from that end on. A broker with more
+  than LATE_MAX of them is also judged separately, because they make the search long.
 - The pair is left out: two brokers write the one version of their group.
 
-Late copies of versions that were overtaken are not in the model: the product promises that they change nothing. Whatever else an
-answer lists, a broker that is none of the run's or that is there twice, or a version that nobody registered, is held against it.
+Late copies of overtaken versions are not in the model, because the product promises that they are no-ops. An answer is a
+violation if it lists a broker that is not part of the run, a broker twice, or a version that was never registered.
 """
 
 from collections import Counter, defaultdict
@@ -26,20 +27,20 @@ from replicated_namesrv.verify import Operation, Outcome
 
 
 class Period(NamedTuple):
-    """When a broker was not exposed: from ``start_ns`` up to ``end_ns``."""
+    """A period in which a broker was not exposed: from ``start_ns`` up to ``end_ns``."""
 
     start_ns: int
     end_ns: int
     version: str | None
-    """Registered and acknowledged when it began; None: the run began with it."""
+    """Registered and acknowledged at its begin. None: the period begins with the run."""
 
 
 class Late(NamedTuple):
-    """A request that may arrive at any time, though the life of its broker has ended."""
+    """A request that may arrive at any time after the end of its broker's life."""
 
     copy: Op
     end_ns: int
-    """When that life ended: only from then on may the cluster remove what the copy brings."""
+    """End of that life. The cluster may remove the copy's registration only after it."""
 
 
 LATE_MAX = 6
@@ -47,15 +48,15 @@ ALWAYS = Period(0, NEVER_NS, None)
 
 
 class RegistrationHistory(NamedTuple):
-    """What the checker judges, and what it does not."""
+    """The histories for the checker, and the answers that are not judged."""
 
     history: list[Operation]
     left_out: Mapping[str, int]
-    """Answers that are not held against a broker of their topic, by the reason."""
+    """Answers that are not judged for a broker of their topic, by reason."""
 
 
 def registrations(story: Story) -> RegistrationHistory:
-    """Registrations, unregistrations and look-ups by topic, and those of brokers that were exposed by topic and period."""
+    """Registrations, unregistrations and look-ups by topic. Those of brokers that were exposed are by topic and period."""
     late, exposed = late_copies(story), story.ever("exposed")
     answers: defaultdict[str, list[Op]] = defaultdict(list)
     for op in story.of_kind("route"):
@@ -82,12 +83,12 @@ def registrations(story: Story) -> RegistrationHistory:
 
 
 def topics_of(story: Story) -> dict[str, list[str]]:
-    """By broker: topics that it serves throughout; no client looks up others."""
+    """By broker: topics that it serves during the whole run. Clients look up no others."""
     return {one["broker"]: one["topics"] for one in story.manifest["brokers"]}
 
 
 def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterable[Late]) -> Iterator[Operation]:
-    """All that can have changed what ``topic`` lists of ``broker`` in a period of it."""
+    """All writes that can have changed how ``topic`` lists ``broker`` in one of its periods."""
     if period.version is not None:
         yield Operation(broker, "register", topic, [broker, period.version], period.start_ns, period.start_ns, Outcome.OK)
     for op in story.of_kind("register", "unregister"):
@@ -103,7 +104,7 @@ def _writes(story: Story, broker: str, topic: str, period: Period, late: Iterabl
 
 
 def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op], late: Sequence[Late]) -> list[Operation]:
-    """The histories of a broker that was exposed, one for each of its topics and periods."""
+    """The histories of a broker that was exposed: one for each of its topics and periods."""
     found: list[Operation] = []
     for number, period in enumerate(periods(story, broker), 1):
         reads = [op for op in about if period.start_ns <= op.start_ns and op.end_ns <= period.end_ns]
@@ -117,7 +118,7 @@ def _apart(story: Story, broker: str, topics: Iterable[str], about: Iterable[Op]
 
 
 def _answer(members: Iterable[Member]) -> list[list[str]]:
-    """A broker that is listed twice is there again under a name that nobody registers: so no order explains the answer."""
+    """An answer. The second entry of a broker listed twice gets a name that was never registered, so that no order is legal."""
     found: dict[str, str] = {}
     for name, version in members:
         found[name if name not in found else f"{name} listed again"] = version
@@ -125,7 +126,7 @@ def _answer(members: Iterable[Member]) -> list[list[str]]:
 
 
 def periods(story: Story, broker: str) -> list[Period]:
-    """When it was not exposed."""
+    """Periods in which the broker was not exposed."""
     acknowledged = [op for op in story.of_kind("register") if op.key == broker and op.ok and op.value is not None]
     found, begun = [], ALWAYS
     is_exposed = False
@@ -141,12 +142,12 @@ def periods(story: Story, broker: str) -> list[Period]:
 
 
 def is_of_pair(broker: str) -> bool:
-    """Whether it belongs to the group whose brokers switch roles."""
+    """Whether the broker belongs to the group whose brokers switch roles."""
     return broker.startswith("pair/")
 
 
 def operation(op: Op, kind: str, key: str, value: object) -> Operation:
-    """As the checker wants it."""
+    """The operation in the checker's form."""
     end_ns = None if op.end_ns == NEVER_NS else op.end_ns
     return Operation(op.client, kind, key, value, op.start_ns, end_ns, Outcome(op.outcome))  # type: ignore[arg-type]  # a kind is one of the literals
 
@@ -156,7 +157,7 @@ def _open(start_ns: int, kind: str, topic: str, value: object) -> Operation:
 
 
 def late_copies(story: Story) -> defaultdict[str, list[Late]]:
-    """By broker: registrations of unknown outcome that the broker's life ended with."""
+    """By broker: registrations of its last version with unknown outcome."""
     last: dict[tuple[str, int], BrokerState] = {}
     for broker, lives in story.lives.items():
         for life in lives:

@@ -1,4 +1,4 @@
-"""A trace as the checkers read it: operations, phases, the truth about each broker, links and sides at any time. Pure."""
+"""The trace in the form that the checkers use: operations, phases, state of each broker, links and sides at any time. Pure."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -34,7 +34,7 @@ JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 
 class Promise(StrEnum):
-    """Who promises what a check looks for."""
+    """The modes that promise what a check tests."""
 
     BOTH = "ap, cp"
     CP = "cp"
@@ -42,44 +42,47 @@ class Promise(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one checker found."""
+    """The result of one checker."""
 
     name: str
     promise: Promise
     verdict: Verdict
     looked_at: int
-    """Things that could have been found wrong: 0 proves nothing."""
+    """Number of answers or events that were judged. 0: the check proves nothing."""
     findings: tuple[str, ...] = ()
-    """What is wrong, the first few, for people."""
+    """The first few violations, as text."""
     count: int = 0
-    """How many are wrong."""
+    """Number of violations."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """What was seen and not judged, by what it is."""
+    """What was seen but not judged, counted by reason."""
 
     @property
     def idle(self) -> bool:
-        """Whether the run had nothing for it to judge, as may be: no broker was gone for long enough, nobody changed anything."""
+        """Whether the run gave this check nothing to judge, which is permitted: for example, no broker was dead for long
+        enough.
+        """
         return self.name in MAY_BE_IDLE and self.looked_at == 0 and self.verdict is Verdict.UNKNOWN
 
 
 MAY_BE_IDLE = ("no ghosts", "write permissions")
-"""Checks of what not every run brings about; of all others there is something in a run that means anything."""
+"""Checks of events that do not occur in every run. Every run contains something for the other checks."""
 
 
 FINDINGS_MAX = 5
-NOTHING = "the run has nothing for it to judge"
+NOTHING = "the run contains nothing that it judges"
 STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
-"""The sender waits for nobody, so that a gap of some of its intervals, and of half a second, means that nothing here ran. Where
-it hardly sends, what tells is that every node is recorded each second, or the second of its time-out later."""
+"""The sender does not wait for answers, so a gap of several of its intervals and at least half a second means that the harness
+did not run. If it seldom sends, the records of every node show it: they are made each second, or after the time-out of one
+second."""
 
 PACE_LEAST, PACED_LEAST = 0.75, 20
-"""A machine with nothing else to do reaches 0.9 and more; of few operations nothing follows."""
+"""An idle machine reaches 0.9 and more. With few operations the pace proves nothing."""
 
 
 def result(
     name: str, promise: Promise, looked_at: int, wrong: Sequence[str], left_out: Mapping[str, int] | None = None
 ) -> CheckResult:
-    """VIOLATED if anything is wrong, UNKNOWN if nothing was looked at."""
+    """VIOLATED if there is a finding, UNKNOWN if nothing was judged."""
     verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
     known = {what: count for what, count in (left_out or {}).items() if count}
     told = wrong[:FINDINGS_MAX] or (() if looked_at else (NOTHING,))
@@ -87,11 +90,11 @@ def result(
 
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
-    """``found``, but unknown instead of violated where the harness stood still: then its clients did not ask, its
-    brokers did not renew, and the nodes hardly ran either, so nothing that takes time can be judged. No more can it where clients
-    got through far less than they were to before anything was broken."""
+    """``found``, but unknown instead of violated if the harness stalled. During a stall clients do not ask, brokers do not
+    renew and the nodes hardly run, so no duration can be judged. The same holds if clients made far fewer operations than
+    planned before the faults."""
     if story.stalled_s > story.stall_s:
-        return unjudged(found, f"the harness itself stood still for {story.stalled_s:.1f} s, so no time can be judged")
+        return unjudged(found, f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged")
     if story.pace < PACE_LEAST:
         why = f"before any fault clients began {story.pace:.0%} of the operations that the scenario asks for"
         return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
@@ -99,14 +102,14 @@ def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
 
 
 def unjudged(found: CheckResult, why: str) -> CheckResult:
-    """``found``, but unknown instead of violated; what looked wrong is told after ``why``."""
+    """``found``, but unknown instead of violated. The findings follow ``why``."""
     if found.verdict is not Verdict.VIOLATED:
         return found
     return replace(found, verdict=Verdict.UNKNOWN, findings=(why, *found.findings), count=0)
 
 
 class Op(NamedTuple):
-    """One operation, whole."""
+    """One operation: its request and its answer."""
 
     op: int
     client: str
@@ -117,17 +120,17 @@ class Op(NamedTuple):
     topics: tuple[str, ...]
     start_ns: int
     end_ns: int
-    """NEVER_NS if nobody ever learned."""
+    """NEVER_NS if the client never learned the end."""
     outcome: str
     node: str | None
-    """Who answered, else who was asked."""
+    """The node that answered, else the node that was asked."""
     value: str | None
-    """Written, or read."""
+    """The value written or read."""
     members: tuple[Member, ...]
 
     @property
     def ok(self) -> bool:
-        """It surely happened."""
+        """The operation certainly happened."""
         return self.outcome == "ok"
 
 
@@ -139,7 +142,7 @@ class Span(NamedTuple):
 
 
 class BrokerState(NamedTuple):
-    """A state of a broker from ``start_ns`` on."""
+    """A broker's state from ``start_ns`` on."""
 
     start_ns: int
     life: int
@@ -149,7 +152,7 @@ class BrokerState(NamedTuple):
 
 
 class Connectivity(NamedTuple):
-    """Links and nodes from ``start_ns`` on."""
+    """State of links and nodes from ``start_ns`` on."""
 
     start_ns: int
     broken: frozenset[Link]
@@ -157,22 +160,22 @@ class Connectivity(NamedTuple):
 
 
 class Story:
-    """All of a trace, by subject."""
+    """The content of a trace, by subject."""
 
     def __init__(self, trace: RecordedTrace, manifest: Mapping[str, Any]) -> None:
-        """Raises ValueError and the like where the two make no sense."""
+        """Raises ValueError and similar errors if manifest and trace are inconsistent."""
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
         self.mode: str = manifest["mode"]
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
-        """Whether anybody changes write permissions and deletes topics."""
+        """Whether the workload changes write permissions and deletes topics."""
         self.origin_ns = trace.records[0].time_ns
         self.ops = [_op(invoke, end) for invoke, end in _ended(trace)]
         self.phases = self._phases()
         self.lives: dict[str, list[BrokerState]] = defaultdict(list)
         self.standings = [Connectivity(0, frozenset(), (tuple(sorted(self.nodes)),))]
         self.edges: list[int] = []
-        """When changes of faults were begun, and when they were made: links change one by one in between."""
+        """When changes of faults began and ended. Links change one by one in between."""
         self.observations: list[Observe] = []
         self.statuses: list[Status] = []
         self.expiries: list[ExpiryRecord] = []
@@ -206,7 +209,7 @@ class Story:
 
     def _phases(self) -> dict[str, Span]:
         marks = [record for record in self.trace.records if isinstance(record, Phase)]
-        if not marks:  # broken off before the first
+        if not marks:  # interrupted before the first phase
             return {}
         ends = [*(mark.time_ns for mark in marks[1:]), self.trace.records[-1].time_ns]
         return {mark.phase: Span(mark.time_ns, end_ns) for mark, end_ns in zip(marks, ends, strict=True)}
@@ -219,19 +222,21 @@ class Story:
 
     @property
     def stalled_s(self) -> float:
-        """The longest time for which the harness recorded nothing."""
+        """The longest time in which the harness recorded nothing."""
         times = sorted(record.time_ns for record in self.trace.records if record.time_ns <= self.judged.end_ns)
         return max((after - before for before, after in pairwise(times)), default=0) / 1e9
 
     @property
     def stall_s(self) -> float:
-        """So long a time without a record cannot be but for the harness."""
+        """A gap between records of this length or more is a stall of the harness."""
         sends_per_s = float(self.manifest["scenario"]["workload"]["sends_per_s"])
         return max(STALL_S, min(COVERED_S, SENDS / sends_per_s))
 
     @cached_property
     def pace(self) -> float:
-        """Share of the operations that clients were to begin in ``steady`` that they began: each waits for its answer first."""
+        """Share of the planned operations that clients began in ``steady``. Each client waits for an answer before the next
+        operation.
+        """
         span, workload = self.phases.get("steady", Span(0, 0)), self.manifest["scenario"]["workload"]
         rates: dict[str, float] = {name: workload["kv_per_s"] for name in self.kinds if name.startswith("kv-")}
         rates |= {name: workload["lookups_per_s"] for name in self.kinds if name.startswith(("pinned-", "failover-"))}
@@ -246,26 +251,26 @@ class Story:
         return max([*ends, self.phases["heal"].start_ns]) if "heal" in self.phases else max(ends, default=self.judged.end_ns)
 
     def life_at(self, broker: str, time_ns: int) -> BrokerState | None:
-        """What was true of a broker at a time; None: it had not begun."""
+        """The state of a broker at a time. None: before its start."""
         lives = self.lives.get(broker, [])
         place = bisect_right(lives, time_ns, key=lambda life: life.start_ns)
         return lives[place - 1] if place else None
 
     def of_kind(self, *kinds: str) -> Iterator[Op]:
-        """Operations of these kinds that ask for no weaker level than the run's."""
+        """Operations of these kinds that do not ask for a weaker level than the run's."""
         return (op for op in self.ops if op.kind in kinds and op.level is None)
 
     def ms(self, time_ns: int) -> str:
-        """A time for people: since the first record."""
+        """A time as text, relative to the first record."""
         return f"{(time_ns - self.origin_ns) / 1e9:.3f} s"
 
     def ever(self, state: str) -> set[str]:
-        """Brokers that were ever in a state."""
+        """Brokers that were in a given state at any time."""
         return {broker for broker, lives in self.lives.items() if any(life.state == state for life in lives)}
 
 
 def _ended(trace: RecordedTrace) -> Iterator[tuple[Invoke, Complete | None]]:
-    """Each operation with its end. Raises ValueError for one that no recorder can have written: nothing follows from it."""
+    """Each operation with its end. Raises ValueError for a sequence that no recorder can have written."""
     ends = Counter(record.op for record in trace.records if isinstance(record, Complete))
     begun: set[int] = set()
     for invoke, end in invocations(trace.records):

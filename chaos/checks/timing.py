@@ -1,7 +1,7 @@
-"""What must happen in time: convergence after the last fault, answers for whoever can reach a majority, and enough of everything.
+"""Checks of durations: convergence after the last fault, answers for clients that reach a majority, and enough operations.
 
-Limits are a scenario's promises. They are of the order of seconds, far above what the product takes, so that a busy machine does
-not break them.
+The limits are a scenario's promises. They are seconds, far above the product's usual times, so that a busy machine does not
+violate them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ from replicated_namesrv.chaos.records import Member, Observe, RecordedTrace
 from replicated_namesrv.verify import Verdict
 
 BRIEF_NS = 3_000_000_000
-"""Some looks at a node that give it a second each: shorter silence may be the machine's as well as the node's."""
+"""The time of several looks with a time-out of one second each. Shorter silence may be caused by the machine."""
 
 States = dict[str, tuple[Member, ...] | None]
 
 
 def check_convergence(story: Story) -> CheckResult:
-    """After the last fault all nodes answer the same registrations within ``converge_s``, and go on doing so."""
+    """After the last fault all nodes answer the same registrations within ``converge_s``, and continue to do so."""
     limit_s = float(story.manifest["scenario"]["promises"]["converge_s"])
     converged_s = convergence_s(story)
     if "final" not in story.phases or not story.observations:
@@ -49,8 +49,9 @@ def check_convergence(story: Story) -> CheckResult:
 
 
 def convergence_s(story: Story, patience_ns: int = 0) -> float | None:
-    """From the end of the last fault until the nodes answered the same for good; None: they did not. Silence of a node of less
-    than ``patience_ns`` changes nothing."""
+    """From the end of the last fault until the nodes permanently gave the same answer. None: they never did.
+
+    A node's silence of less than ``patience_ns`` is ignored."""
     heal_ns = story.last_heal_ns()
     since_ns: int | None = None
     for time_ns, states in timeline(story, "brokers", patience_ns):
@@ -62,7 +63,7 @@ def convergence_s(story: Story, patience_ns: int = 0) -> float | None:
 
 
 def _last_kv(story: Story) -> dict[str, tuple[Member, ...]]:
-    """What every node answered last of those asked in ``final`` and after the end of the last write."""
+    """Each node's last answer to a question asked in ``final`` and after the end of the last write."""
     ends = [op.end_ns for op in story.of_kind("put", "delete") if op.end_ns != NEVER_NS]
     quiet_ns = max(story.phases["final"].start_ns, *ends, 0)
     seen = [one for one in story.observations if one.key == "kv" and one.answered and one.asked_ns >= quiet_ns]
@@ -70,8 +71,8 @@ def _last_kv(story: Story) -> dict[str, tuple[Member, ...]]:
 
 
 def timeline(story: Story, key: str, patience_ns: int = 0) -> list[tuple[int, States]]:
-    """What every node answered, after each observation of ``key``; None: nothing is known. A silent node knows nothing from the
-    moment it was asked, unless it answers again within ``patience_ns``."""
+    """Each node's answer after each observation of ``key``; None: unknown. The answer of a silent node is unknown from the
+    question on, unless it answers again within ``patience_ns``."""
     states: States = dict.fromkeys(story.nodes)
     found = []
     seen = _patiently([one for one in story.observations if one.key == key], patience_ns, story.judged.end_ns)
@@ -82,7 +83,7 @@ def timeline(story: Story, key: str, patience_ns: int = 0) -> list[tuple[int, St
 
 
 def _patiently(seen: Sequence[Observe], patience_ns: int, end_ns: int) -> list[Observe]:
-    """Without looks at nodes that were silent for less than ``patience_ns``."""
+    """The observations without silence of less than ``patience_ns``."""
     found: list[Observe] = []
     silent: dict[str, list[Observe]] = {}
     for one in seen:
@@ -101,9 +102,9 @@ def _unless_brief(looks: list[Observe], until_ns: int, patience_ns: int) -> list
 
 
 def check_availability(story: Story) -> CheckResult:
-    """No client that can reach a side with a majority (AP: any living node) waits longer than ``gap_s`` for a success.
+    """No client that reaches a side with a majority (AP: any live node) waits longer than ``gap_s`` for a success.
 
-    That is for three nodes: a client waits for each silent node in turn, so each further one may add one time-out.
+    This limit is for three nodes. A client tries silent nodes in turn, so each further node may add one time-out.
     """
     scenario = story.manifest["scenario"]
     timeout_s = float(scenario["workload"]["operation_timeout_ms"]) / 1000
@@ -127,7 +128,7 @@ def _by_client(story: Story) -> dict[str, list[Op]]:
 
 
 def longest_gap(story: Story, client: str, ops: Sequence[Op]) -> Span:
-    """The longest time in which ``client`` could reach who can serve it and had no success."""
+    """The longest time without a success in which ``client`` could reach a node that can serve it."""
     longest = Span(0, 0)
     ends = sorted(op.end_ns for op in ops if op.ok)
     for span in served_spans(story, client):
@@ -139,7 +140,9 @@ def longest_gap(story: Story, client: str, ops: Sequence[Op]) -> Span:
 
 
 def served_spans(story: Story, client: str) -> list[Span]:
-    """When ``client`` had a whole link to a side that can serve; neighbouring spans are one. Writers rest in ``final``."""
+    """Spans in which ``client`` had an intact link to a side that can serve. Neighbouring spans are joined. Writers pause in
+    ``final``.
+    """
     begin, end = story.judged.start_ns, story.phases.get("final", story.judged).start_ns
     spans: list[Span] = []
     ends = [standing.start_ns for standing in story.standings[1:]] + [NEVER_NS]
@@ -164,7 +167,7 @@ def _served(story: Story, standing: Connectivity, client: str) -> bool:
 
 
 def broken_off(trace: RecordedTrace) -> Iterator[str]:
-    """Why this is not the whole trace of a run that ended in order."""
+    """Why the trace is not that of a complete run; None if it is."""
     if trace.torn:
         yield "the last line is torn: the harness was killed while it wrote it"
     if trace.corrupt:
@@ -174,7 +177,7 @@ def broken_off(trace: RecordedTrace) -> Iterator[str]:
 
 
 def check_enough(story: Story) -> CheckResult:
-    """The run ended in order, and enough succeeded before, during and after the faults to mean anything; otherwise unknown."""
+    """The run ended regularly and had enough successful operations before, during and after the faults; otherwise unknown."""
     promises = story.manifest["scenario"]["promises"]
     least = {
         "steady": promises["operations_min"],
