@@ -53,6 +53,9 @@ def test_a_failure_tells_the_seed_and_the_seed_repeats_it(tmp_path: Path) -> Non
     drawn = re.findall(r"drew (0\.\d+)", output)[0]
     assert f"drew {drawn}" in run_pytest(tmp_path, RANDOM_FAILURE, "--seed", seed)[1]
     assert f"drew {drawn}" not in run_pytest(tmp_path, RANDOM_FAILURE, "--seed", str(int(seed) + 1))[1]
+    parallel = run_pytest(tmp_path, RANDOM_FAILURE, "--seed", seed, "-n", "2", "--dist", "loadgroup")[1]
+    assert f"drew {drawn}" in parallel
+    assert f"./namesrv test 'test_it.py::test_drawn' --seed {seed}" in parallel
 
 
 def test_tests_without_jars_fail_the_run_where_maven_is(tmp_path: Path) -> None:
