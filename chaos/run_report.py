@@ -179,11 +179,11 @@ def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
     for mode in ("ap", "cp"):
         counts = [verdict["verdict"] for verdict in verdicts if verdict["mode"] == mode]
         described = ", ".join(f"{counts.count(outcome)} {outcome}" for outcome in ("valid", "violated", "unknown"))
-        yield f"- {mode.upper()}: {len(counts)} runs, judged by what {mode.upper()} promises: {described}."
+        yield f"- {mode.upper()}: {len(counts)} runs, judged by the promises of {mode.upper()}: {described}."
     stalls = sorted(verdict["figures"]["harness_stall_s"] for verdict in verdicts)
     yield (
-        f"- How busy the machine was: the harness stalled for up to {stalls[len(stalls) // 2]:.2f} s in half of the runs, "
-        f"{stalls[-1]:.2f} s in the worst."
+        f"- Load of the machine: in half of the runs, the harness stalled for at most {stalls[len(stalls) // 2]:.2f} s. "
+        f"The longest stall was {stalls[-1]:.2f} s."
     )
     for verdict in verdicts:
         wrong = [check for check in verdict["checks"] if check["promised"] and check["verdict"] != "valid" and not _idle(check)]
@@ -200,13 +200,17 @@ def _idle(check: Mapping[str, Any]) -> bool:
 _PAGE_HEAD = """\
 # What chaos runs showed
 
-Written by `namesrv chaos results DIR…` from the verdicts of `namesrv chaos suite full`; [chaos.md](chaos.md) says what the
-scenarios do and what is checked. Cells give AP / CP, the mean over the seeds. *Diverged*: how long nodes that answered listed
-different registrations; two answers count as different where they differ in one broker for longer than two intervals between
-looks (M14 of [the analysis](../spark/DESIGN.md)). *Lacking*: look-ups without a living broker that had been acknowledged. *Gone*:
-look-ups that listed a broker that was gone, most of them within its time-out. *Refused*: look-ups without an answer, mostly of
-clients that are cut off or know a single node. *Gap*: the longest wait for a success of a client that fails over, while it could
-reach who may serve it. *Equal after*: from the end of the last fault until all nodes answered the same for good.
+This page compares AP and CP in every scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos suite
+full`. [chaos.md](chaos.md) describes the scenarios and the checks. A cell gives AP / CP, each as the mean over the seeds.
+
+- *diverged*: how long nodes that answered had different registrations. Two answers are different if they differ in one broker for
+  longer than two observation intervals (M14 of [the analysis](../spark/DESIGN.md)).
+- *look-ups lacking*: look-ups that lacked a living broker whose registration had been acknowledged.
+- *look-ups gone*: look-ups that listed a dead broker, most of them within its time-out.
+- *refused*: look-ups without an answer, mostly of clients that are cut off or know only one node.
+- *gap*: the longest time that a client with several nodes waited for a success, while it could reach a node that can serve it.
+- *equal after*: time from the end of the last fault until all nodes permanently gave the same answers.
+
 """
 _PAGE_COLUMNS = (
     *("scenario", "nodes", "seeds", "CP verdict", "diverged, s", "stale KV reads", "look-ups lacking", "look-ups gone"),
