@@ -211,6 +211,7 @@ full`. [chaos.md](chaos.md) describes the scenarios and the checks. A cell gives
 - *gap*: the longest time that a client with several nodes waited for a success, while it could reach a node that can serve it.
 - *equal after*: time from the end of the last fault until all nodes permanently gave the same answers.
 
+Over all runs:
 """
 _PAGE_COLUMNS = (
     *("scenario", "nodes", "seeds", "CP verdict", "diverged, s", "stale KV reads", "look-ups lacking", "look-ups gone"),
