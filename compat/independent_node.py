@@ -52,7 +52,10 @@ from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
 
+DISK_CHECK_S = 1.0
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
+DUMPED_CHARACTERS = 1_000
+"""Of a value in the log."""
 NO_RESTORE = "this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'"
 REMOVALS_PER_TURN = 4
 """Silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
@@ -76,8 +79,9 @@ class IndependentNode:
         self._soon = soon
         self.state = RouteInfoManager(route_settings(settings), keeps_sums=False)
         self.quotas = quotas_of(settings, self.state)
-        disk = DiskReserve(Path(settings.kv_config_path).parent, settings.disk_reserve_bytes)
-        self.quotas.keep_disk_reserve(lambda: disk.room(self.state.sizes.kv), lambda command: isinstance(command, PutKVConfig))
+        folder = Path(settings.kv_config_path).parent
+        self._disk = DiskReserve(folder, settings.disk_reserve_bytes, lambda: self.state.sizes.kv)
+        self.quotas.keep_disk_reserve(self._disk.room, lambda command, growth: growth if isinstance(command, PutKVConfig) else 0)
         self.history = History(settings.watch_history_bytes)
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
@@ -91,6 +95,8 @@ class IndependentNode:
         self._config = ConfigWriter(settings, self._put_in_force)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_scan_ms: float | None = None
+        self._disk_was_short = True
+        """At the last check. True: there may be no ballast yet."""
         self._stopping = False
 
     @property
@@ -112,6 +118,16 @@ class IndependentNode:
     def disk_problem(self) -> str | None:
         """Of a log, which this node does not have."""
         return None
+
+    @property
+    def disk_warning(self) -> str | None:
+        """That little of the disk is free, if so."""
+        return self._disk.warning
+
+    @property
+    def disk_free_bytes(self) -> int | None:
+        """Bytes free on the disk of kvConfig.json."""
+        return self._disk.free_bytes
 
     @property
     def staleness_ms(self) -> int:
@@ -168,6 +184,7 @@ class IndependentNode:
                 self._apply(PutKVConfig(namespace, "", None))
                 self._apply(DeleteKVConfig(namespace, ""))
         self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)
+        self._every(DISK_CHECK_S, self._check_disk)
         self._every(KV_DUMP_INTERVAL_S, self._dump_kv_config, first_s=KV_DUMP_FIRST_S)
 
     async def stop(self) -> None:
@@ -328,7 +345,14 @@ class IndependentNode:
 
         self._timers.append(loop.call_later(interval_s if first_s is None else first_s, run))
 
+    def _check_disk(self) -> None:
+        self._disk.room()
+        if self._disk.is_short != self._disk_was_short:
+            self._disk_was_short = self._disk.is_short
+            if not self._disk.is_short:
+                asyncio.get_running_loop().run_in_executor(None, self._kv.fill_ballast)
+
     def _dump_kv_config(self) -> None:
         for namespace, entries in self.state.kv_table().items():
             for key, value in entries.items():
-                log.info("configTable", extra={"namespace": namespace, "key": key, "value": value})
+                log.info("configTable", extra={"namespace": namespace, "key": key, "value": value and value[:DUMPED_CHARACTERS]})

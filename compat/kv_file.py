@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from replicated_namesrv.errors import StorageError
-from replicated_namesrv.files import write_atomically
+from replicated_namesrv.files import Ballast, write_atomically
 
 KVTable = dict[str, dict[str, str | None]]
 """namespace to key to value; None is a stored null, which is never persisted."""
@@ -42,9 +42,11 @@ def _text(value: object) -> str | None:
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def write_kv_file(path: Path, table: Mapping[str, Mapping[str, str | None]]) -> None:
-    """Replace the file, the old content kept as ``.bak``. Raises StorageError; the old file is then still in place."""
+def write_kv_file(path: Path, table: Mapping[str, Mapping[str, str | None]], ballast: Ballast | None = None) -> int:
+    """Replace the file, the old content kept as ``.bak``; the bytes written. Raises StorageError: the old file is in place."""
     persisted = {
         namespace: {key: value for key, value in entries.items() if value is not None} for namespace, entries in table.items()
     }
-    write_atomically(path, orjson.dumps({"configTable": persisted}), backup=True)
+    content = orjson.dumps({"configTable": persisted})
+    write_atomically(path, content, backup=True, ballast=ballast)
+    return len(content)

@@ -1,17 +1,20 @@
 """Writes of the KV config in AP mode: on disk first, then in memory, then answered (``files.FileWriter``).
 
-A write that the disk refuses has surely not happened: the file and the table are as they were.
+A write that the disk refuses has surely not happened: the file and the table are as they were. The file is written anew at each
+change, so a deletion, too, needs room for it: ``kvConfig.json.ballast`` holds as much, to be given up on a full disk.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
-from replicated_namesrv.files import FileWriter
+from replicated_namesrv.files import Ballast, FileWriter
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
 from replicated_namesrv.routes.results import Result
 
+BALLAST_MARGIN_BYTES = 64 << 10
 KVCommand = PutKVConfig | DeleteKVConfig
 
 
@@ -24,12 +27,21 @@ class KVWriter(FileWriter[KVCommand, Result]):
         super().__init__(self._build_file, apply)
         self._path = path
         self._table = table
+        self._ballast = Ballast(path.with_name(path.name + ".ballast"))
 
     def _build_file(self, commands: Sequence[KVCommand]) -> Callable[[], None]:
         table: KVTable = {namespace: dict(entries) for namespace, entries in self._table().items()}
         for command in commands:
             _change(table, command)
-        return partial(write_kv_file, self._path, table)
+        return partial(self._write_file, table)
+
+    def _write_file(self, table: KVTable) -> None:
+        self._ballast.fill(write_kv_file(self._path, table, self._ballast) + BALLAST_MARGIN_BYTES)
+
+    def fill_ballast(self) -> None:
+        """Hold as much as the file has, unless the disk has no room for it."""
+        with contextlib.suppress(OSError):
+            self._ballast.fill(self._path.stat().st_size + BALLAST_MARGIN_BYTES)
 
 
 def _change(table: KVTable, command: KVCommand) -> None:

@@ -9,6 +9,7 @@ target has a fixed name, so that a crash leaves at most one.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -24,21 +25,26 @@ Change = TypeVar("Change")
 Done = TypeVar("Done")
 
 log = logging.getLogger(__name__)
-DISK_LOOK_S = 1.0
+DISK_LOOK_S = 0.1
+"""How old the free space may be that a command is judged by. A node writes a few megabytes in this time."""
 UNKNOWN_ROOM_BYTES = 1 << 40
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+BALLAST_STEP_BYTES, BALLAST_LEAVES_BYTES = 256 << 10, 64 << 10
+"""What is given up at least, and what is left free at least where it is filled."""
 
 _turns: dict[Path, threading.Lock] = {}
 """By path that was written. A process writes few paths."""
 
 
-def write_atomically(path: Path, content: bytes, *, backup: bool = False) -> None:
-    """Replace the content of ``path``; folders are created. ``backup``: keep what was there as ``<path>.bak``.
+def write_atomically(path: Path, content: bytes, *, backup: bool = False, ballast: "Ballast | None" = None) -> None:
+    """Replace the content of ``path``; folders are created. ``backup``: keep what was there as ``<path>.bak``. ``ballast``: space
+    to give up where the disk is full.
 
     Raises StorageError: the old content is still in place. OutcomeUnknownError: the new content is in place, but the folder could
     not be synced, so that a power loss may bring the old content back.
     """
     with _turns.setdefault(path.absolute(), threading.Lock()):
-        _replace(path, content, backup)
+        _replace(path, content, backup, ballast)
         try:
             _sync_folder(path.parent)
         except OSError as cause:
@@ -48,22 +54,60 @@ def write_atomically(path: Path, content: bytes, *, backup: bool = False) -> Non
             ) from cause
 
 
-def _replace(path: Path, content: bytes, backup: bool) -> None:
+def _replace(path: Path, content: bytes, backup: bool, ballast: "Ballast | None") -> None:
     aside = path.with_name(path.name + ".new")
     saved_aside = path.with_name(path.name + ".bak.new")
     try:
         _create_folder(path.parent)
         mode = _mode(path)
-        _write_synced(aside, content, mode)
+        saved = path.with_name(path.name + ".bak")
+        while not _is_written(aside, content, mode, saved, ballast):
+            pass
         if backup and path.exists():
-            _write_synced(saved_aside, path.read_bytes(), mode)
-            os.replace(saved_aside, path.with_name(path.name + ".bak"))
+            _save_old(path, saved_aside, mode)
+            os.replace(saved_aside, saved)
         os.replace(aside, path)
     except OSError as cause:
         for leftover in (aside, saved_aside):
             with contextlib.suppress(OSError):
                 leftover.unlink(missing_ok=True)
-        raise StorageError(f"{path}: could not be written ({cause.strerror}); the old content is unchanged") from cause
+        why = cause.strerror if cause.errno not in NO_SPACE else no_space_text(path, len(content))
+        raise StorageError(f"{path}: could not be written ({why}); the old content is unchanged") from cause
+
+
+def _is_written(path: Path, content: bytes, mode: int | None, saved: Path, ballast: "Ballast | None") -> bool:
+    """Write the file; False: the disk is full, and ballast or else ``saved`` was given up for another try. Raises OSError."""
+    try:
+        _write_synced(path, content, mode)
+    except OSError as error:
+        if error.errno not in NO_SPACE or ballast is None:
+            raise
+        if not ballast.give_up(len(content)):
+            if not saved.exists():
+                raise
+            saved.unlink()  # the content that it was kept for is still in place
+        return False
+    return True
+
+
+def _save_old(path: Path, saved: Path, mode: int | None) -> None:
+    """Keep the old content under another name: the file itself, which takes no space, or a copy where files cannot be linked."""
+    saved.unlink(missing_ok=True)
+    try:
+        if path.is_symlink():
+            raise OSError(errno.EMLINK, "a link is not the content")
+        os.link(path, saved)
+    except OSError:
+        _write_synced(saved, path.read_bytes(), mode)
+
+
+def no_space_text(path: Path, wanted: int) -> str:
+    """Which disk is full, by how much, and what to do."""
+    try:
+        free = f"{free_bytes(path.parent)} bytes are free"
+    except OSError:
+        free = "how much is free is unknown"
+    return f"no space left on the disk of {path.parent}: {wanted} bytes are needed and {free}; make room on it, then repeat"
 
 
 def why_unwritable(path: Path) -> str | None:
@@ -86,36 +130,97 @@ def free_bytes(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-class DiskReserve:
-    """How much may still be written so that ``reserve`` bytes of the disk stay free, looked up once a second at most.
+class Ballast:
+    """Disk space that a file holds, to be given up for writes that have to succeed on a full disk: deletions, and a start."""
 
-    Logged when it becomes nothing and when there is room again.
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def fill(self, size: int) -> None:
+        """Hold ``size`` bytes, or as many as the disk has room for. Where the file cannot be written, what there was."""
+        with contextlib.suppress(OSError):
+            held = self._path.stat().st_size if self._path.exists() else 0
+            if held > size:
+                os.truncate(self._path, size)
+            size = min(size, held + free_bytes(self._path.parent) - BALLAST_LEAVES_BYTES)
+            if held >= size:
+                return
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            finally:
+                os.close(descriptor)
+
+    def give_up(self, wanted: int) -> bool:
+        """Free ``wanted`` bytes or what there is. False: nothing is left."""
+        try:
+            held = self._path.stat().st_size
+            if held:
+                os.truncate(self._path, max(0, held - max(wanted, BALLAST_STEP_BYTES)))
+        except OSError:
+            return False
+        return held > 0
+
+
+class DiskReserve:
+    """How much may still be written so that ``reserve`` bytes of the disk stay free, and ``beside()`` bytes for one more copy of
+    what is stored, while it is written anew.
+
+    Logged when it becomes nothing and when there is room again. There is nothing to disarm.
     """
 
     def __init__(
-        self, folder: Path, reserve: int, free: Callable[[Path], int] = free_bytes, now_s: Callable[[], float] = time.monotonic
+        self,
+        folder: Path,
+        reserve: int,
+        beside: Callable[[], int],
+        free: Callable[[Path], int] = free_bytes,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._reserve, self._free, self._now_s = folder, reserve, free, now_s
+        self._folder, self._reserve, self._beside, self._free, self._now_s = folder, reserve, beside, free, now_s
         self._looked_s: float | None = None
-        self._free_bytes = 0
-        self._is_short = False
+        self.free_bytes: int | None = None
+        """At the last look; None: unknown."""
+        self.is_short = False
+        """Whether nothing may be added, as of the last look."""
 
-    def room(self, beside: int) -> int:
-        """Bytes that may be written, if ``beside`` bytes more must fit: a copy of what is stored, while it is written anew."""
+    @property
+    def _needed(self) -> int:
+        return self._reserve + self._beside()
+
+    @property
+    def warning(self) -> str | None:
+        """What operators have to know; None: there is room."""
+        if not self.is_short:
+            return None
+        return (
+            f"{self.free_bytes} bytes are free on the disk of {self._folder}, {self._needed} are to stay free "
+            "(diskReserveBytes and a copy of the state): what adds to the state is refused until there is more"
+        )
+
+    def room(self) -> int:
+        """Bytes that may be added."""
         now_s = self._now_s()
         if self._looked_s is None or now_s - self._looked_s >= DISK_LOOK_S:
             self._looked_s = now_s
-            try:
-                self._free_bytes = self._free(self._folder)
-            except OSError as error:  # nothing is known: what cannot be written is refused when it is
-                log.warning("free disk space unknown", extra={"folder": str(self._folder), "cause": str(error)})
-                self._free_bytes = self._reserve + beside + UNKNOWN_ROOM_BYTES
-        room = max(0, self._free_bytes - self._reserve - beside)
-        if (room == 0) != self._is_short:
-            self._is_short = room == 0
-            text = "disk below diskReserveBytes: refusing what adds to the state" if room == 0 else "disk has room again"
-            log.warning(text, extra={"folder": str(self._folder), "free": self._free_bytes, "needed": self._reserve + beside})
-        return room
+            self._look()
+        return UNKNOWN_ROOM_BYTES if self.free_bytes is None else max(0, self.free_bytes - self._needed)
+
+    def _look(self) -> None:
+        try:
+            self.free_bytes = self._free(self._folder)
+        except OSError as error:  # nothing is known: what cannot be written is refused when it is
+            log.warning("free disk space unknown", extra={"folder": str(self._folder), "cause": str(error)})
+            self.free_bytes = None
+        is_short = self.free_bytes is not None and self.free_bytes <= self._needed
+        if is_short != self.is_short:
+            self.is_short = is_short
+            facts = {"folder": str(self._folder), "free": self.free_bytes, "needed": self._needed}
+            if is_short:
+                remedy = "make room on the disk, delete what is not needed, or lower diskReserveBytes"
+                log.warning("disk below diskReserveBytes: refusing what adds to the state", extra={**facts, "remedy": remedy})
+            else:
+                log.warning("disk has room again", extra=facts)
 
 
 def _create_folder(folder: Path) -> None:

@@ -119,8 +119,7 @@ class ServingNode:
         """Whether the remoting server listens but for a fence."""
         self._is_fenced = False
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
-        if settings.mode == "cp":
-            layers.insert(0, Layer("disk", lambda: self.service.disk_problem))
+        layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
         context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic())
         self.admin = AdminServer(context) if settings.admin_address is not None else None
         self.health = HealthServer(context) if settings.health_address is not None else None

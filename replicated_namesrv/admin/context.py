@@ -99,6 +99,14 @@ class ObservedService(Protocol):
     def unsynced_ms(self) -> float:
         """Age of the oldest write to the log that is not on the disk; 0 if there is none."""
 
+    @property
+    def disk_warning(self) -> str | None:
+        """That so little of the disk is free that what adds to the state is refused; None: there is room."""
+
+    @property
+    def disk_free_bytes(self) -> int | None:
+        """Bytes free on the disk, None while that is unknown."""
+
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker's last heartbeat on this node, or on any if this one leads; None: none is known here."""
 

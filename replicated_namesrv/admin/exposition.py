@@ -74,6 +74,8 @@ METRICS: dict[str, Declared] = {
     "kv_entries": Declared(GAUGE, "Entries of the KV config, over all namespaces."),
     "bounded_bytes": Declared(GAUGE, "Bytes in use, by the setting that limits them.", ("limit",)),
     "bounded_bytes_limit": Declared(GAUGE, "Limit of namesrv_bounded_bytes, by the setting.", ("limit",)),
+    "disk_free_bytes": Declared(GAUGE, "Bytes free on the disk of the state."),
+    "disk_short": Declared(GAUGE, "1 while writes that add data are refused for lack of disk space (diskReserveBytes)."),
     "revision": Declared(GAUGE, "Revision of the state. Each change increases it by one."),
     "brokers_expired": Declared(COUNTER, "Brokers removed because they made no contact within their time-out."),
     "brokers_suspected": Declared(GAUGE, "Brokers without contact for a third of their time-out or more (mode=cp)."),
@@ -217,6 +219,9 @@ class NodeCollector:
         quotas = service.quotas
         yield _by_label("bounded_bytes", quotas.used(state.sizes))
         yield _by_label("bounded_bytes_limit", {bound: limit() for bound, limit in quotas.limits.items()})
+        if service.disk_free_bytes is not None:
+            yield _single("disk_free_bytes", service.disk_free_bytes)
+        yield _single("disk_short", int(service.disk_warning is not None))
         yield _single("revision", state.revision)
         yield _single("brokers_expired", service.expired_count)
         yield _single("brokers_suspected", len(service.suspected_since()))

@@ -3,6 +3,9 @@
 Live means that the event loop turns: whoever reads the answer knows. It never depends on other nodes, so that nobody
 restarts a healthy node because its cluster has no majority. Ready means that a peer sent here would be served. It is
 checked layer by layer, from the ground up, and stops at the first that fails, because what stands on it says nothing new.
+
+A layer that is well may have a warning. The node stays ready: a disk that is nearly full, for example, ends neither reads nor
+renewals nor deletions, and if balancers took all such nodes away, these would end too.
 """
 
 import asyncio
@@ -18,6 +21,8 @@ class Layer(NamedTuple):
 
     name: str
     check: Callable[[], "str | Awaitable[str | None] | None"]
+    warning: Callable[[], str | None] = lambda: None
+    """What is worth a look although peers are served."""
 
 
 class LayerHealth(NamedTuple):
@@ -25,6 +30,7 @@ class LayerHealth(NamedTuple):
 
     name: str
     problem: str | None
+    warning: str | None = None
 
 
 async def readiness(layers: Sequence[Layer]) -> list[LayerHealth]:
@@ -32,7 +38,7 @@ async def readiness(layers: Sequence[Layer]) -> list[LayerHealth]:
     found = []
     for layer in layers:
         problem = await _problem_of(layer)
-        found.append(LayerHealth(layer.name, problem))
+        found.append(LayerHealth(layer.name, problem, layer.warning()))
         if problem is not None:
             break
     return found
@@ -51,11 +57,18 @@ async def _problem_of(layer: Layer) -> str | None:
 
 
 def as_text(found: Sequence[LayerHealth], *, verbose: bool) -> str:
-    """``ok``, or the first problem; verbose: a line a layer."""
+    """``ok``, or the first problem, and a line a warning; verbose: a line a layer."""
     if verbose:
-        return "".join(f"[{'+' if h.problem is None else '-'}] {h.name}: {h.problem or 'ok'}\n" for h in found)
+        return "".join(map(_line, found))
     failed = next((h for h in found if h.problem is not None), None)
-    return "ok\n" if failed is None else f"not ready: {failed.name}: {failed.problem}\n"
+    warnings = "".join(f"warning: {h.name}: {h.warning}\n" for h in found if h.warning is not None)
+    return ("ok\n" if failed is None else f"not ready: {failed.name}: {failed.problem}\n") + warnings
+
+
+def _line(health: LayerHealth) -> str:
+    if health.problem is not None:
+        return f"[-] {health.name}: {health.problem}\n"
+    return f"[+] {health.name}: ok\n" if health.warning is None else f"[!] {health.name}: {health.warning}\n"
 
 
 def as_json(found: Sequence[LayerHealth]) -> dict[str, object]:
@@ -64,5 +77,5 @@ def as_json(found: Sequence[LayerHealth]) -> dict[str, object]:
     return {
         "ready": failed is None,
         "failedLayer": failed.name if failed else None,
-        "layers": [{"name": h.name, "ok": h.problem is None, "problem": h.problem} for h in found],
+        "layers": [{"name": h.name, "ok": h.problem is None, "problem": h.problem, "warning": h.warning} for h in found],
     }

@@ -11,6 +11,9 @@ writes go on.
     silent for ``transfer_silence_ms``                       dropped, the transfer is given up
     lags by more than ``transfer_log_*_max``                 dropped, the transfer is given up
 
+On a disk that is nearly full, a snapshot is due when ``SHORT_DISK_BYTES`` were written, or if so much log is left after a while.
+Segments are then closed early and one snapshot is kept, so that what was deleted from the state soon leaves the disk.
+
 A follower whose transfer was given up is sent the newest snapshot; for one that is silent still, no log is kept until it answers.
 """
 
@@ -24,6 +27,9 @@ from replicated_namesrv.raft.progress import REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.snapshot_taking import SnapshotTaking
 from replicated_namesrv.raft.snapshots import SnapshotStore
 from replicated_namesrv.raft.stall import Stall
+
+SHORT_DISK_BYTES, SHORT_DISK_SEGMENT_BYTES, SHORT_DISK_PAUSE_S = 4 << 20, 256 << 10, 2.0
+"""A snapshot costs a copy of the state, so the pause is not shorter."""
 
 
 class CompactionCore(RaftState, Protocol):
@@ -53,20 +59,36 @@ class Compaction:
         self._target = 0
         """Index up to which our newest snapshot lets entries go."""
         self._forced = False
+        self._disk_is_short = False
+        self._look_at = 0.0
         self._silence = self._config.transfer_silence_ms / 1000
 
     # Taking a snapshot
 
     def tick(self) -> None:
         """Start a snapshot if enough bytes were written. On a stalled disk it could not end."""
-        if (
-            self._log.written_bytes - self._bytes > self._config.compact_bytes
-            and not self._taking.running
-            and not self._stall.stalled
-        ):
+        if self._taking.running or self._stall.stalled:
+            return
+        written = self._log.written_bytes - self._bytes
+        if written > self._config.compact_bytes or (self._disk_is_short and self._is_due_on_short_disk(written)):
             self._bytes = self._log.written_bytes
             self._forced = True
             self._core.force_compaction()
+
+    def _is_due_on_short_disk(self, written: int) -> bool:
+        if self._now() < self._look_at:
+            return False
+        self._look_at = self._now() + SHORT_DISK_PAUSE_S
+        self._log.release(self._snapshots.oldest_index())
+        return written > SHORT_DISK_BYTES or (written > 0 and self._log.file_bytes > SHORT_DISK_BYTES)
+
+    def disk_is_short(self, short: bool) -> None:
+        """Whether the disk is nearly full."""
+        self._disk_is_short = short
+        self._snapshots.kept = 1 if short else 2
+        self._log.segment_bytes = (
+            min(self._config.segment_bytes, SHORT_DISK_SEGMENT_BYTES) if short else self._config.segment_bytes
+        )
 
     def wanted(self, last_index: int) -> bool:
         """Whether a snapshot up to ``last_index``, the last entry applied, is to be taken: PySyncObj finds the log too long."""

@@ -93,7 +93,8 @@ class Log:
         """``rewrite_tail`` False trusts whatever can be read (``Defences.tail_rewrite``)."""
         self._storage = storage
         self._rewrite_tail = rewrite_tail
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
+        """A segment of this size is closed; only closed ones can be deleted."""
         self._entries: list[Entry] = []
         self.base_index = 0
         """Entries after this one have their payload; up to it they are known by index and term at most."""
@@ -396,7 +397,7 @@ class Log:
         segment.size += len(data)
         directory, self._directory_dirty = self._directory_dirty, False
         self._syncing_number, self._syncing_index = self.number, self.last_index
-        if segment.size >= self._segment_bytes and not is_new:
+        if segment.size >= self.segment_bytes and not is_new:
             self._new_segment()
         return [segment.name], directory
 

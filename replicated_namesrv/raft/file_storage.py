@@ -5,6 +5,9 @@ in another thread while the owner goes on appending. It opens each file anew: th
 
 A failed ``sync`` ends the node, so it must not fail because connections took all descriptors: ``_Spares`` keeps some open, one of
 which is given up where opening a file fails for lack of them.
+
+On a full disk a node must be able to start, to delete and to vote. Therefore the file ``ballast`` holds space that is given up
+for the log and the identity, never for snapshots. Without ballast the error names path, bytes and remedy.
 """
 
 import errno
@@ -15,9 +18,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from replicated_namesrv.files import NO_SPACE, Ballast, no_space_text
 from replicated_namesrv.raft.raft_errors import IdentityError
 
-LOCK = "lock"
+LOCK, BALLAST = "lock", "ballast"
+NEEDS_BALLAST = ("log", "identity")
+"""Names of files that may use the ballast begin so."""
+SEGMENT_BYTES, MARGIN_BYTES = 16 << 20, 4 << 20
+"""Ballast: a start may have to write the last segment of the log anew, and then some. At most an eighth of the disk in all."""
 SPARES: Final = 8
 """Files that can be open at the same time when there are no descriptors left."""
 
@@ -86,6 +94,9 @@ class FileStorage:
         make_durably(directory)
         self._descriptors: dict[str, int] = {}
         self._spares = _Spares()
+        self._ballast = Ballast(directory / BALLAST)
+        disk = os.statvfs(directory)
+        self._share = disk.f_blocks * disk.f_frsize // 16
         self._directory_descriptor = os.open(directory, os.O_RDONLY)
         self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -96,8 +107,18 @@ class FileStorage:
             self._spares.close_all()
             raise IdentityError(f"{directory} is used by another process; give each node a directory of its own") from None
 
+    @property
+    def segment_bytes_max(self) -> int:
+        """Segments of the log that the ballast has room for a copy of."""
+        return max(1 << 20, min(SEGMENT_BYTES, self._share))
+
+    def fill_ballast(self) -> None:
+        """Hold space again that was given up, if the disk has it."""
+        self._ballast.fill(min(SEGMENT_BYTES, self._share) + min(MARGIN_BYTES, self._share))
+
     def list_names(self) -> list[str]:
-        return sorted(entry.name for entry in os.scandir(self._directory) if entry.is_file() and entry.name != LOCK)
+        own = (LOCK, BALLAST)
+        return sorted(entry.name for entry in os.scandir(self._directory) if entry.is_file() and entry.name not in own)
 
     def size(self, name: str) -> int:
         return os.stat(self._directory / name).st_size
@@ -119,9 +140,15 @@ class FileStorage:
         return descriptor
 
     def append(self, name: str, data: bytes) -> None:
-        descriptor, view = self._open(name), memoryview(data)
+        view = memoryview(data)
         while view:
-            view = view[os.write(descriptor, view) :]
+            try:
+                view = view[os.write(self._open(name), view) :]
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                if not (name.startswith(NEEDS_BALLAST) and self._ballast.give_up(len(view))):
+                    raise OSError(error.errno, no_space_text(self._directory / name, len(view))) from None
 
     def rename(self, old: str, new: str) -> None:
         os.rename(self._directory / old, self._directory / new)

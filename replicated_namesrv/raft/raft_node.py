@@ -482,6 +482,10 @@ class RaftNode:
         else:
             self._guarded(self.transfer.start, peer, done)
 
+    def disk_is_short(self, short: bool) -> None:
+        """Whether the disk is nearly full: then the log is compacted early, and one snapshot is kept instead of two."""
+        self.compaction.disk_is_short(short)
+
     def tell(self, peer: str, data: bytes) -> None:
         """Have ``Observer.received`` called at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""
         if not self.stopped:

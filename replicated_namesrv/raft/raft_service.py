@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random, SystemRandom
@@ -105,8 +106,10 @@ class RaftService:
         OSError if the address cannot be bound."""
         self.loop = asyncio.get_running_loop()
         self.storage = FileStorage(self._directory)
+        self._config = replace(self._config, segment_bytes=min(self._config.segment_bytes, self.storage.segment_bytes_max))
         try:
             self.node = await self.loop.run_in_executor(None, self._open)
+            await self.loop.run_in_executor(None, self.storage.fill_ballast)
             await self.transport.start()
         except BaseException:
             self.storage.close()
@@ -177,6 +180,12 @@ class RaftService:
         if not future.done():
             self.kick_for_reads()
         return future
+
+    def disk_is_short(self, short: bool) -> None:
+        """The disk is nearly full: keep the log short. Or it has room again: hold some of it for the next time."""
+        self.node.disk_is_short(short)
+        if not short:
+            self.loop.run_in_executor(None, self.storage.fill_ballast)
 
     def lease_valid(self) -> bool:
         """Whether the local state may be read at this moment without asking anybody."""

@@ -5,6 +5,7 @@ second state is built from it chunk by chunk while the old one stays in use, the
 on the leader's next message, the log is reset to begin there and the states are swapped, all in one step.
 """
 
+import errno
 from collections.abc import Callable
 from typing import Protocol
 
@@ -110,7 +111,13 @@ class SnapshotReceiving:
             return
         if message.offset != self._received or not message.data or self._received + len(message.data) > message.total:
             return
-        self._storage.append(RECEIVING, message.data)
+        try:
+            self._storage.append(RECEIVING, message.data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._disk_full(error)
+            return
         self._received += len(message.data)
         if self._received == message.total:
             generation = self._generation
@@ -147,6 +154,13 @@ class SnapshotReceiving:
         self._context.note(f"the leader's snapshot cannot be read by this version: {error}; upgrade this node")
         self._unreadable = self._identity
         self._give_up()
+
+    def _disk_full(self, error: OSError) -> None:
+        """Free what it took, and ask again from the start: there may be room later."""
+        self._context.counters["unwritable_snapshots"] += 1
+        self._context.note(f"received snapshot dropped: {error}")
+        self._give_up()
+        self._storage.remove(RECEIVING)
 
     def _damaged(self, error: ValueError) -> None:
         """Not what the leader has: ask again from the start."""

@@ -2,10 +2,11 @@
 
 The state machine yields the state as of one index; each tick writes one chunk aside, then the file is synced and read back, a
 block each tick. If that gives what was written, the file is renamed and the directory synced. Only then PySyncObj may drop the
-log that it replaces, and older snapshots are deleted. If it does not, the file is deleted, and another snapshot is tried after a
-while: the node goes on with a longer log.
+log that it replaces, and older snapshots are deleted. If it does not, or the disk is full, the file is deleted, and another
+snapshot is tried after a while: the node goes on with a longer log.
 """
 
+import errno
 from collections.abc import Callable, Iterator
 
 from replicated_namesrv.raft.configuration import Configuration
@@ -17,7 +18,7 @@ from replicated_namesrv.raft.snapshots import BLOCK, WRITING, Metadata, Reader, 
 from replicated_namesrv.raft.syncs import Syncs
 
 RETRY_SECONDS = 30.0
-"""After a snapshot that could not be read back: another one costs as much."""
+"""After a snapshot that could not be written or read back: another one costs as much."""
 
 
 class SnapshotTaking:
@@ -49,7 +50,7 @@ class SnapshotTaking:
         self._not_before = 0.0
         self.taken = 0
         self.problem: str | None = None
-        """Why the last snapshot could not be read back; None: it could."""
+        """Why the last snapshot could not be written or read back; None: it could."""
 
     @property
     def running(self) -> bool:
@@ -70,21 +71,38 @@ class SnapshotTaking:
             dict(self._configuration.applied),
             self._sessions.dump(),
         )
-        self._writer = Writer(self._storage, metadata)
+        try:
+            self._writer = Writer(self._storage, metadata)
+        except OSError as error:
+            self._disk_full(error)
+            return
         self._chunks = self._state_machine.snapshot()
 
     def tick(self) -> None:
         """Write one chunk, or read one back."""
         if self._chunks is not None and self._writer is not None:
-            chunk = next(self._chunks, None)
-            if chunk is not None:
-                self._writer.write(chunk)
-                return
-            self._chunks = None
-            self._writer.finish()
-            self._syncs.request([WRITING], False, self._written)
+            try:
+                self._write(self._chunks, self._writer)
+            except OSError as error:
+                self._disk_full(error)
         elif self._reader is not None:
             self._read_back(self._reader)
+
+    def _write(self, chunks: Iterator[bytes], writer: Writer) -> None:
+        chunk = next(chunks, None)
+        if chunk is not None:
+            writer.write(chunk)
+            return
+        self._chunks = None
+        writer.finish()
+        self._syncs.request([WRITING], False, self._written)
+
+    def _disk_full(self, error: OSError) -> None:
+        """Give the snapshot up, which frees what it took. Raises ``error`` if it is another one."""
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise error
+        self._context.counters["unwritable_snapshots"] += 1
+        self._drop(f"a snapshot could not be written: {error}; the log before it is kept")
 
     def _written(self) -> None:
         try:
@@ -110,10 +128,13 @@ class SnapshotTaking:
 
     def _give_up(self, error: Exception) -> None:
         self._context.counters["unreadable_snapshots"] += 1
-        self.problem = f"a snapshot could not be read back after it was written: {error}; the log before it is kept"
-        self._context.note(self.problem)
+        self._drop(f"a snapshot could not be read back after it was written: {error}; the log before it is kept")
+
+    def _drop(self, problem: str) -> None:
+        self.problem = problem
+        self._context.note(problem)
         self._storage.remove(WRITING)
-        self._writer = self._reader = None
+        self._writer = self._reader = self._chunks = None
         self._not_before = self._now() + RETRY_SECONDS
 
     def _named(self) -> None:

@@ -174,6 +174,8 @@ class SnapshotStore:
     def __init__(self, storage: Storage, cluster: str) -> None:
         self._storage, self._cluster = storage, cluster
         self.current: Snapshot | None = None
+        self.kept = 2
+        """Files that stay: the newest, and one more in case it cannot be read some day."""
         self.skipped: list[str] = []
         """Damaged files passed over when opening, each with its reason."""
         self._damaged: list[str] = []
@@ -214,7 +216,7 @@ class SnapshotStore:
         return snapshot
 
     def adopt(self, snapshot: Snapshot, in_use: Collection[str] = ()) -> None:
-        """The file and its name are durable: use it, and delete what was damaged and all but the last two.
+        """The file and its name are durable: use it, and delete what was damaged and all but the last ``kept``.
 
         ``in_use``: names of files on their way to another node, which would have to start over; they stay for now.
         """
@@ -224,7 +226,7 @@ class SnapshotStore:
         for name in damaged:
             if name != snapshot.name:
                 self._storage.remove(name)
-        for name in self.names()[:-2]:
+        for name in self.names()[: -self.kept]:
             if name not in in_use:
                 self._storage.remove(name)
 

@@ -93,6 +93,8 @@ class RaftDriver(Protocol):
 
     def lease_valid(self) -> bool: ...
 
+    def disk_is_short(self, short: bool) -> None: ...
+
     def transfer_leadership(self, peer: str | None) -> Future[bool]: ...
 
     def tell(self, peer: str, data: bytes) -> None: ...
@@ -243,6 +245,10 @@ class RaftConsensus(Observer):
         """Age of the oldest write to the log that is not on the disk."""
         node = self._node
         return 0.0 if node is None else node.unsynced_seconds * 1000
+
+    def disk_is_short(self, short: bool) -> None:
+        """Whether the disk of the log is nearly full."""
+        self._raft.disk_is_short(short)
 
     @property
     def disk_problem(self) -> str | None:

@@ -40,6 +40,7 @@ from replicated_namesrv.replication.consensus import (
     confirm,
     raft_on_sockets,
 )
+from replicated_namesrv.replication.disk_alarm import DiskAlarm
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
@@ -48,7 +49,7 @@ from replicated_namesrv.replication.route_machine import RouteStateMachine, enco
 from replicated_namesrv.replication.running_clock import RunningClock
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.commands import Command, RegisterBroker, UnregisterBrokers
-from replicated_namesrv.routes.quotas import with_own_mappings
+from replicated_namesrv.routes.quotas import logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel, quotas_of, within
@@ -97,11 +98,12 @@ class ReplicatedNode:
         self.history_id = ""
         self.quotas = quotas_of(settings, self.state)
         self._leftovers: Leftovers | None = None
+        self._disk: DiskAlarm | None = None
+        self._others = [member for member in members if member != settings.node_id]
         if raft is None:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
-            disk = DiskReserve(settings.data_path, settings.disk_reserve_bytes)
-            self.quotas.keep_disk_reserve(lambda: disk.room(self.state.sizes.total), lambda command: True)
+            self._disk = self._disk_alarm(now_ms)
             raft = raft_on_sockets(transport, settings.data_path / "raft", restorable)
         config = RaftConfig(
             digest_version=DIGEST_VERSION,
@@ -158,11 +160,26 @@ class ReplicatedNode:
         consensus.on_leader = self._leader_changed
         consensus.on_applied = self._applied.applied
         consensus.on_restored = self.liveness.restored
-        consensus.on_message = self.liveness.received
+        consensus.on_message = self._received
         self._on_serving: Callable[[bool], None] = lambda serving: None
         self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
         self._ticker: asyncio.TimerHandle | None = None
         self._stopping = False
+
+    def _disk_alarm(self, now_ms: Callable[[], float]) -> DiskAlarm:
+        settings = self._settings
+        disk = DiskReserve(settings.data_path, settings.disk_reserve_bytes, lambda: self.state.sizes.total)
+        alarm = DiskAlarm(disk, self._tell_all, lambda short: self.consensus.disk_is_short(short), now_ms)
+        self.quotas.keep_disk_reserve(alarm.room, logged_bytes)
+        return alarm
+
+    def _tell_all(self, data: bytes) -> None:
+        for peer in self._others:
+            self.consensus.tell(peer, data)
+
+    def _received(self, peer: str, data: bytes) -> None:
+        if self._disk is None or not self._disk.received(peer, data):
+            self.liveness.received(peer, data)
 
     def _leader_changed(self, leader: str | None, term: int) -> None:
         self._on_leader(leader, term)
@@ -218,6 +235,8 @@ class ReplicatedNode:
         abandon = None if self._leftovers is None else self._leftovers.tick(self.led_term is not None)
         if abandon is not None:
             self.proposer.decide(abandon)
+        if self._disk is not None:
+            self._disk.tick()
 
     def _change_serving(self, serving: bool) -> None:
         """The fence came (False) or went."""
@@ -345,6 +364,16 @@ class ReplicatedNode:
     def disk_problem(self) -> str | None:
         """What is wrong with the disk of the log, if a sync does not end."""
         return self.consensus.disk_problem
+
+    @property
+    def disk_warning(self) -> str | None:
+        """That little of the disk is free, if so."""
+        return None if self._disk is None else self._disk.warning
+
+    @property
+    def disk_free_bytes(self) -> int | None:
+        """Bytes free on the disk of ``dataDir``."""
+        return None if self._disk is None else self._disk.disk.free_bytes
 
     @property
     def expired_count(self) -> int:

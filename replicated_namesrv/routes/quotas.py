@@ -207,6 +207,16 @@ def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup |
     return sizes.registration_bytes(registration) - sum(map(sizes.registration_bytes, replaced))
 
 
+LOGGED_BYTES_FREE = 64 << 10
+"""A value of this length may replace another one while the disk is nearly full: compaction keeps up with such writes."""
+
+
+def logged_bytes(command: Command, growth: int) -> int:
+    """What a command adds to a disk with a log: what it adds to the state, or, if that is more, the value that it writes."""
+    written = len(command.value or "") - LOGGED_BYTES_FREE if isinstance(command, PutKVConfig) else 0
+    return max(growth, written)
+
+
 class Grant:
     """Bytes that were granted to one command and are not applied yet."""
 
@@ -236,19 +246,21 @@ class Quotas:
         self.refused: dict[str, int] = {}
         """Commands refused, by limit."""
         self._pending: dict[tuple[str, str], int] = {}
-        self._needs_disk: Callable[[Command], bool] = lambda command: False
+        self._disk_bytes: Callable[[Command, int], int] = lambda command, growth: 0
 
-    def keep_disk_reserve(self, room: Callable[[], int], needs_disk: Callable[[Command], bool]) -> None:
-        """Refuse what adds more to the state than ``room()``, of the commands that are written to this node's disk."""
+    def keep_disk_reserve(self, room: Callable[[], int], disk_bytes: Callable[[Command, int], int]) -> None:
+        """Refuse what adds more to this node's disk than ``room()``. ``disk_bytes(command, growth)``: what a command adds that
+        adds ``growth`` bytes to the state."""
         self.limits[DISK] = room
-        self._needs_disk = needs_disk
+        self._disk_bytes = disk_bytes
 
     def grant(self, command: Command) -> Grant:
         """Room for ``command``, until it is released. Raises LimitError if a text is too long or there is no room."""
         try:
             found = [need for source in self.sources for need in source(command)]
-            if self._needs_disk(command):
-                found += [Need(DISK, "", 0, need.more) for need in found if need.bound == STATE]
+            more = self._disk_bytes(command, sum(need.more for need in found if need.bound == STATE))
+            if more > 0:
+                found.append(Need(DISK, "", 0, more))
             for need in found:
                 self._check(need, self._pending.get((need.bound, need.of), 0))
         except LimitError as error:

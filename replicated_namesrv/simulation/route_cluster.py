@@ -71,6 +71,9 @@ class SimulatedRaft:
     def lease_valid(self) -> bool:
         return self.node.lease_valid()
 
+    def disk_is_short(self, short: bool) -> None:
+        self.node.disk_is_short(short)
+
     def transfer_leadership(self, peer: str | None = None) -> "Future[bool]":
         future: Future[bool] = self._loop.create_future()
         self.node.transfer_leadership(peer, _setter(future))

@@ -51,10 +51,10 @@ async def test_ready_node_says_so_in_three_ways(node: tuple[ServingNode, int]) -
     _, port = node
     assert (await http(port, "/livez")).text == "ok\n"
     assert ((answer := await http(port, "/readyz")).status, answer.text) == (200, "ok\n")
-    assert (await http(port, "/readyz?verbose")).text == "[+] service: ok\n[+] remoting: ok\n"
+    assert (await http(port, "/readyz?verbose")).text == "[+] disk: ok\n[+] service: ok\n[+] remoting: ok\n"
     answer = await http(port, "/readyz", headers={"Accept": "application/json"})
     assert answer.json["ready"] is True
-    assert [layer["name"] for layer in answer.json["layers"]] == ["service", "remoting"]
+    assert [layer["name"] for layer in answer.json["layers"]] == ["disk", "service", "remoting"]
 
 
 async def test_fenced_node_is_live_but_not_ready(node: tuple[ServingNode, int]) -> None:

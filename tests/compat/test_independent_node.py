@@ -218,7 +218,7 @@ async def test_a_full_disk_leaves_the_old_file(make_node: Callable[[], Independe
     node = make_node()
     await node.start()
     (tmp_path / "kvConfig.json.new").symlink_to("/dev/full")
-    with pytest.raises(StorageError, match="No space left"):
+    with pytest.raises(StorageError, match="no space left on the disk of"):
         await _await(node.propose(PutKVConfig("N", "k", "v"), None))
     assert node.state.kv_table() == {}
     assert not (tmp_path / "kvConfig.json").exists()

@@ -1,9 +1,9 @@
-"""A node in a process of its own, started from a file as in production, and the requests of its attackers."""
+"""Nodes in processes of their own, started from a file as in production, and the requests of their attackers."""
 
 import asyncio
 import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +81,16 @@ def write_file(folder: Path, mode: str, *lines: str) -> tuple[Path, int]:
 @contextmanager
 def started(folder: Path, file: Path, port: int, files_max: int | None = None) -> Iterator[AttackedNode]:
     """Start a node with this file; it is ended with the block."""
+    with launched(folder, file, port, files_max) as node:
+        node.command.wait_line("boot success")
+        yield node
+
+
+@contextmanager
+def launched(folder: Path, file: Path, port: int, files_max: int | None = None) -> Iterator[AttackedNode]:
+    """The same without waiting until it serves: a node of a cluster needs the others for that."""
     log = folder / f"log-{len(list(folder.glob('log-*')))}"
     with running_command("serve", "-c", str(file), stderr=log, files_max=files_max) as command:
-        command.wait_line("boot success")
         yield AttackedNode(command, folder, file, port)
 
 
@@ -92,3 +99,28 @@ def attacked(folder: Path, mode: str, *lines: str, files_max: int | None = None)
     """A started node with these further lines in its file."""
     with started(folder, *write_file(folder, mode, *lines), files_max) as node:
         yield node
+
+
+def write_cluster_files(folders: Sequence[Path], data_folders: Sequence[Path], mode: str, *lines: str) -> list[tuple[Path, int]]:
+    """A file for -c for each node, and the port in it. In CP they are a cluster."""
+    first = free_port(*(20 * number + offset for number in range(len(folders)) for offset in (0, 2, 10)))
+    ports = [first + 20 * number for number in range(len(folders))]
+    peers = ",".join(f"n{number + 1}=127.0.0.1:{port + 2}" for number, port in enumerate(ports))
+    files = []
+    for number, (folder, data, port) in enumerate(zip(folders, data_folders, ports, strict=True)):
+        folder.mkdir(exist_ok=True)
+        own = [f"mode={mode}", f"nodeId=n{number + 1}", f"listenPort={port}", "bindAddress=127.0.0.1", f"dataDir={data}", *lines]
+        file = folder / "given.properties"
+        file.write_text("".join(f"{line}\n" for line in (*own, *([f"peers={peers}"] if mode == "cp" else []))))
+        files.append((file, port))
+    return files
+
+
+@contextmanager
+def started_cluster(files: Sequence[tuple[Path, int]]) -> Iterator[list[AttackedNode]]:
+    """Start a node with each file, and wait until all serve."""
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(launched(file.parent, file, port)) for file, port in files]
+        for node in nodes:
+            node.command.wait_line("boot success")
+        yield nodes

@@ -1,0 +1,69 @@
+"""DiskAlarm: whether the disks of all nodes have room for more.
+
+A node whose disk is nearly full says so to the others once a second. All of them refuse then what adds to the state, because each
+entry of the log is written to every disk. The alarm ends by itself: on the node when there is room again, on the others when they
+have not received the message for ``SILENCE_MS``. A node that cannot be reached raises no alarm.
+"""
+
+from collections.abc import Callable
+
+from replicated_namesrv.files import DiskReserve
+
+DISK_SHORT = b"\x06"
+"""The message. The first byte of others says their kind (``leader_messages.py``); 0.1 drops this one."""
+REPEAT_MS, SILENCE_MS = 1_000.0, 5_000.0
+
+
+class DiskAlarm:
+    """Of one node."""
+
+    def __init__(
+        self,
+        disk: DiskReserve,
+        send: Callable[[bytes], None],
+        keep_log_short: Callable[[bool], None],
+        now_ms: Callable[[], float],
+    ) -> None:
+        """``send``: to all other nodes. ``keep_log_short``: whether the own disk is short, at each change."""
+        self.disk = disk
+        self._send, self._keep_log_short, self._now_ms = send, keep_log_short, now_ms
+        self._was_short = False
+        self._send_at_ms = 0.0
+        self._heard_ms: dict[str, float] = {}
+        """When other nodes have said so."""
+
+    @property
+    def _others(self) -> list[str]:
+        now_ms = self._now_ms()
+        return sorted(peer for peer, heard_ms in self._heard_ms.items() if now_ms - heard_ms < SILENCE_MS)
+
+    def room(self) -> int:
+        """Bytes that may be added to the state."""
+        return 0 if self._others else self.disk.room()
+
+    @property
+    def warning(self) -> str | None:
+        """What operators have to know; None: there is room."""
+        others = self._others
+        if self.disk.warning is not None or not others:
+            return self.disk.warning
+        return f"the disk of {', '.join(others)} is nearly full: what adds to the state is refused until there is room"
+
+    def tick(self) -> None:
+        """Look at the own disk, and say what is to be said."""
+        self.disk.room()
+        is_short = self.disk.is_short
+        if is_short != self._was_short:
+            self._was_short = is_short
+            self._keep_log_short(is_short)
+            self._send_at_ms = 0.0
+        if is_short and self._now_ms() >= self._send_at_ms:
+            self._send_at_ms = self._now_ms() + REPEAT_MS
+            self._send(DISK_SHORT)
+
+    def received(self, peer: str, data: bytes) -> bool:
+        """Take a message, if it is one of these."""
+        if data != DISK_SHORT:
+            return False
+        self._heard_ms[peer] = self._now_ms()
+        return True
