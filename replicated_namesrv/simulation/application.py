@@ -25,6 +25,8 @@ class Application(Protocol):
     """After the last heal, every node must have caught up within this time."""
     drain_ns: int
     """So long after the clients have stopped, everything asked for must have ended."""
+    disturbs: bool
+    """Whether, at the very end, a follower is isolated and returns."""
     counts: dict[str, int]
     """What happened, for the report."""
 
@@ -189,6 +191,8 @@ class Submitter(Protocol):
 
 class RegisterApplication:
     """Registers on the given machines. ``boot`` makes the process around a state machine."""
+
+    disturbs = True
 
     def __init__(
         self,

@@ -1,9 +1,11 @@
 """``--application routes``: the route state machine with the liveness of brokers on top of Raft, and brokers that live and die.
 
-Each broker registers with every node, period after period, as RocketMQ's do. Seeded, it changes its topics, restarts (with its
-content, without, at another address; killed, or stopped with its UNREGISTER_BROKERs held back on the way), swaps its id with its
-partner, unregisters, falls silent with its connections open, or is cut off from a node. Leaders are lost as often as a time-out
-allows, and nobody leads for longer than one. Beside the invariants of Raft, which hold after every event, these do:
+Each broker registers with every node, period after period, as RocketMQ's do. Some are *frugal*: they register with one node,
+every third of their time-out, and go to another node when that one fails. In some runs many brokers fall silent, or close their
+connection, at once. Seeded, a broker changes its topics, restarts (with its content, without, at another address; killed, or
+stopped with its UNREGISTER_BROKERs held back on the way), swaps its id with its partner, unregisters, falls silent with its
+connections open, or is cut off from a node. Leaders are lost as often as a time-out allows, and nobody leads for longer than one.
+Beside the invariants of Raft, which hold after every event, these do:
 
 - What was acknowledged is there: a linearizable read, on whichever node, shows a broker that was acknowledged and goes on being
   heard by a majority, with the newest acknowledged version or a newer one.
@@ -38,6 +40,9 @@ SAME_PROCESS_NS = 1_500 * MS
 """Connections that were opened closer together count as those of one process, and a late 104 over one ends the next process."""
 SETTLED_NS = 2 * SECOND
 """So long after a restart or a change of ids the broker may be dropped for a round."""
+TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
+BURST_MAX = 60
+"""Brokers that end at once: enough to tell a removal of many from one of a few, few enough to cost little."""
 LED_SLACK_NS, CHANGE_SLACK_NS = 3 * SECOND, 700 * MS
 """What a removal may take beside its bound: commits over slow disks; and with each change of leader, what is under way then."""
 SAMPLE_NS = 100 * MS
@@ -56,6 +61,8 @@ class Life:
         """By node: when the last acknowledged registration was sent."""
         self.acknowledged_count = -1
         self.is_running = True
+        self.home = rng.randrange(len(brokers.machines))
+        """Position of the node that a frugal broker registers with."""
         self.is_leaving = False
         """It has begun to unregister."""
         self.left_ns: int | None = None
@@ -72,8 +79,9 @@ class Broker:
         self.name = f"b{number}"
         self.rng: Random = self._world.random(f"broker/{self.name}")
         self.group, self.broker_id = f"g{number // 2}", number % 2
-        self.timeout_ms = self.rng.choice((2_500, 4_000))
-        self._period_ns = self.timeout_ms * MS // 5
+        self.timeout_ms = self.rng.choice(TIMEOUTS_MS)
+        self._is_frugal = self.rng.random() < 0.25
+        self._period_ns = self.timeout_ms * MS // (3 if self._is_frugal else 5)
         self.count = 0
         self.lives = 0
         self._changed_ns = 0
@@ -118,9 +126,13 @@ class Broker:
     def _round(self, life: Life) -> None:
         if life is not self.life or not life.is_running:
             return
-        for machine in self._brokers.machines:
-            self._say(life, machine)
+        self._say_to_all(life)
         self._world.after(self._period_ns, self._round, life)
+
+    def _say_to_all(self, life: Life) -> None:
+        machines = self._brokers.machines
+        for machine in [machines[life.home]] if self._is_frugal else machines:
+            self._say(life, machine)
 
     def _say(self, life: Life, machine: Machine) -> None:
         wire, command, count, sent_ns = life.wires[machine.name], self.command(), self.count, self._world.now_ns
@@ -135,6 +147,8 @@ class Broker:
             if isinstance(result, Result) and result.code == 0 and life is self.life:
                 life.acknowledged_ns[machine.name] = sent_ns
                 life.acknowledged_count = max(life.acknowledged_count, count)
+            else:
+                self._leave_home(life, machine)
 
         wire.call(lambda server, c: self._brokers.register(server, c, command), answered)
         self._world.after(3 * SECOND, self._give_up, life, machine, sent_ns)
@@ -157,6 +171,13 @@ class Broker:
         """As RocketMQ's brokers: an answer that does not come in 3 s closes the connection."""
         if life.is_running and life is self.life and life.acknowledged_ns.get(machine.name, -1) < sent_ns:
             life.wires[machine.name].hang_up()
+            self._leave_home(life, machine)
+
+    def _leave_home(self, life: Life, machine: Machine) -> None:
+        """This node failed; a frugal broker goes to another one in its next round."""
+        machines = self._brokers.machines
+        if machine is machines[life.home]:
+            life.home = (life.home + 1) % len(machines)
 
     def change(self) -> None:
         """Another content."""
@@ -164,8 +185,7 @@ class Broker:
             self.count += 1
             self._changed_ns = self._world.now_ns
             self.topics = self._topics()
-            for machine in self._brokers.machines:
-                self._say(self.life, machine)
+            self._say_to_all(self.life)
 
     def kill(self) -> None:
         """The process ends; its connections are closed."""
@@ -298,14 +318,16 @@ class Brokers:
         self._contact_ns: dict[Key, int] = {}
         """When anything of this address did, or was answered."""
         self._memos: dict[tuple[int, Key], tuple[RegisterBroker, int]] = {}
-        self.drain_ns = 15 * SECOND
+        self.drain_ns = 0
+        self.disturbs = world.random("disturbance").random() < 0.25
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Have ``machine``, which leads, hand over."""
         self._dead: dict[Key, DeadBroker] = {}
         self.chase_until_ns = 0
         """Until when leaders are lost on purpose."""
         self._led: tuple[str, int] | None = None
-        self.counts = {"registrations": 0, "renewals": 0, "reads": 0, "reads of a heard broker": 0, "brokers dropped": 0}
+        counted = ("registrations", "renewals", "reads", "reads by lease", "reads of a heard broker", "brokers dropped")
+        self.counts = dict.fromkeys(counted, 0)
         cluster.on_failure = lambda text: invariants.violated("exception", text)
         cluster.on_applied = self._applied
 
@@ -316,6 +338,9 @@ class Brokers:
 
     def start_clients(self) -> None:
         self.brokers = [Broker(self, number) for number in range(self._count)]
+        self.drain_ns = max(broker.timeout_ms for broker in self.brokers) * MS + LED_SLACK_NS + 2 * SECOND
+        if self._rng.random() < 0.3:
+            self.world.after(int((2 + 10 * self._rng.random()) * SECOND), self._burst)
         self.world.after(SECOND, self._act)
         self.world.after(SECOND, self._chase)
         self.world.after(SECOND, self._sample)
@@ -370,6 +395,27 @@ class Brokers:
             wire = broker.life.wires[self._rng.choice(self.machines).name]
             wire.is_cut = True
             self.world.after(int(exponential(self._rng) * 3 * SECOND) + 1, self._mend, wire)
+
+    def _burst(self) -> None:
+        """Many brokers register over one connection, and end at once: silent, or with the connection."""
+        wire = Wire(self.cluster, self._rng.choice(self.machines), "burst", self.world.random("burst"))
+        timeout_ms, count = self._rng.choice(TIMEOUTS_MS[:2]), self._rng.randrange(5, BURST_MAX)
+        ends = wire.forget if self._rng.random() < 0.5 else wire.hang_up
+        topics = {f"T{number}": QueueData(8, 8, 6, 0) for number in range(2)}
+        version = DataVersion(1, 0, 1)
+        commands = [
+            RegisterBroker(CLUSTER, f"x{n}", f"10.9.0.{n}:1", 0, "", None, timeout_ms, False, version, topics, {}, None)
+            for n in range(count)
+        ]
+        self.world.note(f"{count} brokers register with {wire.machine.name}, and end soon")
+
+        def ask(server: NameServer, connection: SimulatedConnection) -> object:
+            for command in commands:
+                self._register(server, connection, command)
+            return None
+
+        wire.call(ask, lambda _: None)
+        self.world.after(int((0.5 + self._rng.random()) * SECOND), ends)
 
     @staticmethod
     def _mend(wire: Wire) -> None:
@@ -494,7 +540,7 @@ class Brokers:
     # Reads
 
     def _read(self) -> None:
-        self.world.after(int(exponential(self._rng) * 60 * MS) + 1, self._read)
+        self.world.after(int(exponential(self._rng) * (300 if self._is_over else 80) * MS) + 1, self._read)
         self._read_on(self._rng.choice(self.machines), self._rng.choice(self.brokers))
 
     def _read_on(self, machine: Machine, broker: Broker) -> None:
@@ -507,20 +553,22 @@ class Brokers:
             return
         life, was_heard, count, began_ns = broker.life, broker.is_heard(), broker.life.acknowledged_count, self.world.now_ns
         had_left, fence = life.left_ns is not None, life.left_epoch
+        level = ReadLevel.LEASE if self._rng.random() < 0.5 else ReadLevel.LINEARIZABLE
         with server.loop.running():
             try:
-                barrier = server.node.barrier(ReadLevel.LINEARIZABLE, None)
+                barrier = server.node.barrier(level, None)
             except NamesrvError:
-                return
-            if not isinstance(barrier, Future):
                 return
 
         def read(future: "Future[Freshness]") -> None:
-            if future.cancelled() or future.exception() is not None or life is not broker.life:
-                return
+            if not future.cancelled() and future.exception() is None and life is broker.life:
+                looked(future.result())
+
+        def looked(freshness: Freshness) -> None:
             self.counts["reads"] += 1
+            self.counts["reads by lease"] += freshness.level is ReadLevel.LEASE
             held = server.node.state.registration(*life.key)
-            where = f"a linearizable read on {server.machine.name}, begun at {began_ns / SECOND:.3f} s,"
+            where = f"a {freshness.level} read on {server.machine.name}, begun at {began_ns / SECOND:.3f} s,"
             if was_heard and broker.is_heard():
                 self.counts["reads of a heard broker"] += 1
                 if held is None:
@@ -534,7 +582,10 @@ class Brokers:
                 text = f"{where} shows {broker.name} ({life.address}), whose unregistration was answered"
                 self.invariants.violated("gone means gone", text)
 
-        barrier.add_done_callback(read)
+        if isinstance(barrier, Future):
+            barrier.add_done_callback(read)
+        else:
+            looked(barrier)
 
     # Invariants
 

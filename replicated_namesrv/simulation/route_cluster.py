@@ -180,6 +180,7 @@ class NameServer:
             used = replace(
                 cluster.config,
                 command_version=config.command_version,
+                lease_reads=config.lease_reads,
                 proposal_timeout_ms=config.proposal_timeout_ms,
                 read_timeout_ms=config.read_timeout_ms,
             )

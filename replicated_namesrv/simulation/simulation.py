@@ -163,7 +163,7 @@ class Simulation:
         self._run(5 * SECOND)
         if not self._stopped():
             self._application.check()
-        if self.scenario.nodes > 1 and not self._stopped():
+        if self.scenario.nodes > 1 and self._application.disturbs and not self._stopped():
             self._disturb()
         return self._result(time.perf_counter() - started)
 
