@@ -8,26 +8,12 @@ any other entry                        ended registrations, so that this node cl
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.results import BrokerRemoved, Effect
-
-
-class AppliedBrokers(Protocol):
-    """What is needed of ``BrokerLiveness``."""
-
-    @property
-    def is_leading(self) -> bool:
-        """Whether this node decides about brokers."""
-
-    def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied, in an earlier turn."""
-
-    def lead_applied(self, term: int) -> None:
-        """A leader's LEAD was applied."""
 
 
 class AppliedCommands:
@@ -36,7 +22,7 @@ class AppliedCommands:
     def __init__(
         self,
         machine: RouteStateMachine,
-        liveness: AppliedBrokers,
+        liveness: BrokerLiveness,
         removed: Callable[[BrokerRemoved, bool], None],
         consensus: Consensus,
     ) -> None:
@@ -50,7 +36,7 @@ class AppliedCommands:
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
         """Told in a later turn, in replay only to a leader: nodes may wait for it already, but what is replayed is no contact."""
-        if self.is_live or self._liveness.is_leading:
+        if self.is_live or self._liveness.role is not None:
             epoch = epoch if self.is_live else None
             asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch, content)
 
@@ -65,8 +51,9 @@ class AppliedCommands:
         expired, self._machine.expired = self._machine.expired, {}
         for effect in effects:
             if isinstance(effect, BrokerRemoved):
-                is_expired = expired.get((effect.cluster_name, effect.broker_addr)) == effect.epoch
-                self._removed(effect, is_expired)
+                key = effect.cluster_name, effect.broker_addr
+                self._liveness.removed(key)
+                self._removed(effect, expired.get(key) == effect.epoch)
         if self.is_live:
             pushes = self._consensus.led_term == term
             self.perform(tuple(e for e in effects if pushes or isinstance(e, BrokerRemoved)))

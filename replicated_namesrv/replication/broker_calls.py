@@ -10,12 +10,12 @@ linearizable read.
 The order in which one connection said things is kept where it matters: code 104 waits for the registrations that came before it
 over its connection.
 
-    code 104 over a connection                                         removes
-    whose last registration of the broker has ended since              nothing, and is answered: a newer life is registered
-    whose last registration of the broker is in force                  the broker, if the leader says so (``departures.py``)
-    that never registered the broker                                   what is registered now, if the leader says so
-    whose registration before it failed, the first                     nothing; the connection is closed
-    older than another one by more than a second                       nothing; the connection is detached and closed
+    row  code 104 over a connection                                    removes
+    D1   whose last registration of the broker has ended since         nothing, and is answered: a newer life is registered
+    D2   whose last registration of the broker is in force             the broker, if the leader says so (``departures.py``)
+    D3   that never registered the broker                              what is registered now, if the leader says so
+    D4   whose registration before it failed, the first                nothing; the connection is closed
+    D5   older than another one by more than a second                  nothing; the connection is detached and closed
 """
 
 import asyncio
@@ -23,14 +23,15 @@ import logging
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.consensus import Consensus, confirm
-from replicated_namesrv.replication.liveness.conversations import Conversations
+from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments, Conversations
+from replicated_namesrv.replication.liveness.copies import LateCopies
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
-from replicated_namesrv.replication.liveness.late_copies import LateCopies
+from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LATE, REMOVING
 from replicated_namesrv.replication.liveness.renewals import ACCEPTED
 from replicated_namesrv.replication.marks import Key
@@ -56,54 +57,14 @@ REGISTRATION_S = 20.0
 RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
 
 
-class Liveness(Protocol):
-    """What is needed of ``BrokerLiveness``."""
-
-    @property
-    def leader_time_ms(self) -> int:
-        """The leader's clock, milliseconds since 1970."""
-
-    def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, registers: bool) -> None:
-        """The broker made contact over this connection."""
-
-    def detach(self, key: Key, connection_id: int) -> None:
-        """The process at the other end says that the broker leaves."""
-
-    def lose(self, connection_id: int, in_peace: bool) -> None:
-        """The connection is gone."""
-
-    def report_soon(self) -> None:
-        """Something changed that the leader should know."""
-
-    def brokers_of(self, connection_id: int) -> list[Key]:
-        """Brokers attached to this connection."""
-
-    def registered_epoch(self, key: Key, connection_id: int) -> int | None:
-        """What this connection registered last for the broker."""
-
-    def removed(self, key: Key, epoch: int) -> list[int]:
-        """A registration ended; the connections that it was attached to here."""
-
-    def renew(self, key: Key, epoch: int, generation: int) -> "Future[int]":
-        """ACCEPTED, DIFFERS or REMOVING, by the leader's word."""
-
-    def may_register(self, key: Key, content: str, serial: int) -> "tuple[int, Future[int]]":
-        """The number of the question, and GRANTED or LOOK_AGAIN, by the leader's word."""
-
-    def withdraw(self, number: int, key: Key, content: str) -> None:
-        """The registration of this question will not be applied, for all that is known here."""
-
-    def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
-        """REMOVED or LATE, by the leader's word."""
-
-
 class BrokerCalls:
     """Of one node, on its loop. ``propose(command, timeout_ms, topics)`` raises UnavailableError and OutcomeUnknownError."""
 
     def __init__(
         self,
         machine: RouteStateMachine,
-        liveness: Liveness,
+        attachments: Attachments,
+        leader: LeaderClient,
         propose: Callable[[bytes, int, int], Awaitable[ProposalResult]],
         consensus: Consensus,
         tasks: Tasks,
@@ -114,7 +75,7 @@ class BrokerCalls:
         defences: LivenessDefences,
     ) -> None:
         """``is_leaving``: this node stops or serves nobody, so that connections end by its own doing."""
-        self._machine, self._liveness = machine, liveness
+        self._machine, self._attachments, self._leader = machine, attachments, leader
         self._propose, self._consensus, self._tasks = propose, consensus, tasks
         self._is_leaving, self._budget_s = is_leaving, budget_s
         self._monotonic_ms = monotonic_ms
@@ -135,7 +96,7 @@ class BrokerCalls:
         self._conversations.opened(connection.connection_id, self._monotonic_ms())
 
     def tick(self) -> None:
-        """Call it several times in ``conversations.STALL_MS``."""
+        """Call it several times in ``attachments.STALL_MS``."""
         self._conversations.tick(self._monotonic_ms())
 
     def lost(self, connection: Connection, reason: CloseReason) -> None:
@@ -146,27 +107,30 @@ class BrokerCalls:
         for slot in [slot for slot in self._refused if slot[0] == connection_id]:
             del self._refused[slot]
         by_peer = reason is not CloseReason.OURS and not self._is_leaving()
-        self._liveness.lose(connection_id, by_peer and is_peaceful)
+        self._lose(connection_id, by_peer and is_peaceful)
+
+    def _lose(self, connection_id: int, in_peace: bool) -> None:
+        if self._attachments.lose(connection_id, in_peace):
+            self._leader.report_soon()
 
     def removed(self, effect: BrokerRemoved, is_expired: bool) -> None:
         """A registration ended. A broker that expired may not know: its connections are closed, as RocketMQ does, unless they
         carry others."""
         key = (effect.cluster_name, effect.broker_addr)
         self._late_copies.forget(key)
-        for connection_id in self._liveness.removed(key, effect.epoch):
+        for connection_id in self._attachments.remove(key, effect.epoch):
             connection = self._carriers.get(connection_id)
-            if is_expired and connection is not None and not self._liveness.brokers_of(connection_id):
+            if is_expired and connection is not None and not self._attachments.brokers_of(connection_id):
                 connection.close(CloseReason.OURS)
 
     def _attach(self, key: Key, epoch: int, connection: Connection, registers: bool) -> None:
         connection_id = connection.connection_id
         opened_ms = self._conversations.opened_ms(connection_id)
+        self._attachments.attach(key, epoch, connection_id, opened_ms or 0.0, self._monotonic_ms(), registers)
         if opened_ms is not None:
             self._carriers[connection_id] = connection
-            self._liveness.attach(key, epoch, connection_id, opened_ms, registers)
         else:  # it ended while the request was under way
-            self._liveness.attach(key, epoch, connection_id, 0.0, registers)
-            self._liveness.lose(connection_id, False)
+            self._lose(connection_id, False)
 
     def _converse(self, connection: Connection | None, work: "Coroutine[Any, Any, T]") -> "Future[T]":
         """Run what answers a request of this connection."""
@@ -206,7 +170,7 @@ class BrokerCalls:
                         self._late_copies.forget(key)
                         return unchanged
                     content = content or content_of(registration)
-                    asked, decision = self._liveness.may_register(key, content, serial)
+                    asked, decision = self._leader.may_register(key, content, serial)
                     if await decision == GRANTED:
                         break
                     asked = None
@@ -214,13 +178,13 @@ class BrokerCalls:
             if not self._conversations.is_open(connection.connection_id):
                 raise UnavailableError("its connection has ended meanwhile")
             is_meant = self._late_copies.is_repeated(key, content, received_ms) or not self._defences.repeated_versions
-            time_ms, replaces = self._liveness.leader_time_ms, received if is_meant else 0
+            time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics)
         except NamesrvError:  # copies of it that other nodes received go on without this one
             if asked is not None:
-                self._liveness.withdraw(asked, key, content)
+                self._leader.withdraw(asked, key, content)
             raise
         if applied.ignored is Ignored.LATE_COPY:
             if self._machine.state.registration(*key) is not None:
@@ -249,7 +213,7 @@ class BrokerCalls:
         held = self._machine.state.registration(*key)
         if held is not None and held.epoch == applied.result.epoch:
             self._attach(key, held.epoch, connection, True)
-            self._liveness.report_soon()
+            self._leader.report_soon()
         return applied.result
 
     def renew_unchanged(
@@ -272,7 +236,7 @@ class BrokerCalls:
     ) -> Result | None:
         assert result.epoch is not None, "of a registration"
         async with Budget(REGISTRATION_S):
-            if await self._liveness.renew(key, result.epoch, generation) == ACCEPTED:
+            if await self._leader.renew(key, result.epoch, generation) == ACCEPTED:
                 self._late_copies.forget(key)
                 return result
         if self._conversations.is_open(connection.connection_id):
@@ -282,7 +246,7 @@ class BrokerCalls:
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, registers: bool = True) -> int:
         """Call it in the turn in which the registration was looked at."""
         self._attach(key, epoch, connection, registers)
-        return await self._liveness.renew(key, epoch, generation)
+        return await self._leader.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
         """Code 904: a contact; the leader learns of it with the next report."""
@@ -335,16 +299,24 @@ class BrokerCalls:
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue
                 removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
-                if await self._liveness.remove(removal, opened_ms) == LATE:
+                if self._is_late(key, opened_ms) or await self._leader.remove(removal, opened_ms) == LATE:
                     if connection is not None:
-                        self._liveness.detach(key, connection.connection_id)
+                        self._attachments.detach(key, connection.connection_id)
+                        self._leader.report_soon()
                     raise self._not_taken(removal, connection, "it has a newer connection")
                 await self._removed_here()
         return Result()
 
+    def _is_late(self, key: Key, opened_ms: float | None) -> bool:
+        """Whether this node has a newer connection of the broker, of which the leader may not know yet."""
+        newest_ms = self._attachments.newest_opened_ms(key)
+        if not self._defences.newest_connection or opened_ms is None or newest_ms is None:
+            return False
+        return newest_ms > opened_ms + ROUND_MS
+
     def _registered_epoch(self, removal: BrokerRemoval, connection: Connection | None) -> int | None:
         key = (removal.cluster_name, removal.broker_addr)
-        return None if connection is None else self._liveness.registered_epoch(key, connection.connection_id)
+        return None if connection is None else self._attachments.registered_epoch(key, connection.connection_id)
 
     @staticmethod
     def _not_taken(removal: BrokerRemoval, connection: Connection | None, why: str) -> UnavailableError:

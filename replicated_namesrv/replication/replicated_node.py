@@ -42,6 +42,7 @@ from replicated_namesrv.replication.consensus import (
 )
 from replicated_namesrv.replication.disk_alarm import DiskAlarm
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
+from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.read_barrier import ReadBarrier
@@ -127,22 +128,25 @@ class ReplicatedNode:
         self.barrier = self.reads.barrier
         self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced)
         self.liveness = BrokerLiveness(
-            settings.node_id,
-            members,
-            self._machine,
-            consensus,
-            self.proposer.decide,
-            lambda: route_settings(settings),
-            settings.connection_loss_grace_ms,
-            running_ms,
-            now_ms,
-            lambda: int(wall_s() * 1000),
-            rng or SystemRandom(),
-            defences,
+            NodeContext(
+                settings.node_id,
+                members,
+                self._machine,
+                consensus,
+                self.proposer.decide,
+                lambda: route_settings(settings),
+                settings.connection_loss_grace_ms,
+                running_ms,
+                now_ms,
+                lambda: int(wall_s() * 1000),
+                rng or SystemRandom(),
+                defences,
+            )
         )
         self.broker_calls = BrokerCalls(
             self._machine,
-            self.liveness,
+            self.liveness.attachments,
+            self.liveness.client,
             self.proposer.propose,
             consensus,
             self._tasks,
@@ -222,7 +226,7 @@ class ReplicatedNode:
             await self.consensus.hand_over()
         if self._ticker is not None:
             self._ticker.cancel()
-        self.liveness.fail("this node stops")
+        self.liveness.client.fail("this node stops")
         self._tasks.stop()
         await self._config.drain()
         await self.consensus.stop()
@@ -241,7 +245,7 @@ class ReplicatedNode:
     def _change_serving(self, serving: bool) -> None:
         """The fence came (False) or went."""
         if not serving:
-            self.liveness.fail(NO_MAJORITY)
+            self.liveness.client.fail(NO_MAJORITY)
             self.proposer.give_up(NO_MAJORITY)
         if not self._stopping and not self.reads.serves_stale:
             self._on_serving(serving)
@@ -258,7 +262,7 @@ class ReplicatedNode:
 
     async def _propose_plain(self, command: Command) -> Result:
         topics = self.state.topics_concerned(command)
-        data = encode_plain(command, self.liveness.leader_time_ms)
+        data = encode_plain(command, self.liveness.client.leader_time_ms)
         return (await self.proposer.propose(data, topics=topics)).result
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:

@@ -229,7 +229,7 @@ class Broker:
             state: dict[str, bool | int | None] = {"over": False, "epoch": None}
 
             def ask(server: NameServer, connection: SimulatedConnection) -> object:
-                state["epoch"] = server.node.liveness.registered_epoch(life.key, connection.connection_id)
+                state["epoch"] = server.node.liveness.attachments.registered_epoch(life.key, connection.connection_id)
                 return server.node.propose(command, connection)
 
             def over(result: object) -> None:

@@ -1,11 +1,12 @@
-"""Every row of the tables in ``liveness/attachments.py`` and ``liveness/conversations.py``."""
+"""Every row of the tables in ``liveness/attachments.py``."""
 
-from replicated_namesrv.replication.liveness.attachments import REGISTERED_MAX, Attachments
-from replicated_namesrv.replication.liveness.conversations import (
+from replicated_namesrv.replication.liveness.attachments import (
     BACKLOG_MS,
     PATIENCE_MS,
+    REGISTERED_MAX,
     SLOW_MS,
     STALL_MS,
+    Attachments,
     Conversations,
 )
 from replicated_namesrv.replication.liveness.leader_messages import HELD, LOST, RELEASED

@@ -23,7 +23,7 @@ def ghosts(node: ReplicatedNode) -> list[str]:
     found += [f"suspected {key}" for key in node._machine.suspected.keys() - live.keys()]
     found += [f"late copy of {key}" for key in node.broker_calls._late_copies._seen.keys() - live.keys()]
     leading = node.liveness.role
-    if leading is not None and not leading.is_over:
+    if leading is not None and not leading.term.is_over:
         silence, departures, revision = leading.silence, leading.departures, node.state.revision
         told = {f"silence of {key}": key for key in (silence._watched if silence is not None else ())}
         told |= {f"beginning of {key}": key for key in departures._registered_ms}

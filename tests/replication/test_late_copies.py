@@ -1,8 +1,8 @@
-"""Every row of the table in ``liveness/late_copies.py``; the first on whole nodes."""
+"""Every row of the table in ``liveness/copies.py``; the first on whole nodes."""
 
 import pytest
 
-from replicated_namesrv.replication.liveness.late_copies import LateCopies
+from replicated_namesrv.replication.liveness.copies import LateCopies
 from tests.replication.virtual import KEY, registration, virtual_cluster
 
 REPEAT_MS = 10_000

@@ -10,8 +10,9 @@ import pytest
 from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.command_kinds import EXPIRE
 from replicated_namesrv.replication.liveness import removals as removals_module
-from replicated_namesrv.replication.liveness.admission import GRANT_MS, Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.attachments import Attachments
+from replicated_namesrv.replication.liveness.context import NodeContext
+from replicated_namesrv.replication.liveness.copies import GRANT_MS, Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
@@ -33,8 +34,9 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportEntry,
     decode,
     encode,
+    encode_removal,
 )
-from replicated_namesrv.replication.liveness.leader_role import LeaderRole, encode_removal
+from replicated_namesrv.replication.liveness.leader_role import LeaderRole
 from replicated_namesrv.replication.liveness.removals import EXPIRED_BROKERS_MAX
 from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
 from replicated_namesrv.replication.liveness.silence import SHARES
@@ -106,22 +108,21 @@ class Scene:
         self.machine.apply(encode_lead(RouteSettings(), 0, TERM - 1))
         self.register(1)
         self.group = Group(loop, self.machine)
-        self.leading = LeaderRole(
-            TERM,
+        self.context = NodeContext(
             "n1",
             MEMBERS,
             self.machine,
             self.group,
             self.group.decide,
             RouteSettings,
-            self._send,
             500,
             lambda: self.now_ms,
             lambda: self.now_ms,
             lambda: TIME_MS,
-            self._later,
+            Random(1),
             LivenessDefences(),
         )
+        self.leading = LeaderRole(TERM, self.context, self._send, self._later)
         self._sequences = dict.fromkeys(MEMBERS, 0)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
@@ -469,15 +470,8 @@ def test_the_age_of_an_old_connection_is_not_sent_as_unknown(scene: Scene) -> No
     """A 104 over a connection that is 50 days old, more than AGE_MAX. It waits for the clock of the leader."""
     sent: list[Message] = []
     day_50_ms = 50 * 86_400_000.0
-    client = LeaderClient(
-        scene.machine,
-        Attachments(),
-        scene.group,
-        lambda peer, message: sent.append(message),
-        lambda: scene.now_ms,
-        lambda: day_50_ms + scene.now_ms,
-        Random(1),
-    )
+    context = dataclasses.replace(scene.context, monotonic_ms=lambda: day_50_ms + scene.now_ms)
+    client = LeaderClient(context, Attachments(), lambda peer, message: sent.append(message))
     with scene._loop.running():
         client.remove(BrokerRemoval(*KEY, "a", 0, scene.epoch), 0.0)
         assert sent == []

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole
-from replicated_namesrv.replication.liveness.suspicions import Suspicions
+from replicated_namesrv.replication.liveness.silence import Suspicions
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.simulation.route_cluster import Wire
 from replicated_namesrv.simulation.world import MS, SECOND
@@ -162,7 +162,7 @@ def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives() -> None:
         cluster.run(3)
         removal = UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),))
         cluster.say(old[1], lambda server, c: server.node.propose(removal, c))
-        questions = cluster.node(near).liveness._client._questions
+        questions = cluster.node(near).liveness.client._questions
         while not questions:
             cluster.world.run_until(cluster.world.now_ns + MS // 50)
         cluster.network.cut([(near, leader)], hold=True)

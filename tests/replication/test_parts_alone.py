@@ -12,6 +12,7 @@ from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.command_kinds import BASE_VERSION
 from replicated_namesrv.replication.consensus import HEAVY_TOPICS, CommandProposer
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
+from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.tasks import Tasks
@@ -130,23 +131,35 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
     machine = consensus.machine
     proposer = CommandProposer(consensus, tasks, 1_000, lambda: False)
     liveness = BrokerLiveness(
-        "n1",
-        ["n1"],
-        machine,
-        consensus,
-        proposer.decide,
-        RouteSettings,
-        grace_ms=500,
-        running_ms=lambda: now_ms,
-        monotonic_ms=lambda: now_ms,
-        wall_ms=lambda: 7,
-        rng=Random(1),
-        defences=LivenessDefences(),
+        NodeContext(
+            "n1",
+            ["n1"],
+            machine,
+            consensus,
+            proposer.decide,
+            RouteSettings,
+            grace_ms=500,
+            running_ms=lambda: now_ms,
+            monotonic_ms=lambda: now_ms,
+            wall_ms=lambda: 7,
+            rng=Random(1),
+            defences=LivenessDefences(),
+        )
     )
     machine.on_registered = liveness.registered
     machine.on_lead = liveness.lead_applied
     calls = BrokerCalls(
-        machine, liveness, proposer.propose, consensus, tasks, lambda: False, 1.0, lambda: now_ms, 10_000, LivenessDefences()
+        machine,
+        liveness.attachments,
+        liveness.client,
+        proposer.propose,
+        consensus,
+        tasks,
+        lambda: False,
+        1.0,
+        lambda: now_ms,
+        10_000,
+        LivenessDefences(),
     )
     liveness.leads(3)
     await consensus.commit()
@@ -161,7 +174,7 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
     held = machine.state.registration(*KEY)
     assert held is not None
     assert (await registered).epoch == held.epoch
-    assert liveness.brokers_of(1) == [KEY]
+    assert liveness.attachments.brokers_of(1) == [KEY]
 
     now_ms = 1_000.0
     renewed = calls.renew_unchanged(*KEY, connection)

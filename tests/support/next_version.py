@@ -33,7 +33,7 @@ class NextNode(ReplicatedNode):
     async def _propose_plain(self, command: Command) -> Result:
         if not (isinstance(command, PutKVConfig) and command.namespace == NAMESPACE):
             return await super()._propose_plain(command)
-        return (await self.proposer.propose(encode_new(command, self.liveness.leader_time_ms))).result
+        return (await self.proposer.propose(encode_new(command, self.liveness.client.leader_time_ms))).result
 
 
 if __name__ == "__main__":

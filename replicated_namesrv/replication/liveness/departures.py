@@ -7,15 +7,15 @@ it. A node is *heard* if its list is complete and a report came within ``NODE_SI
 can no longer be the one that the broker uses. The broker is gone when the last of these moments has passed, if at least one
 node reports that the broker closed its connection. Otherwise ``silence.py`` decides.
 
-    node      what its list says of this registration           moment                        test
-    unheard   -                                                 T after it was last heard     test_unheard_node
-    heard     attached                                          never                         test_attached
-    heard     the broker closed its last connection             the grace period later        test_closed_by_the_broker
-    heard     released: this side closed it, or a request       T later                       test_released
-              on it had no answer
-    heard     nothing, and its process ran when the             at once                       test_never_attached
-              broker registered
-    heard     nothing, and its process is younger               T after its process began     test_young_process
+    row  node      what its list says of this registration          moment                       test
+    N1   unheard   -                                                T after it was last heard    test_unheard_node
+    N2   heard     attached                                         never                        test_attached
+    N3   heard     the broker closed its last connection            the grace period later       test_closed_by_the_broker
+    N4   heard     released: this side closed it, or a request      T later                      test_released
+                   on it had no answer
+    N5   heard     nothing, and its process ran when the            at once                      test_never_attached
+                   broker registered
+    N6   heard     nothing, and its process is younger              T after its process began    test_young_process
 
 A node that is unheard, released the broker or was restarted may be the one to which the broker returns in its next round. The
 grace period is ``connectionLossGraceMs``, counted from the leader's notice.
@@ -23,13 +23,13 @@ grace period is ``connectionLossGraceMs``, counted from the leader's notice.
 **Code 104.** A broker sends UNREGISTER_BROKER over each of its connections. A late one of an earlier process must not remove the
 process that runs now, although equal content gives both the same epoch. Connections tell them apart.
 
-    lists                                 newest attached connection          outcome                     test
-    a heard node's has not arrived        -                                   wait                        test_104_waits_for_lists
-    a node is unheard for a second        its last word, if it has sent       as below                    test_104_without_a_node,
-                                          its list, counts like any other       test_a_node_that_became_unheard_...
-    arrived                               opened more than ROUND_MS after     late: detach only the       test_late_104
-                                          the request's own                   request's connection
-    arrived                               any other                           remove the broker           test_104
+    row  lists                                newest attached connection       outcome                    test
+    U1   a heard node's has not arrived       -                                wait                       test_104_waits_for_lists
+    U2   a node is unheard for a second       its last word, if it has sent    as below                   test_104_without_a_node,
+                                              its list, counts like any other    test_a_node_that_became_unheard_...
+    U3   arrived                              opened more than ROUND_MS        late: detach only the      test_late_104
+                                              after the request's own          request's connection
+    U4   arrived                              any other                        remove the broker          test_104
 
 A process that starts connects to all nodes within ROUND_MS (``attachments.py``). Ages of connections are told by clocks that do
 not stand still with a process (``clock_ms``); everything else counts only time in which the leader ran.

@@ -11,11 +11,10 @@ What the leader does with all this is in ``leader_role.py``.
 import asyncio
 from asyncio import Future
 from collections.abc import Callable
-from random import Random
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
-from replicated_namesrv.replication.consensus import Consensus
 from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments
+from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
@@ -24,15 +23,14 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     WITHDRAW,
     Decision,
     Inquiry,
-    Key,
     Message,
     NodeReport,
     ReportAnswer,
     ReportEntry,
+    encode_removal,
 )
-from replicated_namesrv.replication.liveness.leader_role import encode_removal
 from replicated_namesrv.replication.liveness.renewals import ACCEPTED
-from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval
 
 TICK_S = 0.1
@@ -65,23 +63,13 @@ class _Question:
 class LeaderClient:
     """Of one node, on its event loop."""
 
-    def __init__(
-        self,
-        machine: RouteStateMachine,
-        attachments: Attachments,
-        consensus: Consensus,
-        send: Callable[[str, Message], None],
-        running_ms: Callable[[], float],
-        monotonic_ms: Callable[[], float],
-        rng: Random,
-    ) -> None:
-        """``attachments``: what is told. ``send`` may be called for this node itself. ``running_ms``: time in which this process
-        ran; ``monotonic_ms``: of any clock that never goes back."""
-        self._machine, self._attachments, self._consensus = machine, attachments, consensus
-        self._send, self._running_ms, self._monotonic_ms = send, running_ms, monotonic_ms
-        self._session = rng.getrandbits(63)
+    def __init__(self, node: NodeContext, attachments: Attachments, send: Callable[[str, Message], None]) -> None:
+        """``attachments``: what is reported. ``send`` may be called for this node itself."""
+        self._machine, self._attachments, self._consensus = node.machine, attachments, node.consensus
+        self._send, self._running_ms, self._monotonic_ms = send, node.running_ms, node.monotonic_ms
+        self._session = node.rng.getrandbits(63)
         self._sequence = 0
-        self._began_ms = monotonic_ms()
+        self._began_ms = node.monotonic_ms()
         self._told: tuple[int, str] | None = None
         """(term, leader) that has our whole list."""
         self._sent: dict[int, _Sent] = {}

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from replicated_namesrv.raft.raft_errors import MalformedError
+from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.routes.commands import BrokerRemoval
+from replicated_namesrv.routes.encoding import dump, load
 
-Key = tuple[str, str]
-"""(clusterName, brokerAddr)."""
 KNOWN, HELD, LOST, RELEASED = range(4)
 """How a node stands to a broker: it has not had a connection of it (sent by 0.1); it has one; the broker closed the last one; the
 last one ended otherwise (``attachments.py``)."""
@@ -235,3 +236,19 @@ def _entry(reader: _Reader) -> ReportEntry:
 def _check(count: int, switch: int) -> None:
     if count > ENTRIES_MAX or switch > 1:
         raise MalformedError(f"a message between nodes with {count} entries and switch {switch}")
+
+
+def encode_removal(removal: BrokerRemoval) -> str:
+    """As the content of an Inquiry."""
+    return dump([removal.broker_name, removal.broker_id, removal.epoch]).decode("utf-8", "surrogatepass")
+
+
+def decode_removal(key: Key, content: str) -> BrokerRemoval:
+    """Inverse of ``encode_removal``. Raises MalformedError."""
+    try:
+        broker_name, broker_id, epoch = load(content.encode("utf-8", "surrogatepass"))
+        if not (isinstance(broker_name, str) and type(broker_id) is int and type(epoch) is int):
+            raise ValueError("a field has the wrong type")
+    except (ValueError, TypeError) as error:
+        raise MalformedError(f"a removal cannot be read: {error}") from None
+    return BrokerRemoval(*key, broker_name, broker_id, epoch)

@@ -1,11 +1,10 @@
 """LeaderRole: what a node does for the group in one term that it leads. The life and death of brokers are decided here.
 
     departures.py    who has a connection of which broker; who has left; which code 104 is late
-    silence.py       for how long there was no contact with each broker
-    suspicions.py    recording silence and contact in the log
+    silence.py       for how long there was no contact with each broker; recording that in the log
     renewals.py      the leader's word on renewals
     removals.py      proposing removals
-    admission.py     of the copies of one registration one is let through
+    copies.py        of the copies of one registration one is let through
 
 The first command of a leader is LEAD. Nothing is decided before it is applied: from then on no other leader's removals or
 suspicions can take effect (``route_machine.py``).
@@ -13,12 +12,10 @@ suspicions can take effect (``route_machine.py``).
 
 import math
 from asyncio import Future
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from replicated_namesrv.raft.raft_errors import MalformedError
-from replicated_namesrv.replication.consensus import Consensus
-from replicated_namesrv.replication.liveness.admission import Admission, Asker, Decided
-from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.context import NodeContext, Term
+from replicated_namesrv.replication.liveness.copies import Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.departures import Departures
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
@@ -29,41 +26,21 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     WITHDRAW,
     Decision,
     Inquiry,
-    Key,
     Message,
     NodeReport,
     ReportAnswer,
     ReportEntry,
+    decode_removal,
 )
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.renewals import Renewals, Reported
-from replicated_namesrv.replication.liveness.silence import Lease, Silence
-from replicated_namesrv.replication.liveness.suspicions import Suspicions
-from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, Suspect, encode_lead
+from replicated_namesrv.replication.liveness.silence import Lease, Silence, Suspicions
+from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.replication.route_machine import ProposalResult, Suspect, encode_lead
 from replicated_namesrv.routes.commands import BrokerRemoval
-from replicated_namesrv.routes.encoding import dump, load
-from replicated_namesrv.routes.state import RouteSettings
 
 LATELY_MS = 2_000.0
 """Copies of a change come within this time: their renewals do not wait for others to share a read index with."""
-Decide = Callable[[bytes], "Future[ProposalResult | None]"]
-"""Propose a command; None: its outcome is not known, or it was not taken."""
-
-
-def encode_removal(removal: BrokerRemoval) -> str:
-    """As the content of an Inquiry."""
-    return dump([removal.broker_name, removal.broker_id, removal.epoch]).decode("utf-8", "surrogatepass")
-
-
-def decode_removal(key: Key, content: str) -> BrokerRemoval:
-    """Inverse of ``encode_removal``. Raises MalformedError."""
-    try:
-        broker_name, broker_id, epoch = load(content.encode("utf-8", "surrogatepass"))
-        if not (isinstance(broker_name, str) and type(broker_id) is int and type(epoch) is int):
-            raise ValueError("a field has the wrong type")
-    except (ValueError, TypeError) as error:
-        raise MalformedError(f"a removal cannot be read: {error}") from None
-    return BrokerRemoval(*key, broker_name, broker_id, epoch)
 
 
 class LeaderRole:
@@ -71,46 +48,22 @@ class LeaderRole:
 
     def __init__(
         self,
-        term: int,
-        node_id: str,
-        members: Sequence[str],
-        machine: RouteStateMachine,
-        consensus: Consensus,
-        decide: Decide,
-        initial_settings: Callable[[], RouteSettings],
+        number: int,
+        node: NodeContext,
         send: Callable[[str, Message], None],
-        grace_ms: float,
-        running_ms: Callable[[], float],
-        monotonic_ms: Callable[[], float],
-        wall_ms: Callable[[], int],
         later: Callable[[float, Callable[[], None]], object],
-        defences: LivenessDefences,
     ) -> None:
-        """``decide`` proposes a command of the leader's. ``initial_settings``: what the settings shall be if nobody has led
-        before. ``running_ms``: time in which this process ran. ``later(seconds, act)``: as ``loop.call_later``."""
-        self.term = term
-        self._machine, self._consensus, self._send = machine, consensus, send
-        self._propose, self._initial_settings = decide, initial_settings
-        self._now_ms, self._clock_ms, self._wall_ms = running_ms, monotonic_ms, wall_ms
-        self._defences = defences
+        """``number``: of the term. ``later(seconds, act)``: as ``loop.call_later``."""
+        self.term = term = Term(number, node)
+        self._machine, self._defences, self._send = node.machine, node.defences, send
+        self._now_ms, self._clock_ms = node.running_ms, node.monotonic_ms
         self.silence: Silence | None = None
         """Since LEAD is applied."""
-        self.departures = Departures(members, node_id, grace_ms, running_ms(), defences)
-        self.removals = Removals(term, machine, decide, self._time_ms, lambda: self.is_over, self._expire)
-        self._suspicions = Suspicions(term, machine, consensus, decide, self._time_ms, self._recorded)
-        self._renewals = Renewals(
-            machine,
-            consensus,
-            self.removals,
-            self._suspicions,
-            self._renewed,
-            lambda reported, refusals: self._answer(reported.peer, reported.report, reported.is_taken, refusals),
-            lambda: self.is_over,
-            running_ms,
-            later,
-            defences.contact_recorded,
-        )
-        self._admission = Admission(machine.marks)
+        self.departures = Departures(node.members, node.node_id, node.grace_ms, node.running_ms(), node.defences)
+        self.removals = Removals(term, self._expire)
+        self._suspicions = Suspicions(term, self._recorded)
+        self._renewals = Renewals(term, self.removals, self._suspicions, self._renewed, self._judged, later)
+        self._admission = Admission(node.machine.marks)
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, float]] = {}
         """Removals of code 104 that came before this leader knew enough. Connections opened later than the moment, by
@@ -121,22 +74,15 @@ class LeaderRole:
         """Whether LEAD is proposed."""
         self._claim()
 
-    @property
-    def is_over(self) -> bool:
-        """Whether this node no longer leads this term."""
-        return self._consensus.led_term != self.term
-
-    def _time_ms(self) -> int:
-        return max(self._wall_ms(), self._machine.time_ms)
-
     def _claim(self) -> None:
         """Propose LEAD."""
         self._is_claimed = True
 
         def ended(outcome: "Future[ProposalResult | None]") -> None:
-            self._is_claimed = self._machine.led_term == self.term
+            self._is_claimed = self._machine.led_term == self.term.number
 
-        self._propose(encode_lead(self._initial_settings(), self._time_ms(), self.term)).add_done_callback(ended)
+        lead = encode_lead(self.term.node.initial_settings(), self.term.time_ms(), self.term.number)
+        self.term.node.decide(lead).add_done_callback(ended)
 
     # What was applied
 
@@ -191,7 +137,7 @@ class LeaderRole:
 
     def on_report(self, peer: str, report: NodeReport) -> None:
         """Take a node's report; it is answered, at once or when its renewals were judged."""
-        if report.term != self.term or self.is_over:
+        if report.term != self.term.number or self.term.is_over:
             return
         known = tuple(entry for entry in report.entries if self._may_be_registered(entry))
         taken = self.departures.report(peer, report._replace(entries=known), self._now_ms(), self._clock_ms())
@@ -212,14 +158,17 @@ class LeaderRole:
         state = self._machine.state
         return entry.epoch > state.revision or state.registration(*entry.key) is not None
 
+    def _judged(self, reported: Reported, refusals: tuple[tuple[int, int], ...]) -> None:
+        self._answer(reported.peer, reported.report, reported.is_taken, refusals)
+
     def _answer(self, peer: str, report: NodeReport, taken: bool, refusals: tuple[tuple[int, int], ...]) -> None:
-        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, self._time_ms(), refusals))
+        self._send(peer, ReportAnswer(report.session, report.sequence, report.term, not taken, self.term.time_ms(), refusals))
 
     # Inquiries
 
     def on_inquiry(self, peer: str, inquiry: Inquiry) -> None:
         """Decide what a node may not decide alone. Raises MalformedError."""
-        if inquiry.term != self.term or self.is_over:
+        if inquiry.term != self.term.number or self.term.is_over:
             return
         asker = Asker(peer, inquiry.session, inquiry.number)
         if inquiry.kind == REGISTER:
@@ -236,7 +185,7 @@ class LeaderRole:
         """``since_ms`` of a REMOVE as a moment of ``clock_ms``. The inquiry may have been held back on its way."""
         if inquiry.since_ms == AGE_MAX:
             return math.inf
-        way_ms = max(0, self._time_ms() - inquiry.serial) if inquiry.serial else 0
+        way_ms = max(0, self.term.time_ms() - inquiry.serial) if inquiry.serial else 0
         return self._clock_ms() - inquiry.since_ms - way_ms
 
     def _decide_all(self, decisions: Iterable[Decided]) -> None:

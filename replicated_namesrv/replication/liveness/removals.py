@@ -8,9 +8,10 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Iterable
 
+from replicated_namesrv.replication.liveness.context import Term
 from replicated_namesrv.replication.liveness.silence import Lease
 from replicated_namesrv.replication.marks import Key
-from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_expire, encode_unregister
+from replicated_namesrv.replication.route_machine import ProposalResult, encode_expire, encode_unregister
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 
 log = logging.getLogger(__name__)
@@ -25,19 +26,10 @@ LARGE_TOPICS = 20_000
 class Removals:
     """Of one term of one leader."""
 
-    def __init__(
-        self,
-        term: int,
-        machine: RouteStateMachine,
-        propose: "Callable[[bytes], Future[ProposalResult | None]]",
-        time_ms: Callable[[], int],
-        is_over: Callable[[], bool],
-        on_expired: Callable[[], None],
-    ) -> None:
+    def __init__(self, term: Term, on_expired: Callable[[], None]) -> None:
         """``on_expired``: all that were under way expired; others may."""
         self.expired_count = self.lost_count = 0
-        self._term, self._machine, self._is_over = term, machine, is_over
-        self._propose, self._time_ms, self._on_expired = propose, time_ms, on_expired
+        self._term, self._machine, self._on_expired = term, term.node.machine, on_expired
         self._expiring = 0
         """EXPIRE commands under way."""
         self._lives: set[tuple[Key, int]] = set()
@@ -82,7 +74,8 @@ class Removals:
     def _expire(self, removals: tuple[BrokerRemoval, ...], is_gone: bool) -> None:
         self._expiring += 1
         log.warning("removing brokers", extra={"lost" if is_gone else "silent": [removal.broker_addr for removal in removals]})
-        data = encode_expire(UnregisterBrokers(removals), self._time_ms(), self._term, self._machine.serial, is_gone)
+        term, command = self._term, UnregisterBrokers(removals)
+        data = encode_expire(command, term.time_ms(), term.number, self._machine.serial, is_gone)
 
         def ended(applied: ProposalResult) -> None:
             self._expiring -= 1
@@ -112,7 +105,7 @@ class Removals:
                 if self._large:
                     return None
                 self._large.add(life)
-            return encode_unregister(command, self._time_ms(), self._term)
+            return encode_unregister(command, self._term.time_ms(), self._term.number)
 
         def ended(applied: ProposalResult) -> None:
             self._lives.discard(life)
@@ -133,11 +126,11 @@ class Removals:
             if command is None:
                 self._again.append(propose)
             else:
-                self._propose(command).add_done_callback(ended)
+                self._term.node.decide(command).add_done_callback(ended)
 
         def ended(outcome: "Future[ProposalResult | None]") -> None:
             tried()
-            if outcome.cancelled() or self._is_over():
+            if outcome.cancelled() or self._term.is_over:
                 return
             applied = outcome.result()
             if applied is None:

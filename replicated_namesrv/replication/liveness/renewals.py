@@ -4,13 +4,13 @@ A renewal is judged after a read index that was asked for after it came, and onc
 led, its state holds everything acknowledged before, and no removal that it does not know of can happen any more. One read index
 serves all that came before it was asked for, and one is asked for at most every JUDGING_INTERVAL_MS.
 
-    registration in the state       removal     group         suspected     the renewal is              test
-    none, or another epoch          -           -             -             refused: DIFFERS            test_unknown_epoch
-    the epoch named                 proposed    -             -             refused: REMOVING           test_removal_under_way
-    the epoch named                 none        has changed   -             refused: DIFFERS            test_changed_group
-    the epoch named                 none        the same      yes           judged again once the       test_suspected_broker
+    row  registration in the state  removal     group         suspected     the renewal is              test
+    R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
+    R2   the epoch named            proposed    -             -             refused: REMOVING           test_removal_under_way
+    R3   the epoch named            none        has changed   -             refused: DIFFERS            test_changed_group
+    R4   the epoch named            none        the same      yes           judged again once the       test_suspected_broker
                                                                             contact is recorded
-    the epoch named                 none        the same      no            accepted: a contact         test_unsuspected_broker
+    R5   the epoch named            none        the same      no            accepted: a contact         test_unsuspected_broker
 
 A refused renewal is registered through the log, or asked again. A heartbeat (904) waits for no answer: it is a contact at once.
 A node that sends its whole list repeats its unanswered renewals, so its earlier reports are dropped: at most a report for each
@@ -22,11 +22,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from replicated_namesrv.raft.interfaces import ReadReady
-from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.context import Term
 from replicated_namesrv.replication.liveness.leader_messages import DIFFERS, REMOVING, NodeReport, ReportEntry
 from replicated_namesrv.replication.liveness.removals import Removals
-from replicated_namesrv.replication.liveness.suspicions import Suspicions
-from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.replication.liveness.silence import Suspicions
 
 JUDGING_INTERVAL_MS = 25.0
 """At least this passes between two questions to a majority on behalf of renewals: those that come meanwhile share the next, but
@@ -47,22 +46,16 @@ class Renewals:
 
     def __init__(
         self,
-        machine: RouteStateMachine,
-        consensus: Consensus,
+        term: Term,
         removals: Removals,
         suspicions: Suspicions,
         contact: Callable[[ReportEntry], None],
         answer: Callable[[Reported, tuple[tuple[int, int], ...]], None],
-        is_over: Callable[[], bool],
-        now_ms: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
-        record_contact: bool,
     ) -> None:
-        """``contact``: a broker lives. ``answer(reported, refusals)``. ``later(seconds, act)``: as ``loop.call_later``.
-        ``record_contact`` False: suspicions are not cleared (an ablation)."""
-        self._machine, self._consensus, self._removals, self._suspicions = machine, consensus, removals, suspicions
-        self._contact, self._answer, self._is_over = contact, answer, is_over
-        self._now_ms, self._later, self._record_contact = now_ms, later, record_contact
+        """``contact``: a broker lives. ``answer(reported, refusals)``. ``later(seconds, act)``: as ``loop.call_later``."""
+        self._term, self._machine, self._removals, self._suspicions = term, term.node.machine, removals, suspicions
+        self._contact, self._answer, self._later, self._now_ms = contact, answer, later, term.node.running_ms
         self.has_begun = False
         """Whether LEAD is applied."""
         self._waiting: list[Reported] = []
@@ -112,13 +105,13 @@ class Renewals:
 
         def answered(outcome: "Future[object]") -> None:
             self._is_asking = False
-            if self._is_over():
+            if self._term.is_over:
                 return
             if not outcome.cancelled() and isinstance(outcome.result(), ReadReady):
                 self._judge(batch)
             self.proceed()
 
-        self._consensus.read_index().add_done_callback(answered)  # type: ignore[arg-type]  # a read outcome is an object
+        self._term.node.consensus.read_index().add_done_callback(answered)  # type: ignore[arg-type]  # a read outcome is an object
 
     def recorded(self) -> None:
         """Contacts were recorded, or it is not known whether: judge again what waits for that."""
@@ -148,7 +141,7 @@ class Renewals:
             return REMOVING
         if entry.generation and state.group_generation(registration.broker_name) != entry.generation:
             return DIFFERS
-        if self._record_contact and self._suspicions.is_suspected(entry.key):
+        if self._term.node.defences.contact_recorded and self._suspicions.is_suspected(entry.key):
             return None
         self._contact(entry)
         return ACCEPTED

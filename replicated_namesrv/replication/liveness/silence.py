@@ -1,36 +1,56 @@
-"""Silence: how long the leader has had no contact with each broker, and what follows from that. Pure; time is an argument.
+"""Silence: how long the leader has had no contact with each broker, and what it records of that in the log.
 
-``Silence`` belongs to one term of one leader. Its times are milliseconds in which the leader's process ran (``RunningClock``: one
-step counts at most a second), so a leader that was paused accuses nobody.
+``Silence`` is pure and belongs to one term of one leader. Its times are milliseconds in which the leader's process ran
+(``RunningClock``: one step counts at most a second), so a leader that was paused accuses nobody.
 
-Since when is a broker silent?
+    row  what the leader knows of the registration    silent since                              test
+    B1   accepted a renewal, or applied it itself     that moment                               test_contact_ends_silence
+    B2   it was there when this leader began          its beginning less the recorded           test_successor_continues
+                                                      suspicion
 
-    what the leader knows of the registration     silent since                                      test
-    accepted a renewal, or applied it itself      that moment                                       test_contact_ends_silence
-    it was there when this leader began           its beginning less the recorded suspicion         test_successor_continues
+T is the broker's time-out. The suspicion is part of the replicated state: thirds of T that are recorded.
 
-What follows? T is the broker's time-out, the suspicion is part of the replicated state: thirds of T that are recorded.
-
-    silent for            recorded suspicion      outcome                                           test
-    less than T/3         any                     nothing                                           test_short_silence
-    T/3 to 2T/3           0                       SUSPECT with 1                                    test_first_third
-    2T/3 to T             0 or 1                  SUSPECT with 2                                    test_second_third
-    T/3 to T              as much or more         nothing                                           test_recorded_silence
-    at least T            any                     remove it as silent, unless a contact is on its   test_time_out, and
-                                                  way to the log (``suspicions.py``)                test_removal_waits_for_contact
+    row  silent for      recorded suspicion     outcome                                         test
+    S1   less than T/3   any                    nothing                                         test_short_silence
+    S2   T/3 to 2T/3     0                      SUSPECT with 1                                  test_first_third
+    S3   2T/3 to T       0 or 1                 SUSPECT with 2                                  test_second_third
+    S4   T/3 to T        as much or more        nothing                                         test_recorded_silence
+    S5   at least T      any                    remove it as silent, unless a contact is on     test_time_out, and
+                                                its way to the log                              test_removal_waits_for_contact
 
 Hence time without a leader counts for nobody, a successor loses less than a third of what has passed, and a broker that makes
 contact within a third of its time-out is never written about.
+
+``Suspicions`` has one SUSPECT command under way at a time; what comes meanwhile shares the next:
+
+    row  waits        then comes                         waits          test
+    W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
+    W2   silence      a contact of a suspected broker    the contact    test_a_removal_does_not_overtake_a_contact
+    W3   a contact    silence, same registration         the contact    test_a_removal_does_not_overtake_a_contact
+
+A broker is *suspected* if the state says so, or if a SUSPECT for it was proposed and its outcome is not known. Renewals of a
+suspected broker are acknowledged after the command that clears it is applied: then no later leader counts the silence before it.
+
+A SUSPECT names its term, and the number of commands that the leader had applied. It has no effect in another term, nor behind a
+registration or a clearing of the broker. So one whose outcome is unknown has no effect once the broker was cleared. Contacts
+whose outcome is unknown are proposed again (test_a_heartbeat_is_recorded_again).
+
+While a member of the cluster runs version 0.1 nothing is recorded. The first command of all, without brokers, is proposed as soon
+as every member knows it; from then on the version is part of the state (``consensus.py``).
 """
 
 import math
+from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import NamedTuple
 
+from replicated_namesrv.replication.command_kinds import SUSPICION_VERSION
+from replicated_namesrv.replication.liveness.context import Term
 from replicated_namesrv.replication.marks import Key
+from replicated_namesrv.replication.route_machine import ProposalResult, Suspect, encode_suspect
 
 SHARES = 3
 """Silence is recorded in thirds: RocketMQ's brokers register four times, or twice, in their time-out. A share of SHARES is all
@@ -42,6 +62,8 @@ STALE_MAX = 1_000
 LOOKS_PER_TURN = 2_000
 """Brokers that are looked at in one turn; the others follow in the next turns. So many take some milliseconds. Ten
 turns a second are enough for 20,000 brokers with a time-out of 3 s."""
+RECORDED_PER_COMMAND = 500
+"""Brokers in one command: 3 to 6 ms for a node, in one go."""
 
 
 class Lease(NamedTuple):
@@ -163,3 +185,77 @@ class Silence:
         if len(self._heap) > 2 * len(self._watched) + STALE_MAX:
             self._heap = [(each.look_ms, key) for key, each in self._watched.items() if key not in self._silent]
             heapify(self._heap)
+
+
+class Suspicions:
+    """What one leader records, in one term."""
+
+    def __init__(self, term: Term, on_recorded: Callable[[list[Suspect]], None]) -> None:
+        """``on_recorded``: these contacts were recorded."""
+        self._term, self._machine, self._on_recorded = term, term.node.machine, on_recorded
+        self._wanted: dict[Key, Suspect] = {}
+        self._flying: dict[Key, Suspect] | None = None
+        """What the command under way records."""
+        self._doubtful: set[Key] = set()
+        """Brokers that a SUSPECT of this leader may make suspected yet."""
+
+    def is_suspected(self, key: Key) -> bool:
+        """Whether a renewal has to be recorded."""
+        return key in self._machine.suspected or key in self._doubtful
+
+    @property
+    def can_record(self) -> bool:
+        """Whether every member knows SUSPECT."""
+        return self._term.node.consensus.command_version >= SUSPICION_VERSION
+
+    def record(self, key: Key, epoch: int, share: int) -> None:
+        """So many thirds of silence; 0: contact, which silence does not take the place of. ``flush`` has to follow."""
+        wanted = self._wanted.get(key)
+        if share and wanted is not None and not wanted.share and wanted.epoch == epoch:
+            return
+        flying = None if self._flying is None else self._flying.get(key)
+        suspect = Suspect(key, epoch, share)
+        if flying != suspect:
+            self._wanted[key] = suspect
+
+    def made_contact(self, key: Key) -> None:
+        """Drop silence that waits to be recorded: it was before a contact."""
+        wanted = self._wanted.get(key)
+        if wanted is not None and wanted.share:
+            del self._wanted[key]
+
+    def is_clearing(self, key: Key, epoch: int) -> bool:
+        """Whether a contact waits to be recorded, or is under way."""
+        contact = Suspect(key, epoch, 0)
+        return self._wanted.get(key) == contact or (self._flying is not None and self._flying.get(key) == contact)
+
+    def forget(self, key: Key) -> None:
+        """The registration ended."""
+        self._wanted.pop(key, None)
+        self._doubtful.discard(key)
+
+    def flush(self) -> None:
+        """Propose what is to be recorded, if no command is under way. Call it from time to time."""
+        is_first = self._machine.command_version < SUSPICION_VERSION
+        if self._flying is not None or not (self._wanted or is_first):
+            return
+        if not self.can_record:
+            self._wanted.clear()
+            return
+        self._flying = batch = {key: self._wanted.pop(key) for key in list(self._wanted)[:RECORDED_PER_COMMAND]}
+        self._doubtful.update(key for key, suspect in batch.items() if suspect.share)
+        data = encode_suspect(batch.values(), self._term.time_ms(), self._term.number, self._machine.serial)
+
+        def ended(outcome: "Future[ProposalResult | None]") -> None:
+            self._flying = None
+            if outcome.cancelled() or self._term.is_over:
+                return
+            contacts = {key: suspect for key, suspect in batch.items() if not suspect.share}
+            if outcome.result() is None:  # silence is named again; nobody may repeat a heartbeat
+                self._wanted = contacts | self._wanted
+                return
+            self._doubtful.difference_update(batch)
+            self._on_recorded(list(contacts.values()))
+            self.flush()
+
+        self._term.node.decide(data).add_done_callback(ended)

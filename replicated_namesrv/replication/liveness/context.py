@@ -1,0 +1,50 @@
+"""What the liveness of brokers needs of its node, and what the parts of one leader share."""
+
+from asyncio import Future
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from replicated_namesrv.replication.consensus import Consensus
+from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
+from replicated_namesrv.routes.state import RouteSettings
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """One node: its state, its group, its clocks and settings."""
+
+    node_id: str
+    members: Sequence[str]
+    machine: RouteStateMachine
+    consensus: Consensus
+    decide: "Callable[[bytes], Future[ProposalResult | None]]"
+    """Propose a command of the leader's; None: its outcome is not known, or it was not taken."""
+    initial_settings: Callable[[], RouteSettings]
+    """What the settings shall be if nobody has led before."""
+    grace_ms: float
+    running_ms: Callable[[], float]
+    """Time in which this process ran."""
+    monotonic_ms: Callable[[], float]
+    """Of any clock that never goes back and never stops."""
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970."""
+    rng: Random
+    defences: LivenessDefences
+
+
+class Term:
+    """One term that this node leads."""
+
+    def __init__(self, number: int, node: NodeContext) -> None:
+        self.number, self.node = number, node
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this node no longer leads this term."""
+        return self.node.consensus.led_term != self.number
+
+    def time_ms(self) -> int:
+        """This leader's clock, milliseconds since 1970; never before what the log knows."""
+        return max(self.node.wall_ms(), self.node.machine.time_ms)

@@ -1,0 +1,140 @@
+"""Copies of registrations: which one is proposed, and which one is late. Pure; time is an argument.
+
+**Admission.** A broker registers with every node, so each change arrives as often as there are nodes. A node that finds that a
+registration would change something asks the leader before proposing it. The first to ask is let through. Equal ones (same broker,
+same content) wait for any outcome of that copy:
+
+    row  outcome of the copy that was let through               the others
+    P1   applied: accepted, refused or ignored                  look again; most find a renewal, or the same refusal
+    P2   not proposed, rejected, or its outcome is unknown      the next one is let through
+    P3   its node is silent, or GRANT_MS have passed            the next one is let through
+
+One that asks after the commit but has looked before it looks again too. A node counts once: its new question takes the place of
+the old one. This only spares work: a copy that is let through wrongly changes nothing when it is applied.
+
+**Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
+the broker means it, as after a restore from a backup. A late copy is not repeated; a broker registers again in its next round,
+and the shortest period between rounds is 10 s. A renewal of the stored version between two older ones ends the memory of the
+first.
+
+    row  data version    this node got the same before      outcome                             test
+    L1   not older       -                                  taken                               test_newer_version_is_taken
+    L2   older           no                                 no effect, answered, remembered;    test_late_copy_has_no_effect
+                                                            a contact like a heartbeat
+    L3   older           less than lateCopyMs ago           no effect, answered; a contact      test_burst_of_copies
+    L4   older           at least lateCopyMs ago            taken                               test_repeated_version_is_taken
+
+Older means: neither the counter nor the timestamp is greater, and they are not equal (``route_machine.is_older``). A broker that
+lost its disk counts from zero with a newer timestamp, and is not older. A copy with another broker id may be older, too. The log
+order decides whether the version is older; this node only says whether the registration was repeated.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LOOK_AGAIN
+from replicated_namesrv.replication.marks import Key, Mark
+
+GRANT_MS = 5_000.0
+"""So long others wait for the one who was let through, if its node is heard."""
+
+
+class Asker(NamedTuple):
+    """Who waits for a decision."""
+
+    node: str
+    session: int
+    number: int
+
+
+class Decided(NamedTuple):
+    asker: Asker
+    verdict: int
+
+
+@dataclass(slots=True)
+class _Passing:
+    asker: Asker
+    since_ms: float
+    waiting: dict[str, Asker] = field(default_factory=dict)
+    """By node, who came first first."""
+
+
+class Admission:
+    """One leader's. ``marks`` are the state machine's."""
+
+    def __init__(self, marks: dict[Key, Mark]) -> None:
+        self._marks = marks
+        self._passing: dict[tuple[Key, str], _Passing] = {}
+
+    def ask(self, asker: Asker, key: Key, content: str, serial: int, now_ms: float) -> int | None:
+        """GRANTED, LOOK_AGAIN, or None: wait. ``serial``: what the asker had applied when it looked. Asking again is harmless."""
+        mark = self._marks.get(key)
+        if mark is not None and mark.content == content and mark.serial > serial:
+            return LOOK_AGAIN
+        passing = self._passing.get((key, content))
+        if passing is None:
+            self._passing[key, content] = _Passing(asker, now_ms)
+            return GRANTED
+        if passing.asker.node == asker.node:
+            passing.asker = asker
+            return GRANTED
+        passing.waiting[asker.node] = asker
+        return None
+
+    def applied(self, key: Key, content: str) -> list[Decided]:
+        """A registration was applied, with whatever outcome: who waited for it may look again."""
+        passing = self._passing.pop((key, content), None)
+        return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting.values()]
+
+    def withdraw(self, asker: Asker, key: Key, content: str, now_ms: float) -> list[Decided]:
+        """``asker`` will not propose its copy, or does not know its outcome: who is let through instead."""
+        passing = self._passing.get((key, content))
+        if passing is None:
+            return []
+        if passing.asker == asker:
+            return self._pass_on((key, content), passing, now_ms)
+        if passing.waiting.get(asker.node) == asker:
+            del passing.waiting[asker.node]
+        return []
+
+    def overdue(self, silent_nodes: Collection[str], now_ms: float) -> list[Decided]:
+        """Who is let through because the one before has not come through in time, or its node is silent."""
+        found = []
+        for slot, passing in list(self._passing.items()):
+            if now_ms - passing.since_ms >= GRANT_MS or passing.asker.node in silent_nodes:
+                found += self._pass_on(slot, passing, now_ms)
+        return found
+
+    def _pass_on(self, slot: tuple[Key, str], passing: _Passing, now_ms: float) -> list[Decided]:
+        if not passing.waiting:
+            del self._passing[slot]
+            return []
+        passing.asker, passing.since_ms = passing.waiting.pop(next(iter(passing.waiting))), now_ms
+        return [Decided(passing.asker, GRANTED)]
+
+
+class LateCopies:
+    """What one node remembers of registrations that had no effect: one for each broker."""
+
+    def __init__(self, repeat_ms: float) -> None:
+        """``repeat_ms``: the setting ``lateCopyMs``."""
+        self._repeat_ms = repeat_ms
+        self._seen: dict[Key, tuple[str, float]] = {}
+        """Content of the last one, and when it came first."""
+
+    def is_repeated(self, key: Key, content: str, now_ms: float) -> bool:
+        """Whether an older registration with this content is meant."""
+        seen = self._seen.get(key)
+        return seen is not None and seen[0] == content and now_ms - seen[1] >= self._repeat_ms
+
+    def had_no_effect(self, key: Key, content: str, received_ms: float) -> None:
+        """A registration was older than the stored one."""
+        seen = self._seen.get(key)
+        if seen is None or seen[0] != content:
+            self._seen[key] = (content, received_ms)
+
+    def forget(self, key: Key) -> None:
+        """A registration of the broker was taken or renewed, or its registration ended."""
+        self._seen.pop(key, None)
