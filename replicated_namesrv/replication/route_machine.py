@@ -3,7 +3,7 @@
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
 - A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node says that the
-  broker repeats it: then it names the revision up to which stored versions may be replaced (``liveness/late_copies.py``).
+  broker repeats it: then it names the revision up to which stored versions may be replaced (``liveness/copies.py``).
 - A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back, and one
   received before another address took over its name and id does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
