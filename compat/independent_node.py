@@ -110,6 +110,11 @@ class IndependentNode:
         return False
 
     @property
+    def peer_refusals(self) -> Mapping[str, int]:
+        """There are no peers."""
+        return {}
+
+    @property
     def unsynced_ms(self) -> float:
         """Nothing waits: the KV file is written before its change is answered."""
         return 0.0

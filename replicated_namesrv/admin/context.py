@@ -107,6 +107,11 @@ class ObservedService(Protocol):
     def disk_free_bytes(self) -> int | None:
         """Bytes free on the disk, None while that is unknown."""
 
+    @property
+    def peer_refusals(self) -> Mapping[str, int]:
+        """Connections and messages of peers that were refused since the start, by what was refused. Empty where there are no
+        peers."""
+
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
         """Milliseconds since the broker's last heartbeat on this node, or on any if this one leads; None: none is known here."""
 

@@ -82,6 +82,7 @@ METRICS: dict[str, Declared] = {
     "brokers_lost": Declared(COUNTER, "Brokers removed because their connections ended."),
     "loop_lag_seconds": Declared(HISTOGRAM, "Delay of the event loop."),
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last seconds."),
+    "peer_refusals": Declared(COUNTER, "Connections and messages of peers that were refused, by what was refused.", ("what",)),
     "admin_connections_refused": Declared(COUNTER, "HTTP connections closed because there were too many."),
     "watchers": Declared(GAUGE, "Streams of /v1/watch that are open."),
     "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch ended because the watcher could not keep up."),
@@ -170,6 +171,7 @@ class NodeCollector:
         yield _single("unsynced_seconds", service.unsynced_ms / 1000)
         yield _histogram("loop_lag_seconds", context.loop_lag.histogram)
         yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
+        yield _by_label("peer_refusals", dict(service.peer_refusals))
         yield _single("admin_connections_refused", self.admin_connections_refused)
         yield _single("watchers", self._watchers.count)
         yield _single("watchers_too_slow", self._watchers.too_slow_count)

@@ -53,7 +53,7 @@ class Appending:
             if message.term == core.term:
                 self._elections.leader_contact(peer)
             return  # without an answer, so that the leader's window closes
-        entries = unpack_entries(message.entries, message.previous_index + 1)
+        entries = unpack_entries(message.entries, message.previous_index + 1, message.previous_term, message.term)
         if self._leadership.is_large(len(message.entries)):
             last = message.previous_index + len(entries)
             self._leadership.extend_election_timeout(len(message.entries), self._context.now(), last)

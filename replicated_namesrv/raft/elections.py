@@ -16,12 +16,18 @@ from typing import Protocol
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.message_bounds import TERM_STEP_MAX
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.raft_errors import InvariantError
 from replicated_namesrv.raft.raft_messages import HigherTerm, PreVote, PreVoteReply, TimeoutNow, Vote, VoteReply
 from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory, PeerMemories
+
+REPEAT_ELECTIONS = 4
+"""Greatest election times between two messages that count as one continued refusal. A candidate sends one in each."""
+PATIENCE_ELECTIONS = 10
+"""Greatest election times after which a group with a leader gives it up for a peer with a term out of reach: 3 s by default."""
 
 
 class ElectionCore(RaftState, Protocol):
@@ -59,6 +65,8 @@ class Elections:
         self._pre_votes: tuple[int, set[str]] | None = None
         self._votes: tuple[int, set[str]] = (0, set())
         self._forced = False
+        self._refused_terms: dict[str, tuple[float, float]] = {}
+        """Peer -> since when, and when last, it sent terms that are too far away."""
         self.restart_timer(self._now())
 
     def restart_timer(self, now: float) -> None:
@@ -192,6 +200,17 @@ class Elections:
 
     def on_higher_term(self, peer: str, message: HigherTerm) -> None:
         self._core.observe_term(peer, message.term)
+
+    def approach_term(self, peer: str) -> None:
+        """``peer`` has a term that is too far away to be adopted (``message_bounds.py``). If it keeps saying so, go one step."""
+        now, longest = self._now(), self._context.config.election_max_ms / 1000
+        since, last = self._refused_terms.get(peer, (now, now))
+        if now - last > REPEAT_ELECTIONS * longest:
+            since = now
+        self._refused_terms[peer] = since, now
+        if now - since >= (PATIENCE_ELECTIONS if self.sticks_to_leader else 1) * longest:
+            del self._refused_terms[peer]
+            self._core.observe_term(peer, self._core.term + TERM_STEP_MAX)
 
     def on_timeout_now(self, peer: str, message: TimeoutNow) -> None:
         may_campaign = self._voters.is_voter and not self._core.is_leader and not self._stall.stalled

@@ -197,6 +197,9 @@ class Observer:
     def restored(self, index: int) -> None:
         """The state was replaced by a snapshot that ends at ``index``."""
 
+    def refused(self, peer: str, reason: str) -> None:
+        """A message of ``peer`` was dropped: no node sends such a message."""
+
     def received(self, peer: str, data: bytes) -> None:
         """``RaftNode.tell`` of ``peer``."""
 

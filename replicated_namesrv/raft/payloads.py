@@ -83,12 +83,12 @@ def pack_join(node: str, incarnation: int) -> bytes:
 def unpack_join(payload: bytes) -> tuple[str, int]:
     try:
         incarnation, length = JOINING.unpack_from(payload, 2)
+        name = payload[2 + JOINING.size :].decode()
     except (struct.error, UnicodeDecodeError):
         raise MalformedError("a join ends in the middle") from None
-    name = payload[2 + JOINING.size :]
-    if len(name) != length:
+    if len(name.encode()) != length:
         raise MalformedError("a join has the wrong length")
-    return name.decode(), incarnation
+    return name, incarnation
 
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
@@ -100,7 +100,8 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def unpack_entries(data: bytes, first_index: int) -> list[Entry]:
+def unpack_entries(data: bytes, first_index: int, least_term: int = 0, greatest_term: int = (1 << 64) - 1) -> list[Entry]:
+    """The entries of ``pack_entries``. MalformedError also if terms fall, or one is out of bounds."""
     entries: list[Entry] = []
     offset, end = 0, len(data)
     while offset < end:
@@ -111,5 +112,10 @@ def unpack_entries(data: bytes, first_index: int) -> list[Entry]:
         payload = data[offset - length : offset]
         if offset > end or not (payload == NO_OP or payload[:2] in (PROPOSALS, JOIN)):
             raise MalformedError(f"entry {first_index + len(entries)} is malformed")
+        if not least_term <= term <= greatest_term:
+            raise MalformedError(
+                f"entry {first_index + len(entries)} has term {term}, after {least_term}, in a message of term {greatest_term}"
+            )
+        least_term = term
         entries.append((payload, first_index + len(entries), term))
     return entries

@@ -8,23 +8,29 @@ protocol of its sender. Kinds in ``SINCE`` are sent only to peers of that protoc
 """
 
 import struct
-from typing import NamedTuple, get_type_hints
+from typing import Annotated, NamedTuple, get_type_hints
 
 from replicated_namesrv.raft.raft_errors import MalformedError
+
+Identity = Annotated[int, "identity"]
+"""A number drawn at random, or a checksum: any value."""
+Term = Annotated[int, "term"]
+Ordinal = Annotated[int, "ordinal"]
+"""A number that counts up: an index, a sequence number, a size. ``message_bounds.py`` says which values are taken."""
 
 
 class Greeting(NamedTuple):
     """First message over a connection, both ways: who is there and what its disk knows."""
 
-    source: int
+    source: Identity
     """Incarnation of the sender: a number drawn when its data directory was created."""
-    state: int
+    state: Ordinal
     """0 blank, 1 promised to form a cluster with ``founders``, 2 member."""
     founders: tuple[tuple[str, int], ...]
     """(node, incarnation) of every founder, sorted; empty while blank."""
-    echo: int
+    echo: Identity
     """Incarnation the sender knows of the receiver, 0 for none: greet again until it is right."""
-    versions: int
+    versions: Ordinal
     """Lower 16 bits: ``RaftConfig.command_version`` of the sender. Upper 16 bits: its ``PROTOCOL``. Versions of protocol 0 read
     the whole as a command version; their rule, that every member applies at least a given version, holds for it, too."""
 
@@ -43,79 +49,79 @@ class Introduction(NamedTuple):
     Sent after the Greeting and repeated while both nodes run.
     """
 
-    source: int
-    destination: int
-    process: int
+    source: Identity
+    destination: Identity
+    process: Identity
     """Nonce of the sender's process, drawn when it started."""
-    boot: int
+    boot: Ordinal
     """How often a process has started on this data directory; see ``Identity``."""
-    sequence: int
+    sequence: Ordinal
     """Ascending per process."""
-    echo_process: int
+    echo_process: Identity
     """The receiver's process that the sender heard last, 0 for none."""
-    echo_sequence: int
+    echo_sequence: Ordinal
     """Newest sequence number received from that process."""
-    opened_number: int
+    opened_number: Ordinal
     """Records in the sender's log when this process opened it, all of them durable."""
-    opened_term: int
+    opened_term: Term
     """Its term then, and its last entry."""
-    opened_index: int
-    durable_number: int
+    opened_index: Ordinal
+    durable_number: Ordinal
     """Durable records in its log now."""
-    snapshot_version: int
+    snapshot_version: Ordinal
     """Newest format of snapshot files that it reads."""
-    digest_version: int
+    digest_version: Ordinal
     """``RaftConfig.digest_version``: digests of different versions are not compared."""
-    standing: int
+    standing: Ordinal
     """What the sender thinks of the receiver's process: a ``Standing``."""
-    remembered_number: int
+    remembered_number: Ordinal
     """What the sender remembers of the receiver's incarnation: records, term and last acknowledged entry of that term, all of
     which must be on the receiver's disk."""
-    remembered_term: int
-    remembered_index: int
+    remembered_term: Term
+    remembered_index: Ordinal
 
 
 class Append(NamedTuple):
     """AppendEntries (Raft, 5.3); without entries a heartbeat."""
 
-    source: int
-    destination: int
-    term: int
-    sequence: int
+    source: Identity
+    destination: Identity
+    term: Term
+    sequence: Ordinal
     """Ascending per leader; the reply repeats it."""
-    previous_index: int
-    previous_term: int
-    commit_index: int
-    acknowledged: int
+    previous_index: Ordinal
+    previous_term: Term
+    commit_index: Ordinal
+    acknowledged: Ordinal
     """The receiver has acknowledged entries up to here in this term; if it does not have them, its disk has lost them."""
     entries: bytes
     """Encoded entries, see ``pack_entries``; shared by all followers."""
 
 
 class AppendReply(NamedTuple):
-    source: int
-    destination: int
-    term: int
-    sequence: int
+    source: Identity
+    destination: Identity
+    term: Term
+    sequence: Ordinal
     success: bool
-    log_index: int
+    log_index: Ordinal
     """Success: the last index known durable and equal to the leader's. Conflict: where to try next."""
 
 
 class PreVote(NamedTuple):
     """Would you vote for me in ``term``? Changes nothing at the receiver (dissertation, 9.6)."""
 
-    source: int
-    destination: int
-    term: int
-    last_index: int
-    last_term: int
+    source: Identity
+    destination: Identity
+    term: Term
+    last_index: Ordinal
+    last_term: Term
 
 
 class PreVoteReply(NamedTuple):
-    source: int
-    destination: int
-    term: int
+    source: Identity
+    destination: Identity
+    term: Term
     """The term asked for if granted, else the refuser's current term."""
     granted: bool
 
@@ -123,11 +129,11 @@ class PreVoteReply(NamedTuple):
 class Vote(NamedTuple):
     """RequestVote (Raft, 5.2)."""
 
-    source: int
-    destination: int
-    term: int
-    last_index: int
-    last_term: int
+    source: Identity
+    destination: Identity
+    term: Term
+    last_index: Ordinal
+    last_term: Term
     forced: bool
     """Part of a leadership transfer: stickiness does not apply."""
 
@@ -135,122 +141,122 @@ class Vote(NamedTuple):
 class VoteReply(NamedTuple):
     """A vote granted; a refusal is silence or HigherTerm."""
 
-    source: int
-    destination: int
-    term: int
+    source: Identity
+    destination: Identity
+    term: Term
 
 
 class HigherTerm(NamedTuple):
     """Your term is over: mine is ``term``."""
 
-    source: int
-    destination: int
-    term: int
+    source: Identity
+    destination: Identity
+    term: Term
 
 
 class TimeoutNow(NamedTuple):
     """Campaign at once: the leader hands over (dissertation, 3.10)."""
 
-    source: int
-    destination: int
-    term: int
+    source: Identity
+    destination: Identity
+    term: Term
 
 
 class SnapshotChunk(NamedTuple):
     """A piece of the leader's snapshot file; also a heartbeat."""
 
-    source: int
-    destination: int
-    term: int
-    sequence: int
-    snapshot_index: int
-    snapshot_term: int
-    checksum: int
+    source: Identity
+    destination: Identity
+    term: Term
+    sequence: Ordinal
+    snapshot_index: Ordinal
+    snapshot_term: Term
+    checksum: Identity
     """Of the whole file: chunks of different files never mix."""
-    offset: int
-    total: int
+    offset: Ordinal
+    total: Ordinal
     data: bytes
 
 
 class SnapshotAck(NamedTuple):
     """How much of the snapshot has arrived: the next chunk starts at ``offset``."""
 
-    source: int
-    destination: int
-    term: int
-    sequence: int
-    snapshot_index: int
-    offset: int
+    source: Identity
+    destination: Identity
+    term: Term
+    sequence: Ordinal
+    snapshot_index: Ordinal
+    offset: Ordinal
 
 
 class ReadProbe(NamedTuple):
     """Am I still the leader of ``term``? (read index, dissertation 6.4)"""
 
-    source: int
-    destination: int
-    term: int
-    sequence: int
+    source: Identity
+    destination: Identity
+    term: Term
+    sequence: Ordinal
 
 
 class ReadAck(NamedTuple):
-    source: int
-    destination: int
-    term: int
-    sequence: int
+    source: Identity
+    destination: Identity
+    term: Term
+    sequence: Ordinal
 
 
 class ReadRequest(NamedTuple):
     """A follower asks the leader for a read index, for all its reads that wait."""
 
-    source: int
-    destination: int
-    sequence: int
+    source: Identity
+    destination: Identity
+    sequence: Ordinal
 
 
 class ReadReply(NamedTuple):
-    source: int
-    destination: int
-    sequence: int
-    log_index: int
+    source: Identity
+    destination: Identity
+    sequence: Ordinal
+    log_index: Ordinal
     """0: not confirmed."""
 
 
 class Forward(NamedTuple):
     """Proposals of a node that is not the leader."""
 
-    source: int
-    destination: int
-    term: int
+    source: Identity
+    destination: Identity
+    term: Term
     """The term that the receiver is taken to lead."""
-    sequence: int
+    sequence: Ordinal
     """Number of this forward; the reply repeats it."""
     proposals: bytes
     """One packed group, see ``payloads.py``."""
 
 
 class ForwardReply(NamedTuple):
-    source: int
-    destination: int
-    sequence: int
-    log_index: int
+    source: Identity
+    destination: Identity
+    sequence: Ordinal
+    log_index: Ordinal
     """Where the proposals went in the log; 0: the receiver does not lead the term they were meant for."""
-    term: int
+    term: Term
 
 
 class DigestReport(NamedTuple):
     """Digest of the sender's state after applying ``index``."""
 
-    source: int
-    destination: int
-    log_index: int
+    source: Identity
+    destination: Identity
+    log_index: Ordinal
     digest: bytes
 
 
 class ApplicationData(NamedTuple):
     """Bytes between the users of two nodes; Raft only carries them. In order, or lost with the connection."""
 
-    source: int
-    destination: int
+    source: Identity
+    destination: Identity
     data: bytes
 
 

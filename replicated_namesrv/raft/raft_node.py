@@ -34,6 +34,7 @@ from replicated_namesrv.raft.interfaces import (
 from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.membership import Membership
 from replicated_namesrv.raft.memory_bounds import Bounded
+from replicated_namesrv.raft.message_bounds import NUMBER_MAX, TermError, check_numbers
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import HELD_MAX, Outbox
 from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_join
@@ -150,6 +151,12 @@ class RaftNode:
             config.election_min_ms / 1000 if self.defences.check_quorum else 1e8,
             config.compact_entries,
         )
+        if self.core.term > NUMBER_MAX:
+            raise CorruptionError(
+                f"the term on this disk is {self.core.term}, which elections cannot reach; a forged message brought it. If other "
+                "nodes have it, too, start all nodes on empty data directories and restore a backup; else move this data "
+                "directory away: the node returns without a vote, copies the state and is then promoted"
+            )
         self._build()
         if opened:
             metadata = opened[0].metadata
@@ -237,7 +244,30 @@ class RaftNode:
         """``message`` arrived over a connection that ``peer`` opened (and authenticated)."""
         if self.stopped or peer not in self.followers.progress:
             return
-        self._guarded(self._receive, peer, message)
+        self._guarded(self._received, peer, message)
+
+    def _received(self, peer: str, message: Message) -> None:
+        try:
+            check_numbers(message, self.core.term)
+            self._receive(peer, message)
+        except TermError as error:
+            self._refuse(peer, error)
+            if error.is_term_possible and self.membership.formed and self.membership.known.get(peer) == message.source:
+                self.elections.approach_term(peer)
+        except MalformedError as error:
+            self._refuse(peer, error)
+
+    def _refuse(self, peer: str, error: MalformedError) -> None:
+        """Drop a message of ``peer``."""
+        self.counters["terms_refused" if isinstance(error, TermError) else "malformed"] += 1
+        reason = f"message of {peer} dropped: {error}"
+        self.context.note(reason)
+        self.observer.refused(peer, reason)
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """Messages of peers that were dropped since the start: because of a term, or because no node sends such a message."""
+        return {"term": self.counters["terms_refused"], "message": self.counters["malformed"]}
 
     def _receive(self, peer: str, message: Message) -> None:
         membership = self.membership
@@ -407,12 +437,9 @@ class RaftNode:
         self.reads.stop(reason)
 
     def _guarded(self, action: Callable[P, None], *arguments: P.args, **options: P.kwargs) -> None:
-        """Run one event. Malformed messages are dropped; anything else unexpected stops the node."""
+        """Run one event. Anything unexpected stops the node."""
         try:
             action(*arguments, **options)
-        except MalformedError as error:
-            self.counters["malformed"] += 1
-            self.context.note(f"message dropped: {error}")
         except RolledBackError as error:
             if self.peers:  # alone, nobody could promote another incarnation
                 self._give_up_incarnation()

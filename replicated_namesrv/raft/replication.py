@@ -20,7 +20,7 @@ from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import WIRE_ENTRY, pack_entries
 from replicated_namesrv.raft.progress import HEARTBEATS_REMEMBERED_MAX, PROBE, REPLICATE, SNAPSHOT, Progress
 from replicated_namesrv.raft.promotion import Promotion
-from replicated_namesrv.raft.raft_errors import InvariantError
+from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.raft.raft_messages import Append, AppendReply, SnapshotAck
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 
@@ -222,7 +222,7 @@ class Replication:
 
     def _on_success(self, progress: Progress, message: AppendReply) -> None:
         if message.log_index > self._log.last_index:
-            raise InvariantError(
+            raise MalformedError(
                 f"{progress.peer} acknowledges entry {message.log_index}; the log ends at {self._log.last_index}"
             )
         progress.matched(message.log_index)

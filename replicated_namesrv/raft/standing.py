@@ -135,9 +135,9 @@ class IncarnationRecord:
             process = self._processes[said.process] = _Process(next_sequence)
         if said.sequence <= process.sequence:
             return None
-        process.sequence = said.sequence
         if said.echo_process != own_process or said.echo_sequence < process.challenge:
-            return Standing.PENDING  # S1
+            return Standing.PENDING  # S1; its number may be wrong, too, so later ones are not measured by it
+        process.sequence = said.sequence
         process.fresh_at = now
         contested = single_process and any(
             now - other.fresh_at < contest_s for number, other in self._processes.items() if number != said.process

@@ -6,6 +6,12 @@
 - Hello: the acceptor sends a nonce; the dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over
   all of it, keyed with the shared secret; the acceptor proves itself the same way. A recorded hello fits no other nonce,
   direction, cluster or pair of names.
+- After the hello every frame carries a MAC (``FrameSeal``): keyed BLAKE2b under a key that is derived from the secret, both
+  nonces, the names and the direction. It covers the frame and the number of frames before it. So a frame that was altered,
+  repeated, reordered, left out, or taken from another connection or direction closes the connection and is not delivered.
+- Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs use
+  them: whoever removes a mark on the way makes both proofs wrong. A peer of 0.1.0 has no marks; its connections, in both
+  directions, have no MACs, and the status says ``sealed: false``.
 - The dialler's nonce names its process. While one process of a node is connected and heard, a second one under its name (a copy
   of its data directory, a service started twice) is turned away and learns why.
 - TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
@@ -40,6 +46,20 @@ The dialler decides by the first row that matches:
 | D4  | has a right proof                                     | ready              |                                           |
 | D5  | sends anything after that                             | close, dial later  | an acceptor only receives                 |
 
+After the hello the acceptor decides for each frame by the first row that matches:
+
+| row | the frame                                             | outcome            | reason                                    |
+|-----|-------------------------------------------------------|--------------------|-------------------------------------------|
+| F1  | is longer than `frame_bytes_max`                      | close              | bounded memory                            |
+| F2  | came over a connection that a newer one has replaced  | ignore             | bytes of two connections never mix        |
+| F3  | lacks the right MAC, and the dialler sends MACs       | close, count       | altered, or not the next of this          |
+|     |                                                       |                    | connection                                |
+| F4  | is no message                                         | close              | another program or version                |
+| F5  | is anything else                                      | deliver            |                                           |
+
+The length of a frame is not yet authenticated while the frame arrives. A forged one has two effects: up to `frame_bytes_max`
+bytes wait for the rest, and the election time-out is extended (``on_arriving``), within its bound.
+
 The tests of each row: ``HANDSHAKE_ROWS`` in ``tests/raft/test_transport.py``.
 """
 
@@ -54,7 +74,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from random import Random
 from typing import cast
@@ -67,12 +87,20 @@ MAGIC = b"RAFT\x01"
 NONCE_BYTES = 16
 PROCESS_MARK = b"RNp1"
 """Begins the nonce of a dialler that names its process in it; versions before that draw all of it."""
+SEALING_MARK = b"RNp2"
+"""The same, of a dialler that also seals its frames. Only sent to an acceptor that offers to check them."""
+OFFER_MARK = b"RNs1"
+"""Begins the nonce of an acceptor that checks seals of frames; versions before that draw all of it."""
 PROCESS_BYTES = 6
+REFUSAL_REPEAT_SECONDS = 10.0
+"""The same refusal is logged once in this time."""
 REFUSED = b"REFUSED "
 """Begins the frame that tells a dialler in place of a proof why it was turned away."""
 LIVE_SECONDS = 2.0
 """A connection heard within this time speaks for its node; a live one carries an introduction every few heartbeats."""
 MAC_BYTES = 32
+SEAL_BYTES = 16
+COUNT = struct.Struct("<Q")
 HELLO_BYTES_MAX = 1024
 HELLO_SECONDS = 3.0
 DIAL_SECONDS = 2.0
@@ -94,6 +122,8 @@ class TlsFiles:
     key: Path
     authority: Path
     """Certificates that may sign those of peers."""
+    password: str = field(default="", repr=False)
+    """Of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +149,7 @@ class Tls:
 
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
-        self._seen: tuple[int, ...] = ()
+        self._seen: tuple[tuple[int, int, int], ...] = ()
         self.refresh()
         self.server = self._load(ssl.PROTOCOL_TLS_SERVER)
         """For listening; each handshake continues with the newest context."""
@@ -131,7 +161,7 @@ class Tls:
         context.verify_mode = ssl.CERT_REQUIRED
         if protocol == ssl.PROTOCOL_TLS_SERVER:
             context.num_tickets = 0  # a resumed session would not show its certificate again
-        context.load_cert_chain(self._files.certificate, self._files.key)
+        context.load_cert_chain(self._files.certificate, self._files.key, password=self._files.password)
         context.load_verify_locations(self._files.authority)
         return context
 
@@ -142,13 +172,30 @@ class Tls:
         """Load the files if they have changed. TransportError if they cannot be used."""
         files = self._files
         try:
-            seen = tuple(os.stat(path).st_mtime_ns for path in (files.certificate, files.key, files.authority))
+            states = [os.stat(path) for path in (files.certificate, files.key, files.authority)]
+            seen = tuple((state.st_mtime_ns, state.st_ino, state.st_size) for state in states)
             if seen == self._seen:
                 return
             server, client = self._load(ssl.PROTOCOL_TLS_SERVER), self._load(ssl.PROTOCOL_TLS_CLIENT)
         except (OSError, ssl.SSLError) as error:
             raise TransportError(f"TLS files {files.certificate}, {files.key}, {files.authority}: {error}") from None
         self._seen, self._newest_server, self.client = seen, server, client
+
+    def check(self, node_id: str) -> None:
+        """Make a handshake of ``node_id`` with itself, in memory. ssl.SSLError: its peers would refuse its certificate, too."""
+        client_side, server_side = (ssl.MemoryBIO(), ssl.MemoryBIO()), (ssl.MemoryBIO(), ssl.MemoryBIO())
+        client = self.client.wrap_bio(*client_side, server_side=False, server_hostname=node_id)
+        server = self._newest_server.wrap_bio(*server_side, server_side=True)
+        waiting = [client, server]
+        while waiting:
+            for end in tuple(waiting):
+                try:
+                    end.do_handshake()
+                    waiting.remove(end)
+                except ssl.SSLWantReadError:
+                    pass
+                server_side[0].write(client_side[1].read())
+                client_side[0].write(server_side[1].read())
 
 
 def is_loopback(host: str) -> bool:
@@ -162,6 +209,41 @@ def proof(secret: bytes, role: bytes, acceptor_nonce: bytes, dialler_nonce: byte
     """HMAC over everything that makes this hello unlike any other; each part has a fixed length or is hashed."""
     parts = [role, acceptor_nonce, dialler_nonce, *(name.encode() for name in names)]
     return hmac.digest(secret, b"".join(sha256(part).digest() for part in parts), "sha256")
+
+
+class ForgedFrameError(MalformedError):
+    """A frame without the right MAC."""
+
+
+class FrameSeal:
+    """The MACs of the frames of one connection, in order; both ends have one.
+
+    BLAKE2b is the fastest MAC of the standard library for short frames: 1.4 µs, where HMAC-SHA256 takes 5.7 µs. A copy of the
+    keyed state saves hashing the key for each frame.
+    """
+
+    __slots__ = ("_count", "_keyed")
+
+    def __init__(self, secret: bytes, acceptor_nonce: bytes, dialler_nonce: bytes, *names: str) -> None:
+        """``names``: dialler, acceptor, cluster."""
+        key = proof(secret, b"frames of the dialler", acceptor_nonce, dialler_nonce, *names)
+        self._keyed = blake2b(key=key, digest_size=SEAL_BYTES)
+        self._count = 0
+
+    def of(self, payload: bytes) -> bytes:
+        """The MAC of the next frame."""
+        mac = self._keyed.copy()
+        mac.update(COUNT.pack(self._count))
+        mac.update(payload)
+        self._count += 1
+        return mac.digest()
+
+    def opened(self, frame: bytes) -> bytes:
+        """The payload of the next frame. ForgedFrameError if it is not that."""
+        payload = frame[:-SEAL_BYTES]
+        if len(frame) < SEAL_BYTES or not hmac.compare_digest(frame[-SEAL_BYTES:], self.of(payload)):
+            raise ForgedFrameError("a frame has a wrong MAC")
+        return payload
 
 
 def pack_names(*names: str) -> bytes:
@@ -194,6 +276,8 @@ class _Frames(asyncio.Protocol):
         self.last_received_at = 0.0
         """When the last bytes arrived, by the loop's clock."""
         self._buffer = bytearray()
+        self._ended = False
+        """What follows a frame that closes the connection is not looked at."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
@@ -207,6 +291,8 @@ class _Frames(asyncio.Protocol):
             self.transport.write(LENGTH.pack(len(payload)) + payload)
 
     def data_received(self, data: bytes) -> None:
+        if self._ended:
+            return
         self.last_received_at = asyncio.get_running_loop().time()
         buffer = self._buffer
         buffer += data
@@ -214,18 +300,23 @@ class _Frames(asyncio.Protocol):
         try:
             while end - position >= LENGTH.size:
                 (length,) = LENGTH.unpack_from(buffer, position)
-                limit = self.owner.settings.frame_bytes_max if self.authenticated else HELLO_BYTES_MAX
+                limit = self.owner.settings.frame_bytes_max + SEAL_BYTES if self.authenticated else HELLO_BYTES_MAX
                 if length > limit:
                     raise MalformedError(f"a frame of {length} bytes, the limit is {limit}")
                 stop = position + LENGTH.size + length
                 if stop > end:
                     self.on_part(length)
                     break
-                frame = bytes(buffer[position + LENGTH.size : stop])
+                with memoryview(buffer) as view:
+                    frame = bytes(view[position + LENGTH.size : stop])
                 position = stop
                 self.on_frame(frame)
         except MalformedError as error:
+            if isinstance(error, ForgedFrameError):
+                self.owner.forged_frames += 1
             self.owner.refused(f"connection closed: {error}")
+            self._ended = True
+            buffer.clear()
             self.abort()
             return
         del buffer[:position]
@@ -246,7 +337,9 @@ class _Accepted(_Frames):
         self.host = ""
         self.process = b""
         """The dialler's process, empty if it does not tell."""
-        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._nonce = OFFER_MARK + secrets.token_bytes(NONCE_BYTES - len(OFFER_MARK))
+        self._seal: FrameSeal | None = None
+        """None: the dialler sends no MACs."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -269,7 +362,23 @@ class _Accepted(_Frames):
         if self.peer is None:
             self._on_hello(frame)
         elif owner.accepted.get(self.peer) is self:
-            owner.on_message(self.peer, decode(frame))
+            owner.on_message(self.peer, decode(self._opened(frame)))
+
+    def _opened(self, frame: bytes) -> bytes:
+        if self._seal is None:
+            return frame
+        try:
+            return self._seal.opened(frame)
+        except ForgedFrameError:
+            raise ForgedFrameError(
+                f"a frame from {self.peer} has a wrong MAC: it was altered, repeated or moved on its way, or belongs to another "
+                f"connection; check what is between {self.host} and this node"
+            ) from None
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the dialler sends MACs."""
+        return self._seal is not None
 
     def on_part(self, length: int) -> None:
         owner = self.owner
@@ -289,7 +398,7 @@ class _Accepted(_Frames):
         if not hmac.compare_digest(mac, proof(secret, b"dial", self._nonce, nonce, *names)):  # H6
             raise MalformedError(f"{source} does not know the shared secret")
         self._check_certificate(source)  # H7
-        if nonce.startswith(PROCESS_MARK):
+        if nonce.startswith((PROCESS_MARK, SEALING_MARK)):
             self.process = nonce[len(PROCESS_MARK) :][:PROCESS_BYTES]
         if (reason := self._other_process(source)) is not None:  # H8
             self.owner.refused(f"connection closed: {reason}")
@@ -301,6 +410,8 @@ class _Accepted(_Frames):
         if self._timer:
             self._timer.cancel()
         self.owner.unauthenticated.pop(self, None)
+        if nonce.startswith(SEALING_MARK):
+            self._seal = FrameSeal(secret, self._nonce, nonce, *names)
         self.peer, self.authenticated = source, True
         older = self.owner.accepted.get(source)
         self.owner.accepted[source] = self
@@ -340,9 +451,9 @@ class _Dialled(_Frames):
     def __init__(self, owner: "PeerTransport", peer: str) -> None:
         super().__init__(owner)
         self.peer = peer
-        free = NONCE_BYTES - len(PROCESS_MARK) - PROCESS_BYTES
-        self._nonce = PROCESS_MARK + owner.process + secrets.token_bytes(free)
         self._expected: bytes | None = None
+        self._seal: FrameSeal | None = None
+        """None: the acceptor does not know MACs of frames."""
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -354,8 +465,12 @@ class _Dialled(_Frames):
                 raise MalformedError(f"{self.peer} speaks another protocol or version")  # D1
             names = settings.node_id, self.peer, settings.cluster_id
             secret, nonce = settings.secret or b"", frame[len(MAGIC) :]
-            self._expected = proof(secret, b"accept", nonce, self._nonce, *names)
-            self.send_frame(self._nonce + proof(secret, b"dial", nonce, self._nonce, *names) + pack_names(*names))
+            seals = nonce.startswith(OFFER_MARK)
+            own = (SEALING_MARK if seals else PROCESS_MARK) + self.owner.process
+            own += secrets.token_bytes(NONCE_BYTES - len(own))
+            self._expected = proof(secret, b"accept", nonce, own, *names)
+            self._seal = FrameSeal(secret, nonce, own, *names) if seals else None
+            self.send_frame(own + proof(secret, b"dial", nonce, own, *names) + pack_names(*names))
         elif frame.startswith(REFUSED) and not self.authenticated:  # D2
             reason = f"{self.peer} refuses this node: {frame[len(REFUSED) :].decode(errors='replace')}"
             if not self.ready.done():
@@ -370,6 +485,17 @@ class _Dialled(_Frames):
             self.authenticated = True
             if not self.ready.done():
                 self.ready.set_result(None)
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the frames carry MACs."""
+        return self._seal is not None
+
+    def framed(self, payload: bytes) -> tuple[bytes, ...]:
+        """The parts of the next frame, to be written in the order in which they were made."""
+        if self._seal is None:
+            return LENGTH.pack(len(payload)), payload
+        return LENGTH.pack(len(payload) + SEAL_BYTES), payload, self._seal.of(payload)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ready.done():
@@ -426,7 +552,10 @@ class PeerTransport:
         self._random = Random()
         self._dirty: list[str] = []
         self.refused_count = 0
+        self.forged_frames = 0
+        """Frames without the right MAC; each has closed its connection."""
         self.last_refusal = ""
+        self._warned_at = float("-inf")
 
     async def start(self) -> None:
         """Bind and begin to dial. OSError if the address cannot be bound."""
@@ -461,9 +590,16 @@ class PeerTransport:
 
     def refused(self, reason: str) -> None:
         self.refused_count += 1
-        if reason != self.last_refusal:
+        now = asyncio.get_running_loop().time()
+        if reason != self.last_refusal or now - self._warned_at >= REFUSAL_REPEAT_SECONDS:
             self._warn(reason)
+            self._warned_at = now
         self.last_refusal = reason
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """``connection``: closed because of what its peer sent or is; ``frame``: those closed because of a wrong MAC."""
+        return {"connection": self.refused_count, "frame": self.forged_frames}
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -519,14 +655,13 @@ class PeerTransport:
 
     def send(self, peer: str, message: Message) -> None:
         """Queue for the next ``flush``; without a connection the message is lost."""
-        if peer not in self._dialled:
+        connection = self._dialled.get(peer)
+        if connection is None:
             return
         state = self.peers[peer]
         if not state.waiting:
             self._dirty.append(peer)
-        payload = encode(message)
-        state.waiting.append(LENGTH.pack(len(payload)))
-        state.waiting.append(payload)
+        state.waiting += connection.framed(encode(message))
         state.sent_messages += 1
 
     def flush(self) -> None:
@@ -553,10 +688,22 @@ class PeerTransport:
             )
             or "none (loopback only)",
             "refused": self.refused_count,
+            "forged_frames": self.forged_frames,
             "last_refusal": self.last_refusal,
             "accepted": sorted(self.accepted),
             "peers": {
-                peer: {"connected": s.connected, "error": s.error, "connections": s.connections, "sent": s.sent_messages}
+                peer: {
+                    "connected": s.connected,
+                    "sealed": self._is_sealed(peer),
+                    "error": s.error,
+                    "connections": s.connections,
+                    "sent": s.sent_messages,
+                }
                 for peer, s in self.peers.items()
             },
         }
+
+    def _is_sealed(self, peer: str) -> bool:
+        """Whether frames carry MACs both to and from ``peer``; False without both connections."""
+        dialled, accepted = self._dialled.get(peer), self.accepted.get(peer)
+        return dialled is not None and dialled.is_sealed and accepted is not None and accepted.is_sealed

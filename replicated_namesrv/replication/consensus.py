@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -31,7 +31,7 @@ from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
-from replicated_namesrv.raft.transport import TransportSettings
+from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 from replicated_namesrv.replication.command_kinds import version_of
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
 from replicated_namesrv.replication.tasks import Budget, Tasks
@@ -251,6 +251,13 @@ class RaftConsensus(Observer):
         self._raft.disk_is_short(short)
 
     @property
+    def peer_refusals(self) -> Mapping[str, int]:
+        """Connections and messages of peers that were refused since the start, by what was refused."""
+        node, transport = self._node, getattr(self._raft, "transport", None)
+        connections = transport.refusals if isinstance(transport, PeerTransport) else {}
+        return connections if node is None else {**connections, **node.refusals}
+
+    @property
     def disk_problem(self) -> str | None:
         """What is wrong with the disk of the log, if a sync does not end."""
         node = self._node
@@ -297,6 +304,9 @@ class RaftConsensus(Observer):
 
     def restored(self, index: int) -> None:
         self.on_restored()
+
+    def refused(self, peer: str, reason: str) -> None:
+        log.warning("%s", reason, extra={"peer": peer})
 
     def received(self, peer: str, data: bytes) -> None:
         self.on_message(peer, data)

@@ -365,6 +365,11 @@ class ReplicatedNode:
         return self.consensus.unsynced_ms
 
     @property
+    def peer_refusals(self) -> Mapping[str, int]:
+        """Connections and messages of peers that were refused, by what was refused."""
+        return self.consensus.peer_refusals
+
+    @property
     def disk_problem(self) -> str | None:
         """What is wrong with the disk of the log, if a sync does not end."""
         return self.consensus.disk_problem

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,10 @@ from replicated_namesrv.raft.transport import (
     MAC_BYTES,
     MAGIC,
     NONCE_BYTES,
+    OFFER_MARK,
+    PROCESS_MARK,
+    SEAL_BYTES,
+    SEALING_MARK,
     PeerTransport,
     TlsFiles,
     TransportError,
@@ -31,7 +35,9 @@ from replicated_namesrv.raft.transport import (
     pack_names,
     proof,
 )
+from tests.support.peer_hello import hello, raw_hello
 from tests.support.ports import free_ports
+from tests.support.relay import Change, Relay
 from tests.support.waiting import until
 
 SECRET = b"a shared secret"
@@ -139,22 +145,6 @@ def test_a_name_outside_the_cluster_is_turned_away() -> None:
             await until(lambda: any("'z'" in w for w in a.warnings), "the refusal of z")
 
     asyncio.run(scenario())
-
-
-async def raw_hello(settings: TransportSettings) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
-    reader, writer = await asyncio.open_connection(*settings.listen)
-    length = LENGTH.unpack(await reader.readexactly(4))[0]
-    frame = await reader.readexactly(length)
-    assert frame.startswith(MAGIC)
-    return reader, writer, frame[len(MAGIC) :]
-
-
-def hello(settings: TransportSettings, acceptor_nonce: bytes, source: str = "b", secret: bytes = SECRET) -> bytes:
-    nonce = b"n" * 16
-    names = source, settings.node_id, settings.cluster_id
-    frame = nonce + proof(secret, b"dial", acceptor_nonce, nonce, *names)
-    frame += b"".join(bytes([len(n)]) + n.encode() for n in names)
-    return LENGTH.pack(len(frame)) + frame
 
 
 async def ended(reader: asyncio.StreamReader) -> None:
@@ -563,9 +553,227 @@ def test_the_dialler_judges_the_acceptor(challenge: bytes, secret: bytes, more: 
         async with started(ours) as (a,):
             await until(lambda: a.events if connects else a.warnings, "the judgement")
             assert ("+b" in a.events) is connects
+            assert not sealed(a, "b"), "the acceptor offers no MACs, as those of 0.1.0"
             await until(lambda: not reason or any(reason in warning for warning in a.warnings), "the reason")
         server.close()
         await until(lambda: len(asyncio.all_tasks()) == 1, "the end of the acceptor's connections")
+
+    asyncio.run(scenario())
+
+
+# MACs of frames
+
+
+@asynccontextmanager
+async def attacker(
+    target: tuple[str, int], change: Change | None = None, challenge: Callable[[bytes], bytes] | None = None
+) -> AsyncIterator[tuple[str, int]]:
+    """A relay on a dialler's way to an acceptor, and where it listens."""
+    relay = await Relay(target).start()
+    relay.change, relay.challenge = change, challenge
+    try:
+        yield ("127.0.0.1", relay.port)
+    finally:
+        await relay.close()
+
+
+def flipped(frame: bytes, position: int) -> bytes:
+    return frame[:position] + bytes([frame[position] ^ 1]) + frame[position + 1 :]
+
+
+def tampered(kind: str) -> Change:
+    """What an attacker does to the frames 1, 2 and 3, whose messages have 25 bytes and a MAC of 16."""
+    kept: list[bytes] = []
+
+    def change(number: int, frame: bytes) -> list[bytes]:
+        kept.append(frame)
+        if number == 2 and kind == "altered payload":
+            return [flipped(frame, 10)]
+        if number == 2 and kind == "altered MAC":
+            return [flipped(frame, len(frame) - 1)]
+        if number == 2 and kind == "altered length":
+            return [flipped(frame, 0)]
+        if number == 2 and kind == "truncated":
+            return [frame[:-1]]
+        if number == 2 and kind == "shorter than a MAC":
+            return [LENGTH.pack(SEAL_BYTES - 1) + bytes(SEAL_BYTES - 1)]
+        if number == 2 and kind == "without its MAC":
+            return [LENGTH.pack(len(frame) - LENGTH.size - SEAL_BYTES) + frame[LENGTH.size : -SEAL_BYTES]]
+        if number == 2 and kind == "left out":
+            return []
+        if number == 2 and kind == "repeated":
+            return [kept[1]]
+        if number == 2 and kind == "inserted":
+            return [LENGTH.pack(len(encode(MESSAGE))) + encode(MESSAGE), frame]
+        if kind == "reordered" and number in (2, 3):
+            return [] if number == 2 else [frame, kept[2]]
+        return [frame]
+
+    return change
+
+
+TAMPERINGS = (
+    *("altered payload", "altered MAC", "altered length", "truncated", "shorter than a MAC", "without its MAC", "left out"),
+    *("repeated", "inserted", "reordered"),
+)
+
+
+@pytest.mark.parametrize("kind", TAMPERINGS)
+def test_a_frame_that_was_tampered_with_closes_the_connection_and_is_not_delivered(kind: str) -> None:
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        async with (
+            attacker(theirs.listen, tampered(kind)) as relay,
+            started(replace(ours, addresses={**ours.addresses, "b": relay}), theirs) as (a, b),
+        ):
+            await both_connected(a, b)
+            for number in (1, 2, 3):
+                a.send("b", HigherTerm(1, 2, number))
+            await until(lambda: "-a" not in b.events and "-b" in a.events, "the connection to be closed")
+            assert b.received == [("a", HigherTerm(1, 2, 1))], "nothing from the first tampered frame on is delivered"
+            assert b.transport.forged_frames == b.transport.status()["forged_frames"] == 1
+            assert any("a frame from a has a wrong MAC" in warning for warning in b.warnings)
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_of_another_connection_is_not_delivered() -> None:
+    """The first frame of each connection has the same number; neither its nonces nor, towards us, its direction are the same."""
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+        frames: dict[str, list[bytes]] = {"a": [], "b": []}
+
+        def spliced(number: int, frame: bytes) -> list[bytes]:
+            frames["a"].append(frame)
+            return [frames[source][1]] if number == 1 and (source := splice_from) is not None else [frame]
+
+        def recorded(number: int, frame: bytes) -> list[bytes]:
+            frames["b"].append(frame)
+            return [frame]
+
+        splice_from: str | None = None
+        async with (
+            attacker(theirs.listen, spliced) as to_b,
+            attacker(ours.listen, recorded) as to_a,
+            started(
+                replace(ours, addresses={**ours.addresses, "b": to_b}),
+                replace(theirs, addresses={**theirs.addresses, "a": to_a}),
+            ) as (a, b),
+        ):
+            await both_connected(a, b)
+            a.send("b")
+            b.send("a")
+            await until(lambda: a.received and b.received, "a message in each direction")
+            for count, source in enumerate(("a", "b"), 1):
+                splice_from = None
+                await until(lambda: a.connected("b") and "a" in b.transport.accepted, "a connection")
+                before = a.transport.peers["b"].connections
+                b.transport.accepted["a"].abort()
+                await until(lambda n=before: a.transport.peers["b"].connections > n and a.connected("b"), "another one")  # type: ignore[misc]
+                splice_from = source
+                a.send("b")
+                await until(lambda n=count: b.transport.forged_frames == n, "the refusal")  # type: ignore[misc]
+            assert len(b.received) == 1
+
+    asyncio.run(scenario())
+
+
+def test_neither_side_can_be_talked_into_frames_without_macs() -> None:
+    """A relay removes the offer from the challenge, as an acceptor of 0.1.0 would send it: the proofs do not fit any more."""
+
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+
+        def old(challenge: bytes) -> bytes:
+            offer = LENGTH.size + len(MAGIC)
+            assert challenge[offer:].startswith(OFFER_MARK)
+            return challenge[:offer] + b"old!" + challenge[offer + len(OFFER_MARK) :]
+
+        hellos: list[bytes] = []
+
+        def passed(number: int, frame: bytes) -> list[bytes]:
+            hellos.append(frame)
+            return [frame]
+
+        async with (
+            attacker(theirs.listen, passed, old) as relay,
+            started(replace(ours, addresses={**ours.addresses, "b": relay}), theirs) as (a, b),
+        ):
+            await until(lambda: any("a does not know the shared secret" in warning for warning in b.warnings), "the refusal")
+            assert hellos[0][LENGTH.size :].startswith(PROCESS_MARK), "the dialler took it for an acceptor of 0.1.0"
+            assert not a.connected("b")
+            assert "a" not in b.transport.accepted
+
+    asyncio.run(scenario())
+
+
+def test_the_mark_of_a_dialler_cannot_be_removed_on_the_way() -> None:
+    async def scenario() -> None:
+        ours, theirs = pair_of_settings()
+
+        def old(number: int, frame: bytes) -> list[bytes]:
+            if number:
+                return [frame]
+            assert frame[LENGTH.size :].startswith(SEALING_MARK)
+            return [frame[: LENGTH.size] + PROCESS_MARK + frame[LENGTH.size + len(PROCESS_MARK) :]]
+
+        async with (
+            attacker(theirs.listen, old) as relay,
+            started(replace(ours, addresses={**ours.addresses, "b": relay}), theirs) as (a, b),
+        ):
+            await until(lambda: any("a does not know the shared secret" in warning for warning in b.warnings), "the refusal")
+            assert not a.connected("b")
+
+    asyncio.run(scenario())
+
+
+def test_the_status_says_whether_frames_carry_macs() -> None:
+    async def scenario() -> None:
+        async with started(*pair_of_settings()) as (a, b):
+            await both_connected(a, b)
+            await until(lambda: sealed(a, "b") and sealed(b, "a"), "both directions to have MACs")
+
+            _, writer, nonce = await raw_hello(a.transport.settings)
+            writer.write(hello(a.transport.settings, nonce))  # as a node of 0.1.0 says it
+            await until(lambda: not sealed(a, "b"), "the connection without MACs")
+            writer.write(LENGTH.pack(len(encode(MESSAGE))) + encode(MESSAGE))
+            await until(lambda: a.received, "its message")
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def sealed(peer: Peer, other: str) -> bool:
+    peers = peer.transport.status()["peers"]
+    assert isinstance(peers, dict)
+    return bool(peers[other]["sealed"])
+
+
+def test_a_refusal_that_repeats_is_logged_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings()
+        peer = Peer(settings)
+        for _ in range(100):
+            peer.transport.refused("the same")
+        assert peer.warnings == ["the same"]
+        monkeypatch.setattr(transport, "REFUSAL_REPEAT_SECONDS", 0.0)
+        peer.transport.refused("the same")
+        assert peer.warnings == ["the same"] * 2
+        assert peer.transport.refused_count == 101
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_is_too_long_closes_the_connection() -> None:
+    async def scenario() -> None:
+        settings, _ = pair_of_settings(frame_bytes_max=1000)
+        async with started(settings) as (a,):
+            reader, writer, nonce = await raw_hello(settings)
+            writer.write(hello(settings, nonce) + LENGTH.pack(1000 + SEAL_BYTES + 1))
+            await ended(reader)
+            writer.close()
+            assert "a frame of 1017 bytes, the limit is 1016" in a.transport.last_refusal
 
     asyncio.run(scenario())
 
@@ -585,10 +793,15 @@ HANDSHAKE_ROWS = {
     "D3": test_the_dialler_judges_the_acceptor,
     "D4": test_the_dialler_judges_the_acceptor,
     "D5": test_the_dialler_judges_the_acceptor,
+    "F1": test_a_frame_that_is_too_long_closes_the_connection,
+    "F2": test_a_newer_connection_replaces_the_older,
+    "F3": test_a_frame_that_was_tampered_with_closes_the_connection_and_is_not_delivered,
+    "F4": test_garbage_after_the_hello_closes_the_connection,
+    "F5": test_messages_pass_in_order_both_ways,
 }
 """The test of each row of the tables in transport.py."""
 
 
 def test_every_row_of_the_handshake_has_a_test() -> None:
-    rows = re.findall(r"^\| ([HD]\d) +\|", transport.__doc__ or "", flags=re.MULTILINE)
+    rows = re.findall(r"^\| ([HDF]\d) +\|", transport.__doc__ or "", flags=re.MULTILINE)
     assert rows == list(HANDSHAKE_ROWS)

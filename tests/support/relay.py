@@ -2,12 +2,25 @@
 
 While it is held nothing passes in either direction and nobody is told: connections stay open, new ones are accepted and lead
 nowhere. When it is released what was sent meanwhile arrives, late, as after a partition of the network.
+
+Between nodes a relay can also be an attacker in the middle, who changes frames (``change``, ``challenge``).
 """
 
 import asyncio
 import contextlib
+import struct
+from collections.abc import Callable
 
 CHUNK_BYTES = 1 << 16
+LENGTH = struct.Struct("<I")
+Change = Callable[[int, bytes], list[bytes]]
+"""From the number of a frame in its connection and the frame, its length included, to what is passed on."""
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    """The next frame with its length. Raises IncompleteReadError at the end."""
+    head = await reader.readexactly(LENGTH.size)
+    return head + await reader.readexactly(LENGTH.unpack(head)[0])
 
 
 class Relay:
@@ -15,6 +28,10 @@ class Relay:
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
+        self.change: Change | None = None
+        """Gets each frame towards the target, of connections that begin from now on."""
+        self.challenge: Callable[[bytes], bytes] | None = None
+        """Gets the first frame of the target."""
         self._open = asyncio.Event()
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -45,6 +62,11 @@ class Relay:
         """Let pass what waits and what comes."""
         self._open.set()
 
+    def drop(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+
     async def close(self) -> None:
         """Drop all connections and stop accepting."""
         assert self._server is not None
@@ -64,14 +86,17 @@ class Relay:
             await self._open.wait()
             far_reader, far_writer = await asyncio.open_connection(*self._target)
             ends.append(far_writer)
-            pumps = [asyncio.ensure_future(self._pump(reader, far_writer)), asyncio.ensure_future(self._pump(far_reader, writer))]
+            forth = self._pump(reader, far_writer) if self.change is None else self._pump_frames(reader, far_writer, self.change)
+            if self.challenge is not None:
+                writer.write(self.challenge(await read_frame(far_reader)))
+            pumps = [asyncio.ensure_future(forth), asyncio.ensure_future(self._pump(far_reader, writer))]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
-        except OSError:
+        except (OSError, asyncio.IncompleteReadError):
             pass  # nobody at the other end: the connection ends, as it would without a relay
         finally:
             for end in ends:
@@ -84,3 +109,13 @@ class Relay:
                 writer.write(data)
                 await writer.drain()
             await self._open.wait()
+
+    async def _pump_frames(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, change: Change) -> None:
+        number = 0
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                frame = await read_frame(reader)
+                await self._open.wait()
+                writer.write(b"".join(change(number, frame)))
+                await writer.drain()
+                number += 1

@@ -57,6 +57,8 @@ class ReplicatedProcesses:
         """Between nodes, by (dialling, listening)."""
         self._ends: dict[str, asyncio.Future[int]] = {}
         self._paused: set[str] = set()
+        self.has_secret = True
+        """False: whoever reaches a node's port can speak as its peer."""
         self.secret = "the secret that all nodes share"
 
     async def start(self) -> None:
@@ -70,7 +72,8 @@ class ReplicatedProcesses:
         peers = ",".join(f"{name}=127.0.0.1:{base[name] + 2}" for name in self.names)
         for name in self.names:
             dial = ",".join(f"{peer}={self.relays[name, peer].address}" for peer in self.names if peer != name)
-            own = (f"peers={peers}", f"peerDial={dial}", f"peerSecretFile={self.secret_file(name)}", *self._settings)
+            secret = (f"peerSecretFile={self.secret_file(name)}",) if self.has_secret else ()
+            own = (f"peers={peers}", f"peerDial={dial}", *secret, *self._settings)
             listen, admin = ("127.0.0.1", base[name]), ("127.0.0.1", base[name] + 1)
             plan = self.plan_kind(name, listen, admin, self.folder / name, "cp", own)
             self.nodes[name] = PlannedNode(plan)
@@ -229,9 +232,12 @@ class ReplicatedProcesses:
 
 
 @asynccontextmanager
-async def replicated_processes(folder: Path, count: int = 3, settings: Iterable[str] = ()) -> AsyncIterator[ReplicatedProcesses]:
+async def replicated_processes(
+    folder: Path, count: int = 3, settings: Iterable[str] = (), *, has_secret: bool = True
+) -> AsyncIterator[ReplicatedProcesses]:
     """A cluster of processes that serve, ended with the block."""
     cluster = ReplicatedProcesses(folder, count, settings)
+    cluster.has_secret = has_secret
     try:
         await cluster.start()
         yield cluster
