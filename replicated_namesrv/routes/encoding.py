@@ -91,7 +91,7 @@ def mapping_fields(info: TopicQueueMappingInfo) -> list[Any]:
 def mapping_of(fields: list[Any]) -> TopicQueueMappingInfo:
     """Inverse of ``mapping_fields``."""
     bname, curr_id_map, *rest = fields
-    return TopicQueueMappingInfo(bname, tuple((global_id, local_id) for global_id, local_id in curr_id_map), *rest)
+    return TopicQueueMappingInfo(bname, tuple(map(tuple, curr_id_map)), *rest)
 
 
 def _register_broker_fields(command: RegisterBroker) -> list[Any]:

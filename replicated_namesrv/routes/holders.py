@@ -7,15 +7,12 @@ Python for each topic, and costs no object for each.
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import compress, filterfalse
-from operator import is_
+from itertools import chain, compress, filterfalse, repeat
+from operator import is_, not_
 from typing import Generic, TypeVar, cast
 
 V = TypeVar("V")
-
-
-class Shared(dict[str, V], Generic[V]):
-    """Values of a topic that several names hold, by name."""
+"""No dictionary."""
 
 
 class Holders(Generic[V]):
@@ -24,7 +21,8 @@ class Holders(Generic[V]):
     def __init__(self, name_of: Callable[[V], str]) -> None:
         """``name_of(value)``: the name that holds it."""
         self._name_of = name_of
-        self._by_topic: dict[str, V | Shared[V]] = {}
+        self._by_topic: dict[str, V | dict[str, V]] = {}
+        """The value, or those of several names by name."""
 
     def __len__(self) -> int:
         return len(self._by_topic)
@@ -40,38 +38,55 @@ class Holders(Generic[V]):
         held = self._by_topic.get(topic)
         if held is None:
             return ()
-        if isinstance(held, Shared):
+        if type(held) is dict:
             return tuple(map(held.__getitem__, sorted(held)))
-        return (held,)
+        return (cast("V", held),)
 
     def link(self, entries: Mapping[str, V]) -> None:
         """Store the values, all of one name, in the place of those that it had."""
         by_topic, name_of = self._by_topic, self._name_of
         known = list(filter(by_topic.__contains__, entries))
-        if known:
-            fresh = list(filterfalse(by_topic.__contains__, entries))
-            by_topic.update(zip(fresh, map(entries.__getitem__, fresh), strict=True))
-        else:
+        if not known:
             by_topic.update(entries)
-        name = name_of(entries[known[0]]) if known else ""
-        for topic in known:
-            held, value = by_topic[topic], entries[topic]
-            if isinstance(held, Shared):
-                held[name] = value
-            elif name_of(held) == name:
-                by_topic[topic] = value
-            else:
-                by_topic[topic] = Shared({name_of(held): held, name: value})
+            return
+        fresh = list(filterfalse(by_topic.__contains__, entries))
+        by_topic.update(zip(fresh, map(entries.__getitem__, fresh), strict=True))
+        name, held = name_of(entries[known[0]]), list(map(by_topic.__getitem__, known))
+        is_shared = list(map(is_, map(type, held), repeat(dict)))
+        shared = cast("Iterable[dict[str, V]]", compress(held, is_shared))
+        _exhaust(map(dict.__setitem__, shared, repeat(name), map(entries.__getitem__, compress(known, is_shared))))
+        if not all(is_shared):
+            is_single = list(map(not_, is_shared))
+            singles = cast("list[V]", list(compress(held, is_single)))
+            for topic, value, holder in zip(compress(known, is_single), singles, map(name_of, singles), strict=True):
+                by_topic[topic] = entries[topic] if holder == name else {holder: value, name: entries[topic]}
 
     def unlink(self, name: str, topics: Collection[str], values: Iterable[V]) -> list[str]:
         """Remove the values, which are those that ``name`` holds. Topics that nobody holds any more."""
         by_topic = self._by_topic
         alone = list(compress(topics, map(is_, map(by_topic.__getitem__, topics), values)))
-        deque(map(by_topic.__delitem__, alone), maxlen=0)
+        _exhaust(map(by_topic.__delitem__, alone))
         if len(alone) < len(topics):
-            for topic in filter(by_topic.__contains__, topics):
-                held = cast("Shared[V]", by_topic[topic])
-                del held[name]
-                if len(held) == 1:
-                    by_topic[topic] = next(iter(held.values()))
+            left = list(filter(by_topic.__contains__, topics))
+            held = cast("list[dict[str, V]]", list(map(by_topic.__getitem__, left)))
+            _exhaust(map(dict.__delitem__, held, repeat(name)))
+            is_single = list(map((1).__eq__, map(len, held)))
+            values_left = chain.from_iterable(map(dict.values, compress(held, is_single)))
+            by_topic.update(zip(compress(left, is_single), values_left, strict=True))
         return alone
+
+    def leave(self, topic: str, names: Iterable[str]) -> bool:
+        """Remove what these names hold of one topic; True if nobody holds it any more. Costs the names."""
+        held = self._by_topic[topic]
+        if type(held) is dict:
+            _exhaust(map(held.__delitem__, names))
+            if len(held) == 1:
+                (self._by_topic[topic],) = held.values()
+            if held:
+                return False
+        del self._by_topic[topic]
+        return True
+
+
+def _exhaust(steps: Iterable[object]) -> None:
+    deque(steps, maxlen=0)

@@ -14,12 +14,12 @@ example, are one more source of needs.
 nodes let through at the same time may exceed a bound by as many.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from replicated_namesrv.errors import LimitError
-from replicated_namesrv.model import MASTER_ID
+from replicated_namesrv.model import MASTER_ID, TOPICS_MAX
 from replicated_namesrv.routes import sizes
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
 from replicated_namesrv.routes.commands import (
@@ -324,6 +324,8 @@ BROKER_NAMES_MAX = 20_000
 """Those that nobody is registered under included: a refused registration makes its name known, as in Java."""
 BROKERS_MAX = 20_000
 """Registered brokers, as many as connections by default. A snapshot begins with a line that has an item for each."""
+ALL_TOPICS_MAX = 1_000_000
+"""Different topics of all brokers. A change of a shared setting goes over all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000
 """Static topic mappings in one registration. Each costs all nodes some 10 us when the command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
@@ -347,7 +349,51 @@ def refusal(tables: Tables, command: Command) -> Result | None:
     if isinstance(command, PutKVConfig) and command.namespace not in tables.kv and len(tables.kv) >= KV_NAMESPACES_MAX:
         return _refused(f"the KV config has {len(tables.kv)} namespaces, {KV_NAMESPACES_MAX} are allowed; use one of them")
     if isinstance(command, RegisterBroker):
-        return _refused_registration(tables, command)
+        return _refused_registration(tables, command) or _refused_topics(tables, command)
+    if isinstance(command, RegisterTopic):
+        names = [name for name, _ in command.queue_datas if name in tables.groups]
+        return next(filter(None, (_refused_growth(tables, name, (command.topic,)) for name in names)), None)
+    return None
+
+
+def _refused_topics(tables: Tables, command: RegisterBroker) -> Result | None:
+    """Why the topics and static topic mappings of a registration are not taken."""
+    group, name = tables.groups.get(command.broker_name), command.broker_name
+    if not _takes_topics(command, group):
+        return None
+    infos, mapped = command.topic_queue_mapping_infos, tables.mappings.get(name, {})
+    if len(mapped) + len(infos) > TOPICS_MAX:
+        new = len(infos.keys() - mapped.keys())
+        count = len(mapped) + new
+        if new and count > TOPICS_MAX:
+            return _refused(
+                f"brokerName {name} would have {count} static topic mappings, {TOPICS_MAX} are allowed; "
+                "spread the topics over more broker names"
+            )
+    drops = tables.settings.delete_topic_with_broker_registration and not infos
+    return _refused_growth(tables, name, command.topics or {}, drops)
+
+
+def _refused_growth(tables: Tables, name: str, topics: Collection[str], drops: bool = False) -> Result | None:
+    """Why a broker name may not have these topics besides its own, or with ``drops`` instead of its own; None if none is new."""
+    group = tables.groups.get(name)
+    known = {} if group is None else group.topics
+    if len(known) + len(topics) > TOPICS_MAX:
+        new = len(set(topics) - known.keys())
+        count = len(topics) if drops else len(known) + new
+        if new and count > TOPICS_MAX:
+            return _refused(
+                f"brokerName {name} would have {count} topics, {TOPICS_MAX} are allowed; delete those that are not needed, or "
+                "spread the topics over more broker names"
+            )
+    held = tables.topic_revisions
+    if len(held) + len(topics) > ALL_TOPICS_MAX:
+        new = len(set(topics) - held.keys())
+        if new and len(held) + new > ALL_TOPICS_MAX:
+            return _refused(
+                f"there would be {len(held) + new} different topics, {ALL_TOPICS_MAX} are allowed; "
+                "delete those that are not needed"
+            )
     return None
 
 
@@ -397,11 +443,14 @@ def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
     yield "clusters", len(tables.cluster_names), CLUSTERS_MAX
     yield "broker names", len(tables.groups), BROKER_NAMES_MAX
     yield "brokers", len(tables.live), BROKERS_MAX
+    yield "different topics", len(tables.topic_revisions), ALL_TOPICS_MAX
     for group in tables.groups.values():
         yield f"brokers of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.members), MEMBERS_MAX
         kinds = f"combinations of queue settings of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}"
         yield kinds, len(group.kinds), QUEUE_SETTINGS_MAX
+        yield f"topics of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.topics), TOPICS_MAX
     for name, infos in tables.mappings.items():
+        yield f"static topic mappings of brokerName {name:.{SHOWN_CHARACTERS}}", len(infos), TOPICS_MAX
         queues = max((len(info.curr_id_map) for info in infos.values()), default=0)
         yield f"queues in a static topic mapping of brokerName {name:.{SHOWN_CHARACTERS}}", queues, MAPPED_QUEUES_MAX
 

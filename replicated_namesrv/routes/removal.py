@@ -54,8 +54,8 @@ def delete_topic(tables: Tables, command: DeleteTopic) -> Result:
     if command.cluster_name:
         listed = tables.cluster_names.get(command.cluster_name, {})
         groups = tuple(group for group in groups if group.broker_name in listed)
-    for group in groups:
-        tables.drop_topics(group, (command.topic,))
+    if groups:
+        tables.drop_topic(groups, command.topic)
     return Result()
 
 

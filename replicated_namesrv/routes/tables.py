@@ -350,6 +350,19 @@ class Tables:
         self._unlink_topics(group, topics)
         self.touch(group)
 
+    def drop_topic(self, groups: Collection[BrokerGroup], topic: str) -> None:
+        """Remove the queue entries of one topic of these groups, which have it. Costs some steps for each group."""
+        hashes = topic_hashes((topic,)) if self.keeps_sums else ()
+        for group in groups:
+            group.count((group.own().pop(topic),), hashes, -1)
+            self.sizes.topics(group.broker_name, (topic,), -1)
+            self.touch(group)
+        self.moved.append((1, (topic,)))
+        if self.topic_groups.leave(topic, [group.broker_name for group in groups]):
+            self.revisions_sum -= self.topic_revisions.pop(topic)
+        else:
+            self._stamp((topic,))
+
     def _unlink_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         self.sizes.topics(group.broker_name, topics, -1)
         self.moved.append((len(topics), topics))

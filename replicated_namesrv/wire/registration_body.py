@@ -32,7 +32,7 @@ from sys import intern
 from typing import Final
 
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import TOPICS_MAX, DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.wire.codes import V3_0_11
 from replicated_namesrv.wire.fastjson import (
     MAX_BYTES_AT_ONCE,
@@ -46,7 +46,6 @@ from replicated_namesrv.wire.fastjson import (
 )
 from replicated_namesrv.wire.registration_compressed import decode_compressed
 from replicated_namesrv.wire.registration_values import (
-    MAX_TOPICS,
     SLICE_WORK,
     RegisterBrokerBody,
     check_count,
@@ -128,7 +127,7 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
     table = to_map(given.get("topicConfigTable", {}), "topicConfigTable")
     topics: dict[str, QueueData] | None = None
     if table is not None:
-        check_count("topics", len(table), MAX_TOPICS)
+        check_count("topics", len(table), TOPICS_MAX)
         topics = {}
         work = 0
         for key in list(table):

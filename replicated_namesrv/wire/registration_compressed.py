@@ -10,11 +10,10 @@ from collections.abc import Generator
 from sys import intern
 from typing import Final
 
-from replicated_namesrv.model import QueueData
+from replicated_namesrv.model import TOPICS_MAX, QueueData
 from replicated_namesrv.wire.codes import V5_0_0
 from replicated_namesrv.wire.fastjson import INT_MAX, INT_MIN, MalformedJsonError, loads
 from replicated_namesrv.wire.registration_values import (
-    MAX_TOPICS,
     RegisterBrokerBody,
     check_count,
     data_version_of,
@@ -124,7 +123,7 @@ class _InflatedTexts:
     def count(self, what: str) -> int:
         """The number of texts of one kind that follow."""
         count = self.integer()
-        check_count(what, count, MAX_TOPICS)
+        check_count(what, count, TOPICS_MAX)
         return count
 
     def text(self) -> bytes:

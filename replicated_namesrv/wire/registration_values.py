@@ -8,7 +8,7 @@ from collections.abc import Generator
 from sys import intern
 from typing import Final, NamedTuple
 
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import TOPICS_MAX, DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.wire.fastjson import (
     INT_MAX,
     INT_MIN,
@@ -30,8 +30,6 @@ DEFAULT_PERM: Final = 6
 GLOBAL_SCOPE: Final = "__global__"
 MAX_FILTER_SERVERS: Final = 1000
 """Filter servers of one broker; real ones have a few, and none since 5.0."""
-MAX_TOPICS: Final = 200_000
-"""Topics of one registration, and mappings: what is decoded in slices is taken into the tables at one go."""
 MAX_MAPPED_QUEUES: Final = 16_384
 """Entries of one mapping's currIdMap."""
 MAX_INTERNED: Final = 65_536
@@ -143,7 +141,7 @@ def mapping_infos_of(value: object) -> Generator[None, None, dict[str, TopicQueu
     """A map of TopicQueueMappingInfo by topic, in slices; null is empty."""
     infos: dict[str, TopicQueueMappingInfo] = {}
     given = to_map(value, "topicQueueMappingInfoMap") or {}
-    check_count("topic queue mappings", len(given), MAX_TOPICS)
+    check_count("topic queue mappings", len(given), TOPICS_MAX)
     work = 0
     for topic, value_of_topic in given.items():
         infos[intern(topic)] = info = mapping_info_of(value_of_topic)

@@ -4,11 +4,23 @@ import pytest
 
 from replicated_namesrv.errors import LimitError
 from replicated_namesrv.model import QueueData, TopicQueueMappingInfo
+from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_expire, encode_lead
 from replicated_namesrv.routes import quotas
-from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.commands import (
+    ChangeWritePerm,
+    Command,
+    DeleteKVConfig,
+    DeleteTopic,
+    PutKVConfig,
+    RegisterBroker,
+    RegisterTopic,
+    UnregisterBrokers,
+    UpdateSettings,
+)
 from replicated_namesrv.routes.quotas import with_own_mappings
-from replicated_namesrv.routes.state import RouteInfoManager
-from tests.support.routes import mapping, register, unregister
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.support.log_entries import encoded
+from tests.support.routes import mapping, queues, register, unregister
 
 
 def test_no_more_namespaces_than_allowed_emptied_ones_included(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +123,8 @@ def test_no_more_mappings_in_one_registration_than_allowed(monkeypatch: pytest.M
         ("MEMBERS_MAX", 3, "3 brokers of brokerName b, 2 are allowed"),
         ("QUEUE_SETTINGS_MAX", 2, "2 combinations of queue settings of brokerName b, 1 are allowed"),
         ("MAPPED_QUEUES_MAX", 2, "2 queues in a static topic mapping of brokerName b, 1 are allowed"),
+        ("TOPICS_MAX", 2, "2 topics of brokerName b, 1 are allowed"),
+        ("ALL_TOPICS_MAX", 3, "3 different topics, 2 are allowed"),
     ],
 )
 def test_a_whole_state_has_no_more_of_anything_than_commands_may_add(
@@ -120,7 +134,7 @@ def test_a_whole_state_has_no_more_of_anything_than_commands_may_add(
     for broker_id in range(3):
         topics = {f"t{number}": QueueData(6, 8, 0, number) for number in range(2)}
         state.apply(register("b", broker_id, f"b{broker_id}:1", topics=topics, mappings={"t0": mapping("t0", "b")}), 1)
-    state.apply(register("d", 0, "d:1", cluster="D"), 1)
+    state.apply(register("d", 0, "d:1", cluster="D", topics=["t0", "u"]), 1)
     for namespace in "ab":
         state.apply(PutKVConfig(namespace, "k", "v"), 1)
     state.check_numbers()
@@ -129,3 +143,104 @@ def test_a_whole_state_has_no_more_of_anything_than_commands_may_add(
     monkeypatch.setattr(quotas, bound, held - 1)
     with pytest.raises(LimitError, match=told):
         state.check_numbers()
+
+
+def told(state: RouteInfoManager, command: Command) -> str:
+    """Why it is refused; empty: it is not."""
+    refused = state.refusal(command)
+    assert refused is None or refused.code == 1
+    return "" if refused is None else refused.remark or ""
+
+
+def test_a_broker_name_has_no_more_topics_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 3)
+    state = RouteInfoManager()
+    four = register("b", 0, "b:1", topics="abcd")
+    assert "brokerName b would have 4 topics, 3 are allowed" in told(state, four)
+    assert not told(state, register("b", 0, "b:1", topics="abc"))
+    state.apply(register("b", 0, "b:1", topics="abc"), 1)
+    assert not told(state, register("b", 0, "b:1", version=2, topics="abc")), "it adds none"
+    assert not told(state, register("b", 1, "b:2", topics="abcd")), "topics of a slave are not taken"
+    assert "would have 5 topics" in told(state, register("b", 0, "b:1", version=2, topics="de"))
+    assert not told(state, RegisterTopic("c", (("b", queues(4)),)))
+    assert not told(state, RegisterTopic("d", (("unknown", queues()),)))
+    assert "would have 4 topics" in told(state, RegisterTopic("d", (("b", queues()),)))
+    assert not told(state, register("c", 0, "c:1", topics="de"))
+    state.apply(UpdateSettings({"delete_topic_with_broker_registration": True}), 2)
+    assert not told(state, register("b", 0, "b:1", version=2, topics="def")), "they replace the others"
+    assert "would have 4 topics" in told(state, register("b", 0, "b:1", version=2, topics="abcd"))
+    with_mapping = register("b", 0, "b:1", version=2, topics="def", mappings={"d": mapping("d", "b")})
+    assert "would have 6 topics" in told(state, with_mapping), "then none is dropped"
+    state.apply(DeleteTopic("a", None), 3)
+    assert not told(state, RegisterTopic("d", (("b", queues()),)))
+
+
+def test_a_broker_name_has_no_more_mappings_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 3)
+    state = RouteInfoManager()
+
+    def announced(topics: str, epoch: int = 1) -> RegisterBroker:
+        return register("b", 0, "b:1", version=epoch, topics="ab", mappings={each: mapping(each, "b", epoch) for each in topics})
+
+    assert "would have 4 static topic mappings, 3 are allowed" in told(state, announced("abcd"))
+    assert not told(state, announced("abc"))
+    state.apply(announced("abc"), 1)
+    assert not told(state, announced("abc", 2))
+    assert "would have 4 static topic mappings" in told(state, announced("cd", 2))
+    state.apply(unregister("b", 0, "b:1"), 2)
+    assert not told(state, announced("def", 3))
+
+
+def test_all_brokers_have_no_more_different_topics_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "ALL_TOPICS_MAX", 3)
+    state = RouteInfoManager()
+    state.apply(register("b", 0, "b:1", topics="abc"), 1)
+    assert not told(state, register("c", 0, "c:1", topics="abc"))
+    assert "there would be 4 different topics, 3 are allowed" in told(state, register("c", 0, "c:1", topics="cd"))
+    assert "there would be 4 different topics" in told(state, RegisterTopic("d", (("b", queues()),)))
+    assert not told(state, RegisterTopic("c", (("b", queues(4)),)))
+    state.apply(DeleteTopic("a", None), 2)
+    assert not told(state, register("c", 0, "c:1", topics="cd"))
+
+
+@pytest.mark.parametrize("by", ["broker", "expiry", "topic"])
+def test_a_state_beyond_the_bounds_opens_and_can_be_removed(monkeypatch: pytest.MonkeyPatch, by: str) -> None:
+    """Versions before took up to 200,000 topics in one registration, and any number under one name."""
+    machine = RouteStateMachine()
+    machine.apply(encode_lead(RouteSettings(), 1, 1))
+    topics = [f"t{number}" for number in range(9)]
+    large = register("b", 0, "b:1", topics=topics, mappings={topic: mapping(topic, "b") for topic in topics})
+    log = [encoded(machine, large, 1), encoded(machine, ChangeWritePerm("b", False), 2)]
+    monkeypatch.setattr(quotas, "TOPICS_MAX", 4)
+    monkeypatch.setattr(quotas, "ALL_TOPICS_MAX", 4)
+    monkeypatch.setattr(quotas, "MAPPINGS_MAX", 4)
+    for entry in log:
+        machine.apply(entry)
+    opened = RouteStateMachine()
+    restoration = opened.restore()
+    for chunk in machine.snapshot():
+        restoration.feed(chunk)
+    restoration.finish()
+    assert opened.digest() == machine.digest()
+    state = opened.state
+    assert len(state.all_topics()) == 9
+    assert state.route("t8") is not None
+    held = state.registration("C", "b:1")
+    assert held is not None
+    unchanged = register("b", 0, "b:1", topics=topics)
+    assert not told(state, unchanged), "it stays registered"
+    assert told(state, register("b", 0, "b:1", version=2, topics=["new", "t1"]))
+    removals: list[Command] = [unregister("b", 0, "b:1")]
+    if by == "topic":
+        removals = [DeleteTopic(topic, None) for topic in topics] + removals
+    for removal in removals:
+        assert not told(state, removal)
+        entry = encoded(opened, removal, 9)
+        if by == "expiry":
+            assert isinstance(removal, UnregisterBrokers)
+            fenced = unregister("b", 0, "b:1", epoch=held.epoch)
+            entry = encode_expire(fenced, 9, 1, opened.serial, is_lost=False)
+        assert opened.apply(entry).result.changed
+    assert not state.all_topics()
+    assert not state.registrations()
+    assert state.sizes.total == 0

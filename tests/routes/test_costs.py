@@ -182,6 +182,84 @@ def test_a_command_on_a_whole_group_takes_no_step_of_python_for_each_topic(name:
     assert twice.bytes - one.bytes <= 150 * SIZE, works
 
 
+def shared(size: int, names: str) -> RouteInfoManager:
+    """Brokers of these names with the same topics and mappings of their own."""
+    state = RouteInfoManager()
+    topics: dict[str, QueueData] = {Name(f"topic-{number}"): queues(4 + number % 3) for number in range(size)}
+    for name in names:
+        mappings: dict[str, TopicQueueMappingInfo] = {topic: own_mapping(topic, name) for topic in topics}
+        state.apply(register(name, 0, f"{name}:1", topics=topics, mappings=mappings), 1)
+    state.digest()
+    return state
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_a_broker_whose_topics_others_serve_leaves_without_a_step_for_each_topic(names: str) -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = shared(size, names)
+
+        def step(state: RouteInfoManager = state) -> None:
+            assert state.apply(unregister("a", 0, "a:1"), 9).result.changed
+            state.digest()
+
+        works.append(work_of(step))
+    one, twice = works
+    assert twice.lines <= one.lines + LINES_SLACK, works
+    assert twice.hashes - one.hashes <= 25 * SIZE, works
+
+
+@pytest.mark.parametrize("names", ["ab", "abc"])
+def test_a_broker_that_joins_in_serving_topics_takes_few_steps_for_each(names: str) -> None:
+    others, name = names[:-1], names[-1]
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = shared(size, others)
+        topics = {topic: queues() for topic in state.all_topics()}
+
+        def step(state: RouteInfoManager = state, topics: dict[str, QueueData] = topics) -> None:
+            state.apply(register(name, 0, f"{name}:1", topics=topics), 9)
+            state.digest()
+
+        works.append(work_of(step))
+    one, twice = works
+    assert twice.lines - one.lines <= (2 if len(others) == 1 else 0) * SIZE + LINES_SLACK, works
+    assert twice.hashes - one.hashes <= 20 * SIZE, works
+
+
+def test_a_topic_of_many_brokers_goes_in_few_steps_for_each_of_them() -> None:
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        state = RouteInfoManager()
+        for number in range(size):
+            state.apply(register(f"g{number}", 0, f"g{number}:1", topics=["s", f"own-{number}"]), 1)
+        state.digest()
+        works.append(work_of(partial(state.apply, DeleteTopic("s", None), 9)))
+        assert "s" not in state.topic_revisions
+    one, twice = works
+    assert twice.lines - one.lines <= 40 * SIZE, works
+
+
+def test_a_member_of_a_large_group_leaves_without_a_step_for_each_topic() -> None:
+    """Whatever the others of its name announce: the topics belong to the name."""
+    works = []
+    for size in (SIZE, 2 * SIZE):
+        topics: dict[str, QueueData] = {Name(f"topic-{number}"): queues() for number in range(size)}
+        state = RouteInfoManager(RouteSettings(notify_min_broker_id_changed=True, support_acting_master=True))
+        for broker_id in range(size // 10):
+            state.apply(register("a", broker_id, f"a:{broker_id}", topics=topics, acting_master=True), 1)
+        state.digest()
+
+        def step(state: RouteInfoManager = state) -> None:
+            assert state.apply(unregister("a", 0, "a:0"), 9).result.changed
+            state.digest()
+
+        works.append(work_of(step))
+    one, twice = works
+    assert twice.lines - one.lines <= 4 * SIZE // 10, works
+    assert twice.hashes - one.hashes <= 10 * SIZE, works
+
+
 def test_steps_of_a_snapshot_and_of_reading_it_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot_module, "SLICE", 100)
     most: list[tuple[Work, Work, Work]] = []

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from replicated_namesrv.model import TOPICS_MAX
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import quotas, sizes, snapshot
@@ -43,7 +44,9 @@ WORDS = " ".join(PAGE.split())
         ("topic route", f"{bodies.MAX_BODY_BYTES >> 10} KiB"),
         ("properties", f"{properties.MAX_BODY_BYTES >> 10} KiB"),
         ("one text in a compressed body", f"{compressed.MAX_TEXT_BYTES >> 20} MiB"),
-        ("topics, and static", f"{values.MAX_TOPICS:,} each"),
+        ("topics, and static", f"{TOPICS_MAX:,} each"),
+        ("topics of one broker name", f"{TOPICS_MAX:,} each"),
+        ("different topics", f"{quotas.ALL_TOPICS_MAX:,}"),
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
         ("keys, items and closing brackets", f"{registration_body.MAX_MEMBERS:,}"),

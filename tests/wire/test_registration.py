@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
 from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
-from replicated_namesrv.wire import registration_body
+from replicated_namesrv.wire import registration_body, registration_compressed, registration_values
 from replicated_namesrv.wire.fastjson import MalformedJsonError, finish
 from replicated_namesrv.wire.registration_body import (
     RegisterBrokerBody,
@@ -315,7 +315,7 @@ def test_bad_compressed_bodies(body: bytes) -> None:
 
 
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
-    head = struct.pack(">i", len(VERSION_JSON)) + VERSION_JSON + struct.pack(">i", 200_000)
+    head = struct.pack(">i", len(VERSION_JSON)) + VERSION_JSON + struct.pack(">i", 100_000)
     bomb = zlib.compress(head + (struct.pack(">i", len(LINE)) + LINE) * 400_000, 9)
     assert len(bomb) < 100_000
     with pytest.raises(BodyError, match="inflates to more"):
@@ -330,9 +330,9 @@ def with_keys(value: bytes, count: int) -> bytes:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (deflated(VERSION_JSON, 200_001, LINE), "200001 topics are more than 200000"),
-        (deflated(VERSION_JSON, 0, b"[]", 200_001), "200001 topic queue mappings are more than 200000"),
-        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % with_keys(b"{}", 200_001), "200001 topics are"),
+        (deflated(VERSION_JSON, 100_001, LINE), "100001 topics are more than 100000"),
+        (deflated(VERSION_JSON, 0, b"[]", 100_001), "100001 topic queue mappings are more than 100000"),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % with_keys(b"{}", 100_001), "100001 topics are"),
         (
             deflated(VERSION_JSON, 0, b"[]", 1, b'{"topic":"T","bname":"b","currIdMap":{%b}}' % with_keys(b"0", 16_385)),
             "16385 queues in a topic queue mapping are more than 16384",
@@ -392,3 +392,26 @@ def test_any_damaged_body_is_a_body_or_an_error(body: bytes, version: int) -> No
 def test_hostile_bodies_are_errors(body: bytes) -> None:
     with pytest.raises(BodyError):
         decode(body)
+
+
+@pytest.mark.parametrize("is_compressed", [True, False])
+def test_as_many_topics_as_allowed_are_taken_and_one_more_is_not(monkeypatch: pytest.MonkeyPatch, is_compressed: bool) -> None:
+    for module in (registration_body, registration_compressed, registration_values):
+        monkeypatch.setattr(module, "TOPICS_MAX", 3)
+
+    def body(topics: int, mappings: int) -> bytes:
+        info = b'{"topic":"T%d","bname":"b","currIdMap":{}}'
+        if is_compressed:
+            table_lines = [b"T%d%b" % (number, LINE[1:]) for number in range(topics)]
+            infos = [info % number for number in range(mappings)]
+            return deflated(VERSION_JSON, topics, *table_lines, b"[]", mappings, *infos)
+        table = b",".join(b'"T%d":{"topicName":"T%d"}' % (number, number) for number in range(topics))
+        infos_text = b",".join(b'"T%d":' % number + info % number for number in range(mappings))
+        wrapper = b'{"topicConfigTable":{%b},"topicQueueMappingInfoMap":{%b}}' % (table, infos_text)
+        return b'{"topicConfigSerializeWrapper":%b}' % wrapper
+
+    taken = decode(body(3, 3), 479, is_compressed)
+    assert (len(taken.topics or {}), len(taken.topic_queue_mapping_infos)) == (3, 3)
+    for counts in ((4, 0), (0, 4)):
+        with pytest.raises(BodyError, match="are more than 3"):
+            decode(body(*counts), 479, is_compressed)
