@@ -66,8 +66,9 @@ class LoadGenerator:
         """Its measurement, with the server's CPU microseconds per request as ``cpu_us``."""
         before = server.cpu_s()
         done = subprocess.run([self._program, mode, "-addr", server.address, *flags], check=False, stdout=subprocess.PIPE)
-        if done.returncode:  # it has said why
-            raise SystemExit(f"loadgen {mode} {' '.join(flags)} ended with code {done.returncode} against {server.name}")
+        if done.returncode:
+            command = f"{mode} {' '.join(flags)}"
+            raise SystemExit(f"loadgen {command} ended with code {done.returncode} against {server.name}; its reason is above")
         measured: dict[str, Any] = json.loads(done.stdout)
         measured["cpu_us"] = (server.cpu_s() - before) * 1e6 / max(measured["requests"], 1)
         return measured
@@ -84,6 +85,15 @@ class LoadGenerator:
                 yield
             finally:
                 child.communicate()
+
+
+def document_of(child: "subprocess.Popen[bytes]", what: str) -> dict[str, Any]:
+    """What a load generator prints at its end."""
+    output, _ = child.communicate()
+    if child.returncode:
+        raise SystemExit(f"loadgen {what} ended with code {child.returncode}; its reason is above")
+    measured: dict[str, Any] = json.loads(output)
+    return measured
 
 
 def build_load_generator() -> LoadGenerator:
@@ -186,7 +196,7 @@ def measure_stalls(generator: LoadGenerator, server: Server, arguments: argparse
                 stdout=subprocess.PIPE,
             )  # fmt: skip  # items grouped by line
             small = generator.run("route", server, "-rate", "500", "-topics", "100", "-seconds", str(arguments.seconds))
-            registered = json.loads(big.communicate()[0])
+            registered = document_of(big, f"register of {topics} topics")
             figures = {key: small[f"{key}_us"] / 1000 for key in ("p50", "p99", "max")}
             report.note(
                 f"route wait beside {topics} topics registering",
@@ -204,7 +214,7 @@ def measure_hostile(generator: LoadGenerator, server: Server, arguments: argpars
         attack += ["-seconds", str(arguments.seconds)]
         with subprocess.Popen(attack, stdout=subprocess.PIPE) as attackers:
             asked = generator.run("route", server, "-rate", "500", "-topics", "100", "-seconds", str(arguments.seconds))
-            sent = json.loads(attackers.communicate()[0])
+            sent = document_of(attackers, "hostile")
         generator.run("route", server, "-rate", "500", "-topics", "100", "-seconds", "3")
         figures = {f"{key}_ms": asked[f"{key}_us"] / 1000 for key in ("p50", "p99", "max")}
         report.note(

@@ -41,14 +41,13 @@ func dial(address string) int {
 	}
 	to := &syscall.SockaddrInet4{Port: tcp.Port}
 	copy(to.Addr[:], tcp.IP.To4())
-	for attempt := 0; ; attempt++ {
-		if err = syscall.Connect(fd, to); err == nil {
+	for began := now(); ; time.Sleep(20 * time.Millisecond) {
+		if err = syscall.Connect(fd, to); err == nil || err == syscall.EISCONN {
 			break
 		}
-		if attempt == 50 {
-			fail("connect %s: %v", address, err)
+		if now()-began > connectSeconds*1e9 {
+			fail("%s did not accept a connection for %d s: %v", address, connectSeconds, err)
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
 	return fd
@@ -60,7 +59,11 @@ func now() int64 {
 
 var origin = time.Now()
 
-const window = 64
+// connectSeconds is the time that a server may take to accept a connection.
+const connectSeconds = 10
+
+// window is the most requests of one connection without an answer whose latency is known.
+const window = 1 << 12
 
 // runRoute asks for routes until the time is up: `inFlight` requests on each connection, or evenly spaced at `rate`.
 func runRoute(o options) result {
@@ -93,11 +96,12 @@ func runRoute(o options) result {
 	flush := func(c *connection) {
 		for sent := 0; sent < len(c.out); {
 			n, err := syscall.Write(c.fd, c.out[sent:])
-			if err == syscall.EAGAIN {
-				continue
+			if err == syscall.EAGAIN { // the rest follows when answers were read: the server may wait for that
+				c.out = append(c.out[:0], c.out[sent:]...)
+				return
 			}
 			if err != nil {
-				fail("write: %v", err)
+				fail("write to %s: %v", o.address, err)
 			}
 			sent += n
 		}
@@ -132,6 +136,12 @@ func runRoute(o options) result {
 			}
 			wait = max(0, int((due-now())/1e6)) // a negative time-out would wait for ever
 		}
+		for _, c := range connections {
+			if len(c.out) > 0 {
+				flush(c)
+				wait = min(wait, 1)
+			}
+		}
 		n, _ := syscall.EpollWait(epoll, events, wait)
 		for i := 0; i < n; i++ {
 			c := connections[events[i].Fd]
@@ -139,8 +149,8 @@ func runRoute(o options) result {
 			if err == syscall.EAGAIN {
 				continue
 			}
-			if err != nil || read == 0 {
-				fail("connection closed by the server: %v", err)
+			if err != nil || read <= 0 {
+				fail("%s closed a connection (read %d, %v) with %d answers received", o.address, read, err, len(latencies))
 			}
 			c.filled += read
 			at := now()
@@ -182,7 +192,7 @@ func parse(header []byte) (opaque, code int) {
 func number(header, key []byte) int {
 	at := bytes.Index(header, key)
 	if at < 0 {
-		fail("answer without %s: %q", key, header)
+		fail("an answer has no %s: %q", key, header)
 	}
 	value := 0
 	for i := at + len(key); i < len(header) && header[i] >= '0' && header[i] <= '9'; i++ {
@@ -196,18 +206,18 @@ func call(fd int, request, scratch []byte) (code int) {
 	for sent := 0; sent < len(request); {
 		n, err := syscall.Write(fd, request[sent:])
 		if err != nil {
-			fail("write: %v", err)
+			fail("write of a registration after %d of %d bytes: %v", sent, len(request), err)
 		}
 		sent += n
 	}
 	file := fdReader(fd)
 	if _, err := io.ReadFull(file, scratch[:8]); err != nil {
-		fail("read: %v", err)
+		fail("no answer to a registration: %v", err)
 	}
 	total := int(binary.BigEndian.Uint32(scratch)) - 4
 	headerLength := int(binary.BigEndian.Uint32(scratch[4:]) & 0xffffff)
 	if _, err := io.ReadFull(file, scratch[:total]); err != nil {
-		fail("read: %v", err)
+		fail("no answer to a registration: %v", err)
 	}
 	return number(scratch[:headerLength], []byte(`"code":`))
 }

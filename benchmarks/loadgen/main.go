@@ -40,15 +40,20 @@ func summarize(latencies []int64, errors int, elapsed time.Duration) result {
 	return result{len(latencies), errors, elapsed.Seconds(), at(0.5), at(0.9), at(0.99), at(1)}
 }
 
+// fail ends the program with code 1 and says when and what; code 2 is a crash, of which Go prints the stack.
 func fail(format string, arguments ...any) {
-	fmt.Fprintf(os.Stderr, "loadgen: "+format+"\n", arguments...)
-	os.Exit(2)
+	fmt.Fprintf(os.Stderr, "loadgen %s, after %.1f s: "+format+"\n", append([]any{mode, time.Since(origin).Seconds()}, arguments...)...)
+	os.Exit(1)
 }
+
+// mode is the first argument.
+var mode string
 
 func main() {
 	if len(os.Args) < 2 {
 		fail("give one of: route, register, hostile, seed, idle")
 	}
+	mode = os.Args[1]
 	flags := flag.NewFlagSet(os.Args[1], flag.ExitOnError)
 	var o options
 	flags.StringVar(&o.address, "addr", "127.0.0.1:9876", "HOST:PORT of the name server")
