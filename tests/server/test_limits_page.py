@@ -53,19 +53,22 @@ WORDS = " ".join(PAGE.split())
         ("clusters |", f"{quotas.CLUSTERS_MAX:,}"),
         ("broker names;", f"{quotas.BROKER_NAMES_MAX:,}; {quotas.BROKERS_MAX:,}"),
         (
-            "static topic mappings that are taken",
-            f"{quotas.MAPPINGS_MAX:,} with {quotas.MAPPED_QUEUES_MAX:,} queues",
+            "static topic mappings that are accepted",
+            f"{quotas.MAPPINGS_MAX:,}, with {quotas.MAPPED_QUEUES_MAX:,} queues",
         ),
-        ("TLS handshakes that", str(connection_limits.HANDSHAKES_PER_SECOND)),
-        ("connections from one", f"`maxConnectionsPerAddress`; if 0, all but {connection_limits.KEPT_FOR_OTHER_ADDRESSES} of"),
-        ("time for which one", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
+        ("TLS handshakes per second", str(connection_limits.HANDSHAKES_PER_SECOND)),
+        (
+            "connections from one",
+            f"`maxConnectionsPerAddress`; if 0, `maxConnections` minus {connection_limits.KEPT_FOR_OTHER_ADDRESSES}",
+        ),
+        ("uninterrupted time for the requests", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
         ("value in the KV config", f"{quotas.VALUE_BYTES_MAX >> 20} MiB"),
         ("value of a setting", f"{quotas.SETTING_CHARACTERS_MAX:,} characters"),
-        ("all that is registered", f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB"),
+        ("all registered and stored", f"`maxStateBytes`, {DEFAULTS.max_state_bytes >> 30} GiB"),
         ("the KV config", f"`maxKvBytes`, {DEFAULTS.max_kv_bytes >> 20} MiB"),
-        ("a namespace of it", f"`maxKvNamespaceBytes`, {DEFAULTS.max_kv_namespace_bytes >> 20} MiB"),
-        ("what belongs to a broker name", f"`maxBrokerBytes`, {DEFAULTS.max_broker_bytes >> 20} MiB"),
+        ("one namespace of the KV", f"`maxKvNamespaceBytes`, {DEFAULTS.max_kv_namespace_bytes >> 20} MiB"),
+        ("all data of one broker name", f"`maxBrokerBytes`, {DEFAULTS.max_broker_bytes >> 20} MiB"),
     ],
 )
 def test_fixed_limits(row: str, told: str) -> None:
@@ -74,10 +77,10 @@ def test_fixed_limits(row: str, told: str) -> None:
 
 
 def test_waiting_registrations() -> None:
-    assert f"have {registrations.QUEUED_BYTES_MAX >> 20} MiB in all" in WORDS
-    assert f"takes {registrations.TURN_BUDGET_NS // 1_000_000} ms of a turn" in WORDS
-    assert f"more than {registrations.SMALL_BYTES >> 20} MiB wait in a queue" in WORDS
-    assert f"more than {OWN_MAPPING_BYTES >> 20} MiB have mappings" in WORDS
+    assert f"have at most {registrations.QUEUED_BYTES_MAX >> 20} MiB together" in WORDS
+    assert f"uses {registrations.TURN_BUDGET_NS // 1_000_000} ms of each turn" in WORDS
+    assert f"more than {registrations.SMALL_BYTES >> 20} MiB have a separate queue" in WORDS
+    assert f"more than {OWN_MAPPING_BYTES >> 20} MiB are mapped separately" in WORDS
 
 
 def test_settings_are_those_there_are() -> None:
@@ -87,9 +90,8 @@ def test_settings_are_those_there_are() -> None:
 
 
 def test_how_bytes_are_counted_and_blocks_are_bounded() -> None:
-    assert (
-        f"counts {sizes.ENTRY_BYTES} bytes and its texts; a queue of a static topic mapping counts {sizes.QUEUE_BYTES}" in WORDS
-    )
+    assert f"counts as {sizes.ENTRY_BYTES} bytes plus the bytes of its texts" in WORDS
+    assert f"A queue of a static topic mapping counts as {sizes.QUEUE_BYTES} bytes" in WORDS
     assert f"blocks of at most {snapshots.BLOCK_BYTES_MAX >> 20} MiB" in WORDS
-    assert f"their lines up to {snapshot.LINE_BYTES_MAX >> 30} GiB" in WORDS
+    assert f"lines of up to {snapshot.LINE_BYTES_MAX >> 30} GiB" in WORDS
     assert snapshot.PART_BYTES_MAX == snapshots.BLOCK_BYTES_MAX

@@ -1,0 +1,178 @@
+"""Brokers with as many topics as allowed, on three real processes: does a command on all of them change the term?
+
+``python -m tests.replication.large_brokers --topics 100000 --repeat 3`` registers two brokers with the same topics at all nodes, and
+static topic mappings; sends 8 times code 205 and 8 times code 327 at once; registers all topics with other queues; and removes one
+broker by code 104, and the other by closing its connections. It prints the term after each step. With ``--old FOLDER``, a checkout
+of an earlier version, that version takes the registrations, and this one is started on its data directories.
+"""
+
+import argparse
+import asyncio
+import os
+import struct
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+
+from replicated_namesrv.cli.children import NodePlan
+from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion, register_request, unregister_request
+from replicated_namesrv.client.queries import change_write_perm_request, read_done, read_write_perm_count
+from replicated_namesrv.client.remoting import RemotingClient
+from replicated_namesrv.errors import NamesrvError
+from tests.replication.large_state import OtherVersion, run_as, terms
+from tests.support.replicated_processes import ReplicatedProcesses, eventually
+
+TIMEOUT_MS = 60_000
+AT_ONCE = 8
+_MAPPING = '{"bname":"%s","currIdMap":{"0":0,"1":1},"dirty":false,"epoch":1,"scope":"__global__","topic":"%s","totalQueues":2}'
+
+
+def body_of(name: str, topics: int, version: int, mapped: range = range(0)) -> bytes:
+    """A compressed registration: ``version`` changes the queues of all topics."""
+    pieces = [b'{"counter":%d,"timestamp":%d}' % (version, version), topics]
+    pieces += [b"topic-%07d 8 %d 6 SINGLE_TAG {}" % (number, 4 + version) for number in range(topics)]
+    pieces += [b"[]", len(mapped), *[(_MAPPING % (name, f"topic-{number:07d}")).encode() for number in mapped]]
+    return zlib.compress(b"".join(map(_piece, pieces)), 1)
+
+
+def _piece(piece: int | bytes) -> bytes:
+    return struct.pack(">i", piece) if isinstance(piece, int) else struct.pack(">i", len(piece)) + piece
+
+
+class Brokers:
+    """What two brokers ask of all nodes, and the term after it."""
+
+    def __init__(self, cluster: ReplicatedProcesses, topics: int) -> None:
+        self.cluster, self.topics = cluster, topics
+        self.changes = 0
+        """Steps after which the term was another one."""
+        self._clients = {name: RemotingClient() for name in ("big", "twin", "admin")}
+
+    async def step(self, what: str, *work: Awaitable[object]) -> Sequence[object]:
+        """Do it all at once, and print how the term and the time went."""
+        before, began = await terms(self.cluster), time.monotonic()
+        done = await asyncio.gather(*work, return_exceptions=True)
+        took, after = time.monotonic() - began, await terms(self.cluster)
+        failed = [f"{type(one).__name__}: {one}" for one in done if isinstance(one, BaseException)]
+        self.changes += after != before
+        print(f"  {what:48} {took:6.2f} s, term {before} to {after}{'; ' + failed[0] if failed else ''}", flush=True)
+        if unexpected := [one for one in done if isinstance(one, BaseException) and not isinstance(one, NamesrvError)]:
+            raise unexpected[0]
+        return done
+
+    def _identity(self, name: str) -> BrokerIdentity:
+        return BrokerIdentity("C", name, 0, f"{name}:10911", "")
+
+    async def register(self, what: str, name: str, version: int, mapped: range = range(0)) -> None:
+        """At all nodes, as brokers do."""
+        body = body_of(name, self.topics, version, mapped)
+        request = register_request(
+            self._identity(name), BrokerVersion.V5_3, body, compressed=True, oneway=False, enable_acting_master=False,
+            heartbeat_timeout_ms=600_000, zone_name=None,
+        )  # fmt: skip
+
+        async def at(address: str) -> None:
+            read_done(await self._clients[name].request(address, request, TIMEOUT_MS))
+
+        await self.step(what, *map(at, self.cluster.addresses))
+
+    async def fill(self) -> None:
+        """Both brokers, and mappings of the first."""
+        await self.register(f"103 {self.topics} topics, first", "big", 1)
+        await self.register("103 the same topics of another broker", "twin", 1)
+        for start in range(0, 20_000, 10_000):
+            await self.register(f"103 {start} and 10,000 mappings", "big", 2 + start // 10_000, range(start, start + 10_000))
+
+    async def change(self) -> None:
+        """Commands on all topics, then their removal."""
+        addresses = self.cluster.addresses
+        for writable in (False, True):
+            request = change_write_perm_request("big", writable=writable)
+
+            async def at(position: int, request: object = request) -> int:
+                asked = self._clients["admin"].request(addresses[position % len(addresses)], request, TIMEOUT_MS)  # type: ignore[arg-type]  # a default in a closure
+                return read_write_perm_count(await asked)
+
+            counts = await self.step(f"{AT_ONCE} x {205 if not writable else 327} at once", *map(at, range(AT_ONCE)))
+            assert set(counts) == {self.topics}, counts
+
+    async def remove(self) -> None:
+        """By code 104 at all nodes, and by a loss of all connections."""
+        request = unregister_request(self._identity("twin"), BrokerVersion.V5_3)
+
+        async def at(address: str) -> None:
+            read_done(await self._clients["admin"].request(address, request, TIMEOUT_MS))
+
+        await self.step("104 of one broker", *map(at, self.cluster.addresses))
+        await self.step("connections of the other are lost", self._lose("big"))
+
+    async def _lose(self, name: str) -> None:
+        await self._clients[name].abort()
+
+        async def is_gone() -> bool:
+            topics = [(await self.cluster.admin(node, "/v1/status"))["counts"] for node in self.cluster.names]
+            return not any(count["brokers"] or count["topics"] for count in topics)
+
+        await eventually(is_gone, "nothing is left of the brokers")
+
+    async def close(self) -> None:
+        """End all connections."""
+        for client in self._clients.values():
+            await client.close()
+
+
+async def run(arguments: argparse.Namespace, folder: Path) -> int:
+    """One round; after how many steps the term was another one."""
+    cluster = ReplicatedProcesses(folder, 3, arguments.settings)
+    cluster.plan_kind = OtherVersion if arguments.old else NodePlan
+    print(f"{arguments.topics} topics, load average {os.getloadavg()[0]:.1f}", flush=True)
+    brokers: Brokers | None = None
+    try:
+        await cluster.start()
+        brokers = Brokers(cluster, arguments.topics)
+        await brokers.fill()
+        if arguments.old:
+            await brokers.change()
+            await cluster.kill(*cluster.names)
+            run_as(cluster, NodePlan)
+            for name in cluster.names:
+                await cluster.start_node(name)
+            await cluster.all_serve()
+            print(
+                f"  this version serves {[(await cluster.admin(n, '/v1/status'))['counts'] for n in cluster.names]}", flush=True
+            )
+            brokers.changes = 0
+        await brokers.change()
+        if not arguments.old:
+            await brokers.register("103 all topics changed", "big", 9)
+        await brokers.remove()
+        await cluster.agree()
+        return brokers.changes
+    finally:
+        if brokers is not None:
+            await brokers.close()
+        await cluster.close()
+
+
+def main() -> int:
+    """Arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--old", help="checkout of an earlier version")
+    parser.add_argument("--set", dest="settings", action="append", default=[])
+    arguments = parser.parse_args()
+    OtherVersion.checkout = arguments.old
+    changes = []
+    for _ in range(arguments.repeat):
+        with tempfile.TemporaryDirectory() as folder:
+            changes.append(asyncio.run(run(arguments, Path(folder))))
+    print(f"steps after which the term was another one: {changes}; load average {os.getloadavg()[0]:.1f}")
+    return min(sum(changes), 99)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
