@@ -1,9 +1,9 @@
 """Brokers with as many topics as allowed, on three real processes: does a command on all of them change the term?
 
-``python -m tests.replication.large_brokers --topics 100000 --repeat 3`` registers two brokers with the same topics at all nodes, and
-static topic mappings; sends 8 times code 205 and 8 times code 327 at once; registers all topics with other queues; and removes one
-broker by code 104, and the other by closing its connections. It prints the term after each step. With ``--old FOLDER``, a checkout
-of an earlier version, that version takes the registrations, and this one is started on its data directories.
+``python -m tests.replication.large_brokers --topics 100000 --repeat 3`` registers two brokers with the same topics at all nodes,
+and static topic mappings. It sends 8 times code 205 and 8 times code 327 at once and registers all topics with other queues. It
+removes one broker by code 104, and the other by closing its connections. It prints the term after each step. With ``--old
+FOLDER``, a checkout of an earlier version, that version takes the registrations, and this one is started on its data directories.
 """
 
 import argparse
@@ -32,10 +32,10 @@ _MAPPING = '{"bname":"%s","currIdMap":{"0":0,"1":1},"dirty":false,"epoch":1,"sco
 
 def body_of(name: str, topics: int, version: int, mapped: range = range(0)) -> bytes:
     """A compressed registration: ``version`` changes the queues of all topics."""
-    pieces = [b'{"counter":%d,"timestamp":%d}' % (version, version), topics]
+    pieces: list[int | bytes] = [b'{"counter":%d,"timestamp":%d}' % (version, version), topics]
     pieces += [b"topic-%07d 8 %d 6 SINGLE_TAG {}" % (number, 4 + version) for number in range(topics)]
     pieces += [b"[]", len(mapped), *[(_MAPPING % (name, f"topic-{number:07d}")).encode() for number in mapped]]
-    return zlib.compress(b"".join(map(_piece, pieces)), 1)
+    return zlib.compress(b"".join([_piece(piece) for piece in pieces]), 1)
 
 
 def _piece(piece: int | bytes) -> bytes:
@@ -141,9 +141,8 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
             for name in cluster.names:
                 await cluster.start_node(name)
             await cluster.all_serve()
-            print(
-                f"  this version serves {[(await cluster.admin(n, '/v1/status'))['counts'] for n in cluster.names]}", flush=True
-            )
+            counts = [(await cluster.admin(name, "/v1/status"))["counts"] for name in cluster.names]
+            print(f"  this version serves {counts}", flush=True)
             brokers.changes = 0
         await brokers.change()
         if not arguments.old:
