@@ -11,8 +11,9 @@ Beside the invariants of Raft, which hold after every event, these do:
   heard by a majority, with the newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
-- A broker whose unregistration was answered stays away until a registration reaches a node after that. (If it was fenced with an
-  epoch that had ended, as when another broker took its id, a newer registration of its own may be there.)
+- A broker whose unregistration was answered stays away until a registration reaches a node after that, if it was acknowledged
+  before. (If it was fenced with an epoch that had ended, as when another broker took its id, a newer registration of its own may
+  be there.)
 - Two nodes that have applied the same entries have the same digest, entry by entry.
 - At the end all nodes are equal, show every living broker with its present content, and no dead one: each was gone within
   two time-outs after the last fault.
@@ -233,7 +234,7 @@ class Broker:
                 return server.node.propose(command, connection)
 
             def over(result: object) -> None:
-                if isinstance(result, Result) and life.left_ns is None:
+                if isinstance(result, Result) and life.left_ns is None and life.acknowledged_count >= 0:
                     life.left_ns, life.left_epoch = self._world.now_ns, state["epoch"]
                 if not state["over"]:
                     state["over"] = True
@@ -416,6 +417,8 @@ class Brokers:
 
         wire.call(ask, lambda _: None)
         self.world.after(int((0.5 + self._rng.random()) * SECOND), ends)
+        if self._rng.random() < 0.5:  # each leader ends just before it would remove them
+            self._lose_leader(10, int(timeout_ms * MS * (0.6 + 0.3 * self._rng.random())), is_cut=self._rng.random() < 0.5)
 
     @staticmethod
     def _mend(wire: Wire) -> None:

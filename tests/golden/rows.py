@@ -20,11 +20,37 @@ from replicated_namesrv.raft.payloads import JOIN, unpack_join
 from replicated_namesrv.raft.raft_messages import Introduction, PreVote
 from replicated_namesrv.raft.standing import IncarnationRecord, PeerMemories, Standing
 from replicated_namesrv.raft.transfer_leadership import LeadershipTransfer
-from replicated_namesrv.replication import read_barrier
+from replicated_namesrv.replication import broker_calls, read_barrier
+from replicated_namesrv.replication.liveness import attachments, copies, departures, renewals, silence
 from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.service import Freshness, ReadLevel
+from tests.golden.liveness_rows import watch_liveness
 
-TABLES = {"formation": formation, "standing": standing, "configuration": configuration, "stall": stall, "reads": read_barrier}
+TABLES = {
+    "formation": formation,
+    "standing": standing,
+    "configuration": configuration,
+    "stall": stall,
+    "reads": read_barrier,
+    "attachments": attachments,
+    "silence": silence,
+    "renewals": renewals,
+    "departures": departures,
+    "copies": copies,
+    "calls": broker_calls,
+}
+WITHOUT_STORY = {
+    "attachments C2": "test_slow_answer",
+    "calls D4": "test_104_after_a_registration_that_failed",
+    "copies P2": "test_the_next_is_let_through_if_the_first_withdraws",
+    "copies P3": "test_the_next_is_let_through_if_the_first_does_not_come",
+    "renewals R1": "test_unknown_epoch",
+    "renewals R3": "test_changed_group",
+    "silence W1": "test_silence_before_an_accepted_renewal_is_not_recorded",
+    "silence W2": "test_a_removal_does_not_overtake_a_contact",
+    "silence W3": "test_a_removal_does_not_overtake_a_contact",
+}
+"""Rows that need an outcome within a few milliseconds of another: each has a test in ``tests/replication``."""
 _ROW = re.compile(r"^(?:\| |    )([A-Z]\d+) +", re.MULTILINE)
 _CLAIM = re.compile(r"^# rows: (.+)$", re.MULTILINE)
 
@@ -55,6 +81,7 @@ def rows_taken() -> Iterator[set[str]]:
         _watch_stall(patch, taken)
         _watch_reads(patch, taken)
         _watch_fence(patch, taken)
+        watch_liveness(patch, taken)
         yield taken
 
 

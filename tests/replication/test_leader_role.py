@@ -382,7 +382,7 @@ def test_one_broker_with_many_topics_is_unregistered_at_a_time(scene: Scene, mon
     assert scene.machine.state.registrations() == []
 
 
-def test_while_a_removal_is_proposed_no_renewal_is_accepted(scene: Scene) -> None:
+def test_removal_under_way(scene: Scene) -> None:
     scene.led()
     scene.let_it_expire()
     assert len(scene.group.proposed) == 1
@@ -412,7 +412,15 @@ def test_a_registration_that_overtakes_the_expiry_is_renewed_again_afterwards(sc
     assert scene.refusals() == [()]
 
 
-def test_a_renewal_found_to_change_nothing_in_another_state_is_refused(scene: Scene) -> None:
+def test_unknown_epoch(scene: Scene) -> None:
+    scene.led()
+    scene.report("n2", scene.entry(True)._replace(epoch=scene.epoch + 1))
+    scene.confirm()
+    assert scene.refusals() == [((0, DIFFERS),)]
+
+
+def test_changed_group(scene: Scene) -> None:
+    """A renewal was found to change nothing in another state."""
     scene.led()
     generation = scene.machine.state.group_generation("a")
     scene.report("n2", scene.entry(True)._replace(generation=generation))

@@ -16,7 +16,7 @@ from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.tasks import Tasks
-from replicated_namesrv.routes.commands import PutKVConfig
+from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.service import CloseReason
@@ -125,46 +125,58 @@ async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside
     assert all(each.done() for each in (*heavy, light))
 
 
+class Parts:
+    """One node that leads itself, without the node."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.consensus, self.tasks = FakeConsensus(), Tasks()
+        machine = self.consensus.machine
+        proposer = CommandProposer(self.consensus, self.tasks, 1_000, lambda: False)
+        self.liveness = BrokerLiveness(
+            NodeContext(
+                "n1",
+                ["n1"],
+                machine,
+                self.consensus,
+                proposer.decide,
+                RouteSettings,
+                grace_ms=500,
+                running_ms=lambda: self.now_ms,
+                monotonic_ms=lambda: self.now_ms,
+                wall_ms=lambda: 7,
+                rng=Random(1),
+                defences=LivenessDefences(),
+            )
+        )
+        machine.on_registered = self.liveness.registered
+        machine.on_lead = self.liveness.lead_applied
+        self.calls = BrokerCalls(
+            machine,
+            self.liveness.attachments,
+            self.liveness.client,
+            proposer.propose,
+            self.consensus,
+            self.tasks,
+            lambda: False,
+            1.0,
+            lambda: self.now_ms,
+            10_000,
+            LivenessDefences(),
+        )
+
+    async def lead(self) -> None:
+        self.liveness.leads(3)
+        await self.consensus.commit()
+        assert self.consensus.machine.led_term == 3
+        self.liveness.tick()
+
+
 async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
     """One node that leads itself: a registration goes through the log, the same again is a renewal, 104 removes it."""
-    consensus, tasks, now_ms = FakeConsensus(), Tasks(), 0.0
-    machine = consensus.machine
-    proposer = CommandProposer(consensus, tasks, 1_000, lambda: False)
-    liveness = BrokerLiveness(
-        NodeContext(
-            "n1",
-            ["n1"],
-            machine,
-            consensus,
-            proposer.decide,
-            RouteSettings,
-            grace_ms=500,
-            running_ms=lambda: now_ms,
-            monotonic_ms=lambda: now_ms,
-            wall_ms=lambda: 7,
-            rng=Random(1),
-            defences=LivenessDefences(),
-        )
-    )
-    machine.on_registered = liveness.registered
-    machine.on_lead = liveness.lead_applied
-    calls = BrokerCalls(
-        machine,
-        liveness.attachments,
-        liveness.client,
-        proposer.propose,
-        consensus,
-        tasks,
-        lambda: False,
-        1.0,
-        lambda: now_ms,
-        10_000,
-        LivenessDefences(),
-    )
-    liveness.leads(3)
-    await consensus.commit()
-    assert machine.led_term == 3
-    liveness.tick()
+    parts = Parts()
+    consensus, liveness, calls, machine = parts.consensus, parts.liveness, parts.calls, parts.consensus.machine
+    await parts.lead()
 
     connection = FakeConnection()
     calls.opened(connection)
@@ -176,7 +188,7 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
     assert (await registered).epoch == held.epoch
     assert liveness.attachments.brokers_of(1) == [KEY]
 
-    now_ms = 1_000.0
+    parts.now_ms = 1_000.0
     renewed = calls.renew_unchanged(*KEY, connection)
     assert isinstance(renewed, Future)
     assert (await renewed) is not None
@@ -186,9 +198,28 @@ async def test_liveness_and_the_calls_of_brokers_need_no_node() -> None:
     calls.lost(connection, CloseReason.PEER)
     liveness.tick()
     await turns()
-    now_ms = 2_000.0
+    parts.now_ms = 2_000.0
     liveness.tick()
     await consensus.commit()
     assert machine.state.registration(*KEY) is None
     assert (liveness.lost_count, liveness.expired_count) == (1, 0)
-    tasks.stop()
+    parts.tasks.stop()
+
+
+async def test_104_after_a_registration_that_failed() -> None:
+    """The first registration of a connection is rejected while a 104 over it waits: what is registered is not its broker."""
+    parts, connection = Parts(), FakeConnection()
+    await parts.lead()
+    parts.calls.opened(connection)
+    registered = parts.calls.register(registration(), connection)
+    assert isinstance(registered, Future)
+    await turns()
+    removed = parts.calls.unregister(UnregisterBrokers((BrokerRemoval(*KEY, "a", 0, None),)), connection)
+    await turns()
+    parts.consensus.proposed.pop()[2].set_result(Rejected("no leader"))
+    for each in (registered, removed):
+        with pytest.raises(UnavailableError):
+            await each
+    assert connection.closed is CloseReason.OURS
+    assert not parts.consensus.proposed
+    parts.tasks.stop()
