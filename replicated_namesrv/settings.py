@@ -51,7 +51,16 @@ def camel_case(snake: str) -> str:
 
 _NEVER_BY_REMOTING = {
     *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
-    *("connectionLossGraceMs", "lateCopyMs", "healthListen", "proxyProtocolFrom"),
+    *(
+        "connectionLossGraceMs",
+        "lateCopyMs",
+        "healthListen",
+        "adminTlsCertPath",
+        "adminTlsKeyPath",
+        "adminTlsKeyPassword",
+        "proxyProtocolFrom",
+    ),
+    *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
@@ -253,6 +262,11 @@ class Settings:
         OWN,
         "File whose first line is the token of the admin HTTP. If set, views and changes need the token, also on loopback.",
     )
+    admin_tls_cert_path: str = setting(
+        "", OWN, "Certificate chain of the admin port, PEM. If set, the port speaks only HTTPS. Reloaded when the files change."
+    )
+    admin_tls_key_path: str = setting("", OWN, "Private key of that certificate, PEM.")
+    admin_tls_key_password: str = setting("", OWN, "Password of that key.")
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     proxy_protocol_from: str = setting(
         "",
@@ -488,8 +502,8 @@ ROWS: dict[str, Row] = {row.name: row for row in _rows()}
 
 ENVIRONMENT_PREFIX = "NAMESRV_"
 _FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
-_OPERATORS_VARIABLE = "NAMESRV_ADMIN"
-"""RocketMQ's own client variable, and what Kubernetes sets for a service of the name namesrv."""
+_OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA")
+"""Of the commands. Above: RocketMQ's own client variable, and what Kubernetes sets for a service of the name namesrv."""
 
 
 def environment_name(row: Row) -> str:
@@ -593,7 +607,7 @@ def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], o
             continue
         row = by_variable.get(variable)
         if row is None:
-            if variable.startswith(_FOREIGN_ENVIRONMENT) or variable == _OPERATORS_VARIABLE:
+            if variable.startswith(_FOREIGN_ENVIRONMENT) or variable in _OPERATORS_VARIABLES:
                 continue
             near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.8)
             hint = f"; did you mean {near[0]}?" if near else ""
@@ -719,6 +733,9 @@ def check(settings: Settings) -> None:
         for one, other in (("tls_server_key_path", "tls_server_cert_path"), ("tls_server_cert_path", "tls_server_key_path")):
             if getattr(settings, one) and not getattr(settings, other):
                 raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
+    for one, other in (("admin_tls_key_path", "admin_tls_cert_path"), ("admin_tls_cert_path", "admin_tls_key_path")):
+        if getattr(settings, one) and not getattr(settings, other):
+            raise SettingError(f"{_described(settings, one)} and {_described(settings, other)}: give both or neither")
     for switch, needed, remedy in (
         ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
         ("cluster_test", "address_server", "say where the address list is found"),

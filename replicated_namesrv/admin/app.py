@@ -16,7 +16,7 @@ from replicated_namesrv.admin.access import ACCESS, Access, AccessError, Handler
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.exposition import EXPOSITION, Exposition
 from replicated_namesrv.admin.http_changes import BodyTooLargeError
-from replicated_namesrv.admin.http_listener import HttpListener
+from replicated_namesrv.admin.http_listener import HttpListener, ListenerTls
 from replicated_namesrv.admin.paths import HEALTH_ROUTES, ROUTES
 from replicated_namesrv.admin.responses import json_error
 from replicated_namesrv.admin.watch import WATCHERS, Watchers
@@ -29,7 +29,9 @@ from replicated_namesrv.errors import (
     StorageError,
     UnavailableError,
 )
+from replicated_namesrv.server.connection_limits import Limits, Sources
 from replicated_namesrv.server.query_handlers import BadConsistencyError
+from replicated_namesrv.server.tls import admin_contexts
 from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -128,7 +130,12 @@ class AdminServer:
         def count_refused() -> None:
             exposition.collector.admin_connections_refused += 1
 
-        self._listener = HttpListener(app, connections_max, address_connections_max, keepalive_timeout_s, count_refused)
+        self._contexts = admin_contexts(settings, context.remoting.metrics)
+        tls = None
+        if self._contexts is not None:
+            sources, contexts = Sources(Limits.of(settings)), self._contexts
+            tls = ListenerTls(lambda: contexts.context, sources.may_handshake)
+        self._listener = HttpListener(app, connections_max, address_connections_max, keepalive_timeout_s, count_refused, tls)
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -137,12 +144,17 @@ class AdminServer:
 
     async def start(self, host: str, port: int) -> None:
         """Bind and serve. Raises SettingError naming the address if it cannot be bound."""
+        if self._contexts is not None:
+            await self._contexts.start()
         await self._listener.start(host, port, "choose another with --admin HOST:PORT (adminListen), or --admin off")
-        log.info("admin HTTP listens", extra={"address": "{}:{}".format(*self._listener.address or (host, port))})
+        kind = "admin HTTP listens" if self._contexts is None else "admin HTTPS listens"
+        log.info(kind, extra={"address": "{}:{}".format(*self._listener.address or (host, port))})
 
     async def stop(self) -> None:
         """Stop listening, give requests under way a moment, close every connection."""
         await self._listener.stop()
+        if self._contexts is not None:
+            await self._contexts.stop()
 
 
 class HealthServer:

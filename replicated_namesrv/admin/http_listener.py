@@ -1,9 +1,17 @@
-"""HttpListener: one HTTP port, with limits on the connections in all and from one address."""
+"""HttpListener: one HTTP or HTTPS port, with limits on the connections in all and from one address.
+
+The limits apply before a TLS handshake begins: a connection in its handshake counts as one, and handshakes per second are limited
+for each address as on the remoting port.
+"""
 
 import asyncio
 import errno
 import logging
+import ssl
+import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
+from typing import NamedTuple
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -14,6 +22,8 @@ STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
 """How long a body that no handler reads is dropped as it comes: closing at once would reset the connection before the answer."""
 CAUSE_CHARACTERS_MAX = 80
+HANDSHAKE_TIMEOUT_S = 10
+"""A TLS handshake that takes longer is given up."""
 
 
 def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
@@ -41,7 +51,11 @@ class HttpListener:
         address_connections_max: int,
         keepalive_timeout_s: float,
         on_refused: Callable[[], None],
+        tls: "ListenerTls | None" = None,
     ) -> None:
+        self._tls = tls
+        self._handshakes: dict[asyncio.Future[None], str] = {}
+        """TLS handshakes in progress, and from where."""
         self._connections_max, self._address_connections_max = connections_max, address_connections_max
         self._on_refused = on_refused
         self._runner = web.AppRunner(
@@ -82,15 +96,62 @@ class HttpListener:
         server = self._runner.server
         assert server is not None
         host = _host_of(transport)
-        held = [each.transport for each in server.connections]
-        same = sum(1 for each in held if each is not None and _host_of(each) == host)
-        if len(held) >= self._connections_max or same >= self._address_connections_max:
-            self._on_refused()
-            transport.close()
-            return
-        handler = server()
+        hosts = [_host_of(each.transport) for each in server.connections if each.transport is not None]
+        hosts += self._handshakes.values()
+        if len(hosts) >= self._connections_max or hosts.count(host) >= self._address_connections_max:
+            self._refuse(transport)
+        elif self._tls is None:
+            self._serve(transport)
+        elif (context := self._tls.context()) is None or not self._tls.may_handshake(host, time.monotonic()):
+            self._refuse(transport)
+        else:
+            self._shake_hands(transport, context, host)
+
+    def _refuse(self, transport: asyncio.Transport) -> None:
+        self._on_refused()
+        transport.close()
+
+    def _serve(self, transport: asyncio.Transport) -> None:
+        assert self._runner.server is not None
+        handler = self._runner.server()
         transport.set_protocol(handler)
         handler.connection_made(transport)
+
+    def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext, host: str) -> None:
+        """Begin TLS at once: ``start_tls`` would lose what arrives before it takes effect."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._handshakes[done] = host
+        done.add_done_callback(self._handshake_ended)
+        tls = SSLProtocol(loop, _Serving(self._serve), context, done, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S)
+        transport.set_protocol(tls)
+        tls.connection_made(transport)
+
+    def _handshake_ended(self, done: "asyncio.Future[None]") -> None:
+        host = self._handshakes.pop(done)
+        error = None if done.cancelled() else done.exception()
+        if error is not None:
+            cause = str(getattr(error, "reason", None) or error)[:CAUSE_CHARACTERS_MAX]
+            http_log.warning("TLS handshake failed", extra={"peer": host, "cause": cause})
+
+
+class _Serving(asyncio.Protocol):
+    """Protocol of a connection until its TLS handshake is done."""
+
+    def __init__(self, serve: Callable[[asyncio.Transport], None]) -> None:
+        self._serve = serve
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._serve(transport)  # type: ignore[arg-type]  # TLS transports are registered nowhere as a Transport
+
+
+class ListenerTls(NamedTuple):
+    """How a port speaks HTTPS."""
+
+    context: Callable[[], ssl.SSLContext | None]
+    """For the next connection."""
+    may_handshake: Callable[[str, float], bool]
+    """Whether this host may begin a handshake at this time."""
 
 
 class _Gate(asyncio.Protocol):

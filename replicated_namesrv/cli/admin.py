@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from replicated_namesrv.errors import NamesrvError, SettingError
 T = TypeVar("T")
 GOOD, BAD, UNKNOWN = 0, 1, 2
 DEFAULT_ADMIN = "127.0.0.1:9886"
-ADMIN_VARIABLE, TOKEN_VARIABLE = "NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE"
+ADMIN_VARIABLE, TOKEN_VARIABLE, CA_VARIABLE = "NAMESRV_ADMIN", "NAMESRV_ADMIN_TOKEN_FILE", "NAMESRV_ADMIN_CA"
+SYSTEM_CA = "system"
 TIMEOUT_MS = 5_000
 ANSWER_BYTES_MAX = 64 << 20
 
@@ -71,6 +73,12 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
         metavar="FILE",
         help=f"file with the nodes' admin token (default: {TOKEN_VARIABLE}); needed where a node has one",
     )
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help=f"use HTTPS, and verify the nodes with the certificates in FILE, or with those of the system: '{SYSTEM_CA}' "
+        f"(default: {CA_VARIABLE}); needed where nodes have adminTlsCertPath",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ class Admin:
 
     timeout_s: float
     token: str | None
+    tls: ssl.SSLContext | None = None
+    """None: plain HTTP."""
 
     @contextlib.contextmanager
     def open(
@@ -91,7 +101,7 @@ class Admin:
     ) -> Iterator[http.client.HTTPResponse]:
         """Return the response, not read yet. Raises AdminError, AdminUnknownError, AdminRefusedError."""
         host, _, port = address.rpartition(":")
-        connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self.timeout_s)
+        connection = self._connection(host.strip("[]"), int(port))
         fields = dict(headers or {})
         if self.token is not None:
             fields["Authorization"] = f"Bearer {self.token}"
@@ -114,6 +124,11 @@ class Admin:
         finally:
             connection.close()
 
+    def _connection(self, host: str, port: int) -> http.client.HTTPConnection:
+        if self.tls is None:
+            return http.client.HTTPConnection(host, port, timeout=self.timeout_s)
+        return http.client.HTTPSConnection(host, port, timeout=self.timeout_s, context=self.tls)
+
     def ask(self, address: str, path: str, method: str = "GET", body: Iterable[bytes] | bytes | None = None) -> Any:
         """The JSON answer. Raises as ``open``."""
         with self.open(address, path, method, body) as response:
@@ -133,7 +148,17 @@ def admin_of(arguments: argparse.Namespace) -> Admin:
                 token = file.readline().strip()
         except (OSError, UnicodeDecodeError) as cause:
             raise SettingError(f"--token-file {path}: {reason_of(cause)}") from None
-    return Admin(arguments.timeout_ms / 1000, token)
+    return Admin(arguments.timeout_ms / 1000, token, _tls_of(arguments.ca or os.environ.get(CA_VARIABLE)))
+
+
+def _tls_of(ca: str | None) -> ssl.SSLContext | None:
+    """Raises SettingError: the file holds no certificates."""
+    if not ca:
+        return None
+    try:
+        return ssl.create_default_context(cafile=None if ca == SYSTEM_CA else ca)
+    except OSError as cause:  # ssl.SSLError is one
+        raise SettingError(f"--ca {ca}: {reason_of(cause)}; give a file with certificates in PEM, or '{SYSTEM_CA}'") from None
 
 
 def admin_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ the command succeeds. A cluster that is not empty refuses.
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from replicated_namesrv.cli.admin import (
@@ -80,7 +81,7 @@ def send(admin: Admin, address: str, file: Path) -> dict[str, int]:
                 sent += len(data)
                 progress.show(f"{sent >> 20} of {size >> 20} MiB to {address}")
 
-    patient = Admin(max(admin.timeout_s, TIMEOUT_S), admin.token)
+    patient = replace(admin, timeout_s=max(admin.timeout_s, TIMEOUT_S))
     try:
         answer: dict[str, int] = patient.ask(address, "/v1/restore", "POST", parts())
         return answer

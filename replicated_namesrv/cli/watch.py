@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _stream(admin: Admin, address: str, position: str | None) -> Iterator[Event]:
     headers = {} if position is None else {"Last-Event-ID": position}
-    with Admin(max(admin.timeout_s, SILENCE_S), admin.token).open(address, "/v1/watch", headers=headers) as response:
+    with replace(admin, timeout_s=max(admin.timeout_s, SILENCE_S)).open(address, "/v1/watch", headers=headers) as response:
         fields: dict[str, str] = {}
         while line := _line(response):
             name, _, value = line.rstrip("\n").partition(":")

@@ -9,6 +9,7 @@ metric counts and a log line says so. Running connections keep the context they 
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import logging
 import ssl
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.server.server_metrics import ServerMetrics
@@ -173,10 +175,42 @@ def _digest(path: str) -> bytes | None:
         return None
 
 
+class Names(NamedTuple):
+    """What messages call the settings: the one that asks for TLS, and those of the files."""
+
+    asked_by: str
+    certificate: str
+    key: str
+    trust: str
+
+
+REMOTING_NAMES = Names("tls.server.mode=enforcing", "tls.server.certPath", "tls.server.keyPath", "tls.server.trustCertPath")
+ADMIN_NAMES = Names("adminTlsCertPath is set", "adminTlsCertPath", "adminTlsKeyPath", "")
+
+
+def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts | None":
+    """Those of the admin port; None: it speaks plain HTTP."""
+    if not settings.admin_tls_cert_path:
+        return None
+    own = dataclasses.replace(
+        settings,
+        tls_server_mode="enforcing",
+        tls_test_mode_enable=False,
+        tls_server_cert_path=settings.admin_tls_cert_path,
+        tls_server_key_path=settings.admin_tls_key_path,
+        tls_server_key_password=settings.admin_tls_key_password,
+        tls_server_trust_cert_path="",
+        tls_server_need_client_auth="none",
+        tls_server_auth_client=False,
+    )
+    return TlsContexts(own, metrics, ADMIN_NAMES)
+
+
 class TlsContexts:
     """The context for new connections and where it comes from."""
 
-    def __init__(self, settings: Settings, metrics: ServerMetrics) -> None:
+    def __init__(self, settings: Settings, metrics: ServerMetrics, names: Names = REMOTING_NAMES) -> None:
+        self._names = names
         self.server_mode = settings.tls_server_mode
         self.problem: str | None = None
         """Why the newest files are not in use; None: they are. For people."""
@@ -246,9 +280,9 @@ class TlsContexts:
         try:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            self.problem = _explain(self._settings, error)
+            self.problem = _explain(self._settings, self._names, error)
             if self.server_mode == "enforcing":
-                raise SettingError(f"tls.server.mode=enforcing, but no connection could be served: {self.problem}") from None
+                raise SettingError(f"{self._names.asked_by}, but no connection could be served: {self.problem}") from None
             log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
 
     def _reload(self) -> bool:
@@ -256,13 +290,13 @@ class TlsContexts:
         try:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:
-            self.problem = _explain(self._settings, error)
+            self.problem = _explain(self._settings, self._names, error)
             self._metrics.tls_reload_failures += 1
             log.error("new TLS files cannot be used; the old certificate stays in force", extra={"error": self.problem})
             return False
         self.problem = None
         self._metrics.tls_reloads += 1
-        log.info("TLS files reloaded")
+        log.info("TLS files reloaded", extra={"certificate": self._settings.tls_server_cert_path})
         return True
 
     async def _make_self_signed(self) -> None:
@@ -276,13 +310,13 @@ class TlsContexts:
             self.poll()
 
 
-def _explain(settings: Settings, error: Exception) -> str:
+def _explain(settings: Settings, names: Names, error: Exception) -> str:
     cause = getattr(error, "reason", None) or str(error)
     if cause == "PEM lib":  # all that OpenSSL tells of these
         cause = "a file is not in PEM format, or the password of the key is missing or wrong"
     elif cause == "KEY_VALUES_MISMATCH":
         cause = "the key does not belong to the certificate"
-    return (
-        f"{cause} (tls.server.certPath={settings.tls_server_cert_path}, tls.server.keyPath={settings.tls_server_key_path}, "
-        f"tls.server.trustCertPath={settings.tls_server_trust_cert_path})"
-    )
+    files = f"{names.certificate}={settings.tls_server_cert_path}, {names.key}={settings.tls_server_key_path}"
+    if names.trust:
+        files += f", {names.trust}={settings.tls_server_trust_cert_path}"
+    return f"{cause} ({files})"
