@@ -83,7 +83,7 @@ class Compaction:
         return written > SHORT_DISK_BYTES or (written > 0 and self._log.file_bytes > SHORT_DISK_BYTES)
 
     def disk_is_short(self, short: bool) -> None:
-        """Whether the disk is nearly full."""
+        """Whether the disk is nearly full: then the log is compacted early, and one snapshot is kept instead of two."""
         self._disk_is_short = short
         self._snapshots.kept = 1 if short else 2
         self._log.segment_bytes = (

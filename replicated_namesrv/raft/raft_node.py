@@ -385,10 +385,7 @@ class RaftNode:
     def tick_reads(self) -> None:
         """The part of ``tick`` that reads need, after events that concern nothing else."""
         if not self.stopped:
-            self._guarded(self._tick_reads)
-
-    def _tick_reads(self) -> None:
-        self.reads.tick(self.context.now())
+            self._guarded(self.reads.tick, self.context.now())
 
     @property
     def waits_for_disk(self) -> bool:
@@ -508,10 +505,6 @@ class RaftNode:
             done(False)
         else:
             self._guarded(self.transfer.start, peer, done)
-
-    def disk_is_short(self, short: bool) -> None:
-        """Whether the disk is nearly full: then the log is compacted early, and one snapshot is kept instead of two."""
-        self.compaction.disk_is_short(short)
 
     def tell(self, peer: str, data: bytes) -> None:
         """Have ``Observer.received`` called at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""

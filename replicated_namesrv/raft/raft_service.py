@@ -183,7 +183,7 @@ class RaftService:
 
     def disk_is_short(self, short: bool) -> None:
         """The disk is nearly full: keep the log short. Or it has room again: hold some of it for the next time."""
-        self.node.disk_is_short(short)
+        self.node.compaction.disk_is_short(short)
         if not short:
             self.loop.run_in_executor(None, self.storage.fill_ballast)
 

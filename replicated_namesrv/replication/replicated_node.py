@@ -99,12 +99,10 @@ class ReplicatedNode:
         self.history_id = ""
         self.quotas = quotas_of(settings, self.state)
         self._leftovers: Leftovers | None = None
-        self._disk: DiskAlarm | None = None
-        self._others = [member for member in members if member != settings.node_id]
+        self._disk = self._disk_alarm(members, now_ms) if raft is None else None
         if raft is None:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
-            self._disk = self._disk_alarm(now_ms)
             raft = raft_on_sockets(transport, settings.data_path / "raft", restorable)
         config = RaftConfig(
             digest_version=DIGEST_VERSION,
@@ -170,16 +168,18 @@ class ReplicatedNode:
         self._ticker: asyncio.TimerHandle | None = None
         self._stopping = False
 
-    def _disk_alarm(self, now_ms: Callable[[], float]) -> DiskAlarm:
+    def _disk_alarm(self, members: list[str], now_ms: Callable[[], float]) -> DiskAlarm:
         settings = self._settings
         disk = DiskReserve(settings.data_path, settings.disk_reserve_bytes, lambda: self.state.sizes.total)
-        alarm = DiskAlarm(disk, self._tell_all, lambda short: self.consensus.disk_is_short(short), now_ms)
+
+        def send(data: bytes) -> None:
+            for peer in members:
+                if peer != settings.node_id:
+                    self.consensus.tell(peer, data)
+
+        alarm = DiskAlarm(disk, send, lambda short: self.consensus.disk_is_short(short), now_ms)
         self.quotas.keep_disk_reserve(alarm.room, logged_bytes)
         return alarm
-
-    def _tell_all(self, data: bytes) -> None:
-        for peer in self._others:
-            self.consensus.tell(peer, data)
 
     def _received(self, peer: str, data: bytes) -> None:
         if self._disk is None or not self._disk.received(peer, data):

@@ -72,7 +72,7 @@ class SimulatedRaft:
         return self.node.lease_valid()
 
     def disk_is_short(self, short: bool) -> None:
-        self.node.disk_is_short(short)
+        self.node.compaction.disk_is_short(short)
 
     def transfer_leadership(self, peer: str | None = None) -> "Future[bool]":
         future: Future[bool] = self._loop.create_future()
