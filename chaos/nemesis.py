@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from replicated_namesrv.chaos.effects import Effect, Link
 from replicated_namesrv.chaos.fault_plans import FaultPlan, Topology, exposed, plan, sides
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
+from replicated_namesrv.chaos.process_holds import Hold, ProcessHolds
 from replicated_namesrv.chaos.recorder import Recorder
 from replicated_namesrv.chaos.records import CRASH, KILLED, FaultRecord
 from replicated_namesrv.chaos.scenario import FaultKind, FaultSpec
@@ -38,6 +39,9 @@ class ClusterNemesis:
         """
         self._cluster, self._topology, self._recorder = cluster, topology, recorder
         self._rng, self._variant, self._at_edge, self._say = rng, variant, at_edge, say
+        self._holds = ProcessHolds()
+        self._lost_disks: set[str] = set()
+        """Dead nodes whose data is deleted before they start again."""
 
     async def run(self, specs: Sequence[FaultSpec], fault_s: float) -> None:
         """Run all faults of the schedule. Returns when the last has ended."""
@@ -81,38 +85,52 @@ class ClusterNemesis:
         self._edge(number, "end", began_ns, spec, made)
 
     async def _process_fault(self, number: int, spec: FaultSpec, made: FaultPlan, for_s: float) -> None:
-        nodes = [self._cluster.nodes[name] for name in made.nodes]
         began_ns = self._recorder.now_ns()
-        stopped = made.nodes if spec.kind is FaultKind.PAUSE else ()
-        dead = () if spec.kind in (FaultKind.PAUSE, FaultKind.HAND_OVER) else made.nodes
-        self._forewarn(stopped=stopped, dead=dead)
-        match spec.kind:
-            case FaultKind.PAUSE:
-                for node in nodes:
-                    node.process.pause()
-            case FaultKind.KILL | FaultKind.JOIN_EMPTY:
-                await asyncio.gather(*(node.process.kill() for node in nodes))
-            case FaultKind.RESTART:
-                await asyncio.gather(*(node.process.stop() for node in nodes))
-            case FaultKind.HAND_OVER:
-                await asyncio.gather(*(self._cluster.hand_over(node.name) for node in nodes))
+        hold = {FaultKind.PAUSE: Hold.PAUSED, FaultKind.HAND_OVER: None}.get(spec.kind, Hold.DEAD)
+        in_turn = spec.kind is FaultKind.ROLLING_RESTART
+        self._forewarn(stopped=made.nodes if hold is Hold.PAUSED else (), dead=made.nodes if hold is Hold.DEAD else ())
+        if spec.kind is FaultKind.HAND_OVER:
+            await asyncio.gather(*(self._cluster.hand_over(name) for name in made.nodes))
+        elif hold is not None and not in_turn:
+            await asyncio.gather(*(self._hold(number, name, hold, spec.kind) for name in made.nodes))
         self._edge(number, "start", began_ns, spec, made)
         if spec.kind in (FaultKind.PAUSE, FaultKind.KILL, FaultKind.JOIN_EMPTY):
             await asyncio.sleep(for_s)
-        elif spec.kind is FaultKind.ROLLING_RESTART:
-            for node in nodes:
-                await node.process.stop()
-                await node.process.start()
-                await self._cluster.wait_ready(node.name)
+        for name in made.nodes if in_turn else ():
+            await self._hold(number, name, Hold.DEAD, spec.kind)
+            await self._release(number, name, spec.kind)
+            if self._holds.state(name) == "running":
+                await self._cluster.wait_ready(name)
         began_ns = self._recorder.now_ns()
-        for node in nodes:
-            if spec.kind is FaultKind.PAUSE:
-                node.process.resume()
-            elif spec.kind is not FaultKind.ROLLING_RESTART and not node.process.running:
-                if spec.kind is FaultKind.JOIN_EMPTY:
-                    node.wipe()
-                await node.process.start()
+        for name in made.nodes if hold is not None and not in_turn else ():
+            await self._release(number, name, spec.kind)
         self._edge(number, "end", began_ns, spec, made)
+
+    async def _hold(self, number: int, name: str, hold: Hold, kind: FaultKind) -> None:
+        process = self._cluster.nodes[name].process
+        self._holds.add(number, name, hold)
+        if hold is Hold.PAUSED:
+            if process.state == "running":
+                process.pause()
+        elif process.running:
+            await (process.kill() if kind in (FaultKind.KILL, FaultKind.JOIN_EMPTY) else process.stop())
+
+    async def _release(self, number: int, name: str, kind: FaultKind) -> None:
+        """End the hold of one fault; others on the same node stay in force."""
+        node = self._cluster.nodes[name]
+        self._holds.remove(number, name)
+        wanted = self._holds.state(name)
+        if kind is FaultKind.JOIN_EMPTY:
+            self._lost_disks.add(name)
+        if wanted != "dead" and not node.process.running:
+            if name in self._lost_disks:
+                node.wipe()
+                self._lost_disks.discard(name)
+            await node.process.start()
+        if wanted == "paused" and node.process.state == "running":
+            node.process.pause()
+        elif wanted == "running" and node.process.state == "paused":
+            node.process.resume()
 
     async def watch_processes(self) -> None:
         """Wait until a process ends that this run did not end. ``check_processes`` then names it."""
@@ -125,13 +143,15 @@ class ClusterNemesis:
         """
         for node, ended in self._cluster.ended():
             now_ns = self._recorder.now_ns()
-            what = f"{CRASH if ended.by_itself else KILLED}: {ended.how}"
+            how = node.stop_reason() or ended.how
+            what = f"{CRASH if ended.by_itself else KILLED}: {how}"
             now = sides(self._topology.nodes, self._cluster.links.broken(), self._in_state("paused", "dead"))
             self._recorder.write(FaultRecord(now_ns, 0, "start", now_ns, what, None, [node.name], [], now, []))
         for node, ended in self._cluster.ended():
             why = "by itself" if ended.by_itself else "though nothing in this run ended it"
             said = " | ".join(node.process.last_lines())
-            raise ProcessError(f"{node.name} ended {why} ({ended.how}), see {node.log_file}: {said}")
+            how = node.stop_reason() or ended.how
+            raise ProcessError(f"{node.name} ended {why} ({how}), see {node.log_file}: {said}")
         self._cluster.check_toxiproxy()
 
     def _forewarn(self, links: Iterable[Link] = (), stopped: Iterable[str] = (), dead: Iterable[str] = ()) -> None:

@@ -23,23 +23,44 @@ from replicated_namesrv.child_process import SERVE, ChildProcess, ProcessError, 
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+STOP_REASONS = {"differs from that of a majority": "digest mismatch", "disk rolled back": "disk rolled back"}
+"""Texts in the last lines of a node that stopped by itself, and the names of their causes."""
+STOP_REASON_LINES = 20
 _LOOPBACK = "127.0.0.1"
 
 
 class ClusterNode:
     """One name server."""
 
-    def __init__(self, name: str, ports: Sequence[int], data_dir: Path, log_file: Path) -> None:
+    def __init__(self, name: str, ports: Sequence[int], data_dir: Path, log_file: Path, always_stores: bool) -> None:
+        """``always_stores``: whether it has files from its first start on (CP). An independent node has none before the first
+        KV entry."""
         self.name = name
+        self._always_stores = always_stores
         self.listen, self.admin, self.peer = (f"{_LOOPBACK}:{port}" for port in ports)
         self.data_dir = data_dir
         self.log_file = log_file
         self.process: ChildProcess
 
     def wipe(self) -> None:
-        """Delete the node's data. The process must be dead."""
+        """Delete the data directory. The process must be dead. Raises ProcessError if the data cannot be where we delete."""
         assert not self.process.running
-        shutil.rmtree(self.data_dir, ignore_errors=True)
+        if not self.data_dir.exists():
+            if not self._always_stores:
+                return
+            raise ProcessError(
+                f"{self.name} keeps no data in {self.data_dir}, so it cannot lose its disk: "
+                "the command given with --node-command has to keep all its data in the folder given with --data-dir"
+            )
+        try:
+            shutil.rmtree(self.data_dir)
+        except OSError as cause:
+            raise ProcessError(f"{self.data_dir} cannot be deleted ({cause.strerror}), so {self.name} kept its disk") from cause
+
+    def stop_reason(self) -> str | None:
+        """The reason that a node gives when it stops because its state is wrong; None: its output names none."""
+        lines = self.process.last_lines(STOP_REASON_LINES)
+        return next((reason for text, reason in STOP_REASONS.items() if any(text in line for line in lines)), None)
 
 
 class ProcessCluster:
@@ -59,6 +80,7 @@ class ProcessCluster:
         """``outside``: links of brokers and clients; ``toxiproxy``: the server. Raises ProcessError if there are not enough
         ports.
         """
+        folder = folder.absolute()  # a node command may change its working directory
         self._folder = folder
         self._node_command = node_command
         names = [f"n{number + 1}" for number in range(count)]
@@ -72,7 +94,9 @@ class ProcessCluster:
         self._addresses = {link: f"{_LOOPBACK}:{ports.pop()}" for link in links}
         self.client = ToxiproxyClient(_LOOPBACK, self._toxiproxy_port)
         self.nodes = {
-            name: ClusterNode(name, ports[3 * i : 3 * i + 3], folder / "data" / name, folder / "logs" / f"{name}.log")
+            name: ClusterNode(
+                name, ports[3 * i : 3 * i + 3], folder / "data" / name, folder / "logs" / f"{name}.log", mode == "cp"
+            )
             for i, name in enumerate(names)
         }
         self.links = Links(self.client, self.nodes)

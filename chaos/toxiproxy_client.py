@@ -1,26 +1,32 @@
-"""A Toxiproxy server and its control through toxiproxy-python 0.1.1, with corrections.
+"""A Toxiproxy server, controlled through toxiproxy-python 0.1.1, with the library's gaps closed.
 
-- The library keeps host and port in attributes of a class that all users share. Here each server has its own subclass.
-- The library cannot change a toxic or create many proxies at once. Here both are one request to the server.
-- In the library, creating a proxy on a used port raises ``KeyError: 'name'``, and most other refusals are ignored, because the
-  status is checked in three cases only. Here every answer but success raises ToxiproxyError with the server's text.
-- The library's requests have no time-out and use the proxy that the environment names. Here they have one and go directly.
+The library's classes do the work: ``Toxiproxy`` (proxies, reset), ``Proxy`` (enable, disable, add and remove toxics). What it
+lacks:
 
-The server draws toxicity once per connection and ignores its seed, so nothing random is left to it. Calls block for some
-milliseconds: call them from a thread.
+- It keeps host and port in a class that all users share. We set both before each call, under a lock.
+- It ignores most refusals: it only looks for the statuses 400, 404 and 409. ``_CheckedRequests`` raises for all of them.
+- Its requests have no time-out, and use the proxy that the environment names. ``_CheckedRequests`` has one and uses none.
+- It creates proxies one by one, and cannot change a toxic. Both are one request of the server's API.
+
+Toxicity is drawn once for each connection by the server, whose seed has no effect, so we leave nothing random to it. Calls block
+for some milliseconds: call them from a thread.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import requests
+import toxiproxy.api
 from toxiproxy.api import APIConsumer
-from toxiproxy.exceptions import InvalidToxic, NotFound, ProxyExists
+from toxiproxy.proxy import Proxy
+from toxiproxy.server import Toxiproxy
 
 from replicated_namesrv.errors import NamesrvError
 
 TIMEOUT_S = 10.0
-_DIRECT: dict[str, None] = {"http": None, "https": None}
+_T = TypeVar("_T")
 
 
 class ToxiproxyError(NamesrvError):
@@ -52,57 +58,95 @@ class Toxic:
         return f"{self.type}_{self.stream}"
 
 
+class _CheckedRequests:
+    """What ``toxiproxy.api`` uses in place of the module ``requests``: every answer but success is an error."""
+
+    def __init__(self) -> None:
+        self._session = requests.Session()
+        self._session.trust_env = False
+
+    def get(self, **arguments: Any) -> requests.Response:
+        return self._checked("GET", **arguments)
+
+    def post(self, **arguments: Any) -> requests.Response:
+        return self._checked("POST", **arguments)
+
+    def delete(self, **arguments: Any) -> requests.Response:
+        return self._checked("DELETE", **arguments)
+
+    def _checked(self, method: str, url: str, **arguments: Any) -> requests.Response:
+        path = url.partition("://")[2].partition("/")[2]
+        try:
+            response = self._session.request(method, url, timeout=TIMEOUT_S, **arguments)
+        except OSError as failure:  # every error of requests is an OSError
+            raise ToxiproxyError(f"toxiproxy: {method} /{path} failed: {failure}") from failure
+        if not response.ok:
+            raise ToxiproxyError(f"toxiproxy: {method} /{path} answered {response.status_code}: {response.text.strip()}")
+        return response
+
+
+toxiproxy.api.requests = _CheckedRequests()
+_USING_LIBRARY = threading.Lock()
+
+
 class ToxiproxyClient:
     """Control of one server. All methods raise ToxiproxyError."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._api: type[APIConsumer] = type("ServerAPI", (APIConsumer,), {"host": host, "port": port})
+        self._host, self._port = host, port
+        self._server = Toxiproxy()
+        self._proxies: dict[str, Proxy] = {}
 
     def version(self) -> str:
         """Version of the server."""
-        return str(self._call("GET", "/version")["version"])
+        return str(self._call(lambda: APIConsumer.get("/version").json())["version"])
 
     def populate(self, plans: Sequence[ProxyPlan]) -> None:
-        """Create these proxies: all, or ToxiproxyError."""
+        """Create these proxies, all or none of them."""
         body = [{**plan._asdict(), "enabled": True} for plan in plans]
-        made = self._call("POST", "/populate", body)["proxies"]
+        made = self._call(lambda: APIConsumer.post("/populate", json=body).json())["proxies"]
         if len(made) != len(plans):
             raise ToxiproxyError(f"toxiproxy made {len(made)} of {len(plans)} proxies")
+        self._proxies.update({found["name"]: Proxy(**found) for found in made})
 
     def set_enabled(self, proxy: str, enabled: bool) -> None:
-        """Enable or disable a proxy. A disabled one ends connections and refuses new ones."""
-        self._call("POST", f"/proxies/{proxy}", {"enabled": enabled})
+        """Disabled: connections end, new ones are refused."""
+        found = self._proxy(proxy)
+        self._call(found.enable if enabled else found.disable)
 
     def add_toxic(self, proxy: str, toxic: Toxic) -> None:
-        """Add a toxic. Names are unique per proxy."""
-        self._call("POST", f"/proxies/{proxy}/toxics", {**asdict(toxic), "name": toxic.name})
+        """Add a toxic. There may be only one of its name."""
+        found = self._proxy(proxy)
+        self._call(lambda: found.add_toxic(**asdict(toxic), name=toxic.name))
 
     def update_toxic(self, proxy: str, toxic: Toxic) -> None:
-        """Change the attributes of the toxic with this name; connections stay."""
-        self._call("POST", f"/proxies/{proxy}/toxics/{toxic.name}", {**asdict(toxic), "name": toxic.name})
+        """Give the toxic of this name other attributes. Connections stay."""
+        body = {**asdict(toxic), "name": toxic.name}
+        self._call(lambda: APIConsumer.post(f"/proxies/{self._proxy(proxy).name}/toxics/{toxic.name}", json=body))
 
     def remove_toxic(self, proxy: str, name: str) -> None:
-        """Remove a toxic. Raises if it does not exist."""
-        self._call("DELETE", f"/proxies/{proxy}/toxics/{name}")
+        """Remove a toxic. It is an error if there is none of this name."""
+        found = self._proxy(proxy)
+        self._call(lambda: found.destroy_toxic(name))
 
     def toxics(self) -> dict[str, list[str]]:
-        """Names of toxics by proxy, without proxies that have none."""
-        proxies = self._call("GET", "/proxies")
-        return {name: [toxic["name"] for toxic in proxy["toxics"]] for name, proxy in proxies.items() if proxy["toxics"]}
+        """Names of toxics by proxy, for proxies that have any."""
+        found = {name: sorted(self._call(proxy.toxics)) for name, proxy in self._call(self._server.proxies).items()}
+        return {name: toxics for name, toxics in found.items() if toxics}
 
     def reset(self) -> None:
         """Remove all toxics, enable all proxies."""
-        self._call("POST", "/reset")
+        self._call(self._server.reset)
 
-    def _call(self, method: str, path: str, body: Any = None) -> Any:
-        send: Any = {"GET": self._api.get, "POST": self._api.post, "DELETE": self._api.delete}[method]
-        arguments: dict[str, Any] = {} if body is None else {"json": body}
-        try:
-            response = send(path, **arguments, timeout=TIMEOUT_S, proxies=_DIRECT)
-            if not 200 <= response.status_code < 300:
-                raise ToxiproxyError(f"toxiproxy: {method} {path} answered {response.status_code}: {response.text.strip()}")
-            return response.json() if response.text.strip() else None
-        except (ProxyExists, NotFound, InvalidToxic) as refusal:
-            raise ToxiproxyError(f"toxiproxy: {method} {path} refused: {refusal}") from refusal
-        except (OSError, ValueError) as failure:  # every error of the HTTP library is an OSError
-            raise ToxiproxyError(f"toxiproxy: {method} {path} failed: {failure}") from failure
+    def _proxy(self, name: str) -> Proxy:
+        if name not in self._proxies:
+            raise ToxiproxyError(f"toxiproxy: proxy not found: this client created none named {name}")
+        return self._proxies[name]
+
+    def _call(self, work: Callable[[], _T]) -> _T:
+        with _USING_LIBRARY:
+            self._server.update_api_consumer(self._host, self._port)
+            try:
+                return work()
+            except ValueError as failure:
+                raise ToxiproxyError(f"toxiproxy: not JSON: {failure}") from failure

@@ -83,10 +83,10 @@ class ChildProcess:
         if code is None or self._told_to_end:
             return None
         number = -code if code < 0 else code - SHELL_SIGNALLED
-        if number <= 0:
-            return UnexpectedExit(code > 0, f"exit status {code}")
         names = {one.value: one.name for one in signal.Signals}
-        return UnexpectedExit(number not in OUTSIDE_SIGNALS, names.get(number, f"signal {number}"))
+        if number not in names:  # also exit statuses above 128 that no signal explains, such as 255
+            return UnexpectedExit(code > 0, f"exit status {code}")
+        return UnexpectedExit(number not in OUTSIDE_SIGNALS, names[number])
 
     async def start(self) -> None:
         """Run the program. Raises ProcessError."""

@@ -1,0 +1,2 @@
+class Toxic:
+    name: str
