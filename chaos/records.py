@@ -71,6 +71,9 @@ class Phase(TraceRecord):
     record: ClassVar[str] = "phase"
     phase: str
     """settle, steady, fault, heal, final or end."""
+    slowdown: float | None = None
+    """Of the phase that ends: time in which the processes of the run ran or waited for a core, divided by the time in which they
+    ran. 1 without other load. None: the system does not tell, or nothing has ended."""
 
 
 @dataclass(frozen=True, slots=True)

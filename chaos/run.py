@@ -24,6 +24,7 @@ import replicated_namesrv
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.fault_plans import expand
 from replicated_namesrv.chaos.fault_plans import plan as draw_plan
+from replicated_namesrv.chaos.machine_load import MachineLoad
 from replicated_namesrv.chaos.nemesis import ClusterNemesis
 from replicated_namesrv.chaos.observer import ClusterObserver
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
@@ -48,6 +49,7 @@ from replicated_namesrv.settings import load_settings
 
 OBSERVE_INTERVAL_MS = 250
 HEAL_MIN_S, AGREED_S = 3.0, 1.5
+LOAD_INTERVAL_S = 0.25
 NODE_SETTINGS = ("scanNotActiveBrokerInterval=500",)
 """Nodes scan for silent brokers often, so that short time-outs are exact."""
 
@@ -148,6 +150,7 @@ class _Stage:
         self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng)
         self._nemesis = ClusterNemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
         self._cluster = cluster
+        self._load = MachineLoad(lambda: [pid for node in cluster.nodes.values() if (pid := node.process.pid) is not None])
 
     def _at_edge(self, exposed: set[str], dead: set[str]) -> None:
         self._workload.at_edge(exposed, dead)
@@ -156,7 +159,7 @@ class _Stage:
     async def play(self) -> None:
         """Run all phases, from the first registration to the last read."""
         works = (self._phases(), self._nemesis.watch_processes(), self._observer.run(), self._watcher.run())
-        tasks = [asyncio.create_task(work) for work in (*works, self._workload.watch_own_pauses())]
+        tasks = [asyncio.create_task(work) for work in (*works, self._workload.watch_own_pauses(), self._sample_load())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self._nemesis.check_processes()  # an ended process explains any other error
@@ -196,6 +199,11 @@ class _Stage:
         await asyncio.sleep(2 * OBSERVE_INTERVAL_MS / 1000)
         self._phase("end")
 
+    async def _sample_load(self) -> None:
+        while True:
+            self._load.sample()
+            await asyncio.sleep(LOAD_INTERVAL_S)
+
     async def _settle(self, longest_s: float) -> None:
         """Wait until all nodes have answered the same for AGREED_S: at least HEAL_MIN_S, at most ``longest_s``."""
         loop = asyncio.get_running_loop()
@@ -207,7 +215,7 @@ class _Stage:
             await asyncio.sleep(0.05)
 
     def _phase(self, name: str) -> None:
-        self._recorder.write(Phase(self._recorder.now_ns(), name))
+        self._recorder.write(Phase(self._recorder.now_ns(), name, self._load.take()))
         self._say(f"phase {name}: {self._recorder.succeeded} of {self._recorder.issued} operations succeeded so far")
 
 

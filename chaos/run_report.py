@@ -9,7 +9,7 @@ from typing import Any
 from replicated_namesrv.chaos.checks import RunJudgement, judge
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.registration_history import registrations
-from replicated_namesrv.chaos.checks.story import MAY_BE_IDLE, Story
+from replicated_namesrv.chaos.checks.story import Story
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, RecordedTrace, TraceError, read_trace
 from replicated_namesrv.chaos.timeline_page import render
 from replicated_namesrv.files import write_atomically
@@ -194,7 +194,7 @@ def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
 
 def _idle(check: Mapping[str, Any]) -> bool:
     """Like ``CheckResult.idle``."""
-    return check["check"] in MAY_BE_IDLE and check["looked_at"] == 0
+    return not check.get("due", True) and check["looked_at"] == 0
 
 
 _PAGE_HEAD = """\

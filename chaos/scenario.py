@@ -112,6 +112,8 @@ class WorkloadSpec:
     """One more group of master and slave, which switch roles during the fault."""
     mortal: str = "silent"
     """One more broker that dies during the fault and returns after it: silent (connections stay open), dead, or none."""
+    early_deaths: bool = True
+    """Two more brokers that die when the clients begin and return after the faults: one silently, one closes its connections."""
     churn: bool = True
     """One more broker that repeatedly stops cleanly and starts again."""
     mqadmin: bool = True
@@ -145,8 +147,8 @@ class Promises:
     gap_s: float = 6.0
     """Longest time without a success, for clients that can reach a side with a majority. Each node beyond three adds an
     ``operation_timeout_ms``, because clients try silent nodes in turn."""
-    ghost_margin_s: float = 3.0
-    """How long a dead broker may be listed beyond its time-out."""
+    ghost_margin_s: float = 1.0
+    """How long a dead broker may be listed beyond the time that the settings give (time-out, scan interval)."""
     operations_min: int = 30
     """Successful operations required before the fault and after it. With fewer the verdict is unknown."""
     operations_during_min: int = 30

@@ -2,7 +2,8 @@
 
 Brokers: groups g1 … serve topic-1 … during the whole run, and every topic has brokers on several sites. The pair serves its
 own topic and switches roles. Churn repeatedly stops cleanly and returns. The mortal dies during the fault and returns after
-it. The locked one loses its write permission and gets it back. The fickle one creates and drops topics.
+it. Two more die when the clients begin, so that every run judges expiry. The locked one loses its write permission and gets it
+back. The fickle one creates and drops topics.
 
 Clients: a pinned one for each node, some that fail over, one that sends, some on a few KV keys, one for each weaker read
 level, mqadmin, and the probe.
@@ -28,6 +29,8 @@ from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVers
 
 PAIR_TOPIC, CHURN_TOPIC, MORTAL_TOPIC = "topic-pair", "topic-churn", "topic-mortal"
 LOCKED_TOPIC, FICKLE_TOPIC = "topic-locked", "topic-fickle"
+EARLY_DEATHS = {"mute/0": "topic-mute", "closed/0": "topic-closed"}
+"""Brokers that die when the clients begin, each with a topic of its own; the first one silently."""
 WEAK_LEVELS = ("lease", "stale")
 CHURN_PERIOD_S = 1.2
 MQADMIN_PER_S = 1.0
@@ -50,6 +53,8 @@ class Cast:
             self.brokers["churn/0"] = [CHURN_TOPIC, "topic-1"]
         if spec.mortal != "none":
             self.brokers["mortal/0"] = [MORTAL_TOPIC, "topic-1"]
+        if spec.early_deaths:
+            self.brokers |= {broker: [topic] for broker, topic in EARLY_DEATHS.items()}
         if spec.mqadmin:
             self.brokers |= {"locked/0": [LOCKED_TOPIC], "fickle/0": [FICKLE_TOPIC]}
         self.clients = {f"pinned-{node}": "pinned" for node in nodes}
@@ -177,6 +182,8 @@ class Workload:
         self._spawn(self._pace(spec.probes_per_s, self._rng, Probe(self.clients["probe"], topics, self._cast.kv_keys).once))
         if spec.changes_per_s > 0:
             self._spawn(self._pace(spec.changes_per_s, self._rng, self._change_one))
+        for broker in EARLY_DEATHS if spec.early_deaths else ():
+            self._spawn(self.brokers[broker].die(silent=broker == "mute/0"))
         if spec.churn:
             self._spawn(self._churn(self.brokers["churn/0"]))
         if self._mqadmin is not None:
@@ -205,9 +212,8 @@ class Workload:
         self._changing = False
         if self._mqadmin is not None:
             self._mqadmin.writing = False
-        mortal = self.brokers.get("mortal/0")
-        if mortal is not None and not mortal.alive:
-            await mortal.start()
+        mortals = [self.brokers[name] for name in ("mortal/0", *EARLY_DEATHS) if name in self.brokers]
+        await asyncio.gather(*(mortal.start() for mortal in mortals if not mortal.alive))
 
     async def end(self) -> None:
         """Stop the clients once their pending operations have ended. Brokers continue to renew."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.crashes import CRASHES, check_crashes
+from replicated_namesrv.chaos.checks.fence import check_fence
 from replicated_namesrv.chaos.checks.figures import Figures, figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
@@ -15,6 +16,7 @@ from replicated_namesrv.chaos.checks.final import (
     check_resurrection,
 )
 from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registration
+from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_registrations
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
@@ -34,6 +36,9 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_write_perm,
     check_live_kept,
     check_ghosts,
+    check_fence,
+    check_node_kv,
+    check_node_registrations,
     check_sessions,
     check_revisions,
     check_same_state,
@@ -56,7 +61,7 @@ class RunJudgement:
 
     def promised(self, check: CheckResult) -> bool:
         """Whether the mode whose promises are checked promises this."""
-        return check.promise is Promise.BOTH or self.judged_as == "cp"
+        return _is_promised(check, self.judged_as)
 
     def as_json(self) -> dict[str, Any]:
         """Content of verdict.json, without the run's name and parameters."""
@@ -68,6 +73,7 @@ class RunJudgement:
                     "check": check.name,
                     "promised": self.promised(check),
                     "verdict": check.verdict.value,
+                    "due": check.due,
                     "looked_at": check.looked_at,
                     "left_out": dict(check.left_out),
                     "wrong": check.count,
@@ -77,6 +83,10 @@ class RunJudgement:
             ],
             "figures": self.figures.as_json(),
         }
+
+
+def _is_promised(check: CheckResult, judged_as: str) -> bool:
+    return check.promise is Promise.BOTH or check.promise.value == judged_as
 
 
 def judge(story: Story, judged_as: str) -> RunJudgement:
@@ -90,7 +100,7 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
         why = "the run was broken off, or its trace has corrupt lines"
         held = (CRASHES,) if story.trace.corrupt else (CRASHES, *PREFIX_SAFE_CHECKS)
         checks = tuple(found if found.name in held else unjudged(found, why) for found in checks)
-    counted = [check for check in checks if (check.promise is Promise.BOTH or judged_as == "cp") and not check.idle]
+    counted = [check for check in checks if _is_promised(check, judged_as) and not check.idle]
     verdicts = {check.verdict for check in counted}
     worst = next((verdict for verdict in (Verdict.VIOLATED, Verdict.UNKNOWN) if verdict in verdicts), Verdict.VALID)
     crashed = any(found.name == CRASHES and found.verdict is Verdict.VIOLATED for found in checks)

@@ -5,7 +5,7 @@ serve as a control of the linearizability checker.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from replicated_namesrv.chaos.checks.administration import misjudged_topics
@@ -15,6 +15,7 @@ from replicated_namesrv.chaos.checks.story import (
     ALIVE,
     FINDINGS_MAX,
     KEPT,
+    BrokerState,
     CheckResult,
     Op,
     Promise,
@@ -26,8 +27,10 @@ from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.records import Election, ExpiryRecord, FaultRecord
 from replicated_namesrv.verify import Verdict
 
-SCAN_NS = 1_000_000_000
-"""Upper bound of the time in which nodes look for silent brokers and report them to the leader."""
+DUE_NS = 1_000_000_000
+"""A broker that is gone for so much longer than it may be listed has to be judged."""
+QUIET_NS = 1_000_000_000
+"""Time without a fault before a broker's end, after which all nodes are known to hear it and each other."""
 GONE = ("stopped", "dead", "silent")
 
 
@@ -143,26 +146,23 @@ def _left_versions(story: Story) -> dict[tuple[str, str], int]:
 
 
 def check_ghosts(story: Story) -> CheckResult:
-    """A broker that is gone is listed at most for its time-out plus one scan interval plus the promised margin.
-
-    The time counts from its end or from the last moment that extended its time-out, whichever is later (``_renewing_ns``).
-    """
-    margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
-    renewing_ns = _renewing_ns(story)
+    """A broker that is gone is listed no longer than promised (``_listed_until_ns``)."""
     wrong: list[str] = []
     looked_at = left_out = 0
     serving: defaultdict[str, list[str]] = defaultdict(list)
     for broker, topics in topics_of(story).items():
         for topic in topics:
             serving[topic].append(broker)
+    until_ns = {(broker, life.life): _listed_until_ns(story, broker, life) for broker, life in _gone(story)}
+    backs = [(_back_ns(story, broker, life), until_ns[broker, life.life]) for broker, life in _gone(story)]
+    due = any(back_ns - listed_until_ns(back_ns) > DUE_NS for back_ns, listed_until_ns in backs)
     for read in story.of_kind("route"):
         for broker in serving[read.key] if read.ok else ():
             life = story.life_at(broker, read.start_ns)
             back = story.life_at(broker, read.end_ns)
             if life is None or life.state not in GONE or (back is not None and back.state in ALIVE):
                 continue
-            since_ns = max([life.start_ns, *(time_ns for time_ns in renewing_ns if time_ns < read.end_ns)])
-            if read.start_ns - since_ns <= life.timeout_ns + SCAN_NS + margin_ns:
+            if read.start_ns <= until_ns[broker, life.life](read.end_ns):
                 left_out += 1
                 continue
             looked_at += 1
@@ -172,7 +172,34 @@ def check_ghosts(story: Story) -> CheckResult:
                     f"{life.state} since {story.ms(life.start_ns)}"
                 )
     exempt = {"answers within the time that is promised": left_out}
-    return unless_stalled(story, result("no ghosts", Promise.BOTH, looked_at, wrong, exempt))
+    return unless_stalled(story, result("no ghosts", Promise.BOTH, looked_at, wrong, exempt, due=due))
+
+
+def _gone(story: Story) -> list[tuple[str, BrokerState]]:
+    """Each end of a broker's life."""
+    return [(broker, life) for broker, lives in story.lives.items() for life in lives if life.state in GONE]
+
+
+def _back_ns(story: Story, broker: str, gone: BrokerState) -> int:
+    """When the broker began its next life, or the judged part of the run ended."""
+    later = [life.start_ns for life in story.lives[broker] if life.life > gone.life]
+    return min([*later, story.judged.end_ns])
+
+
+def _listed_until_ns(story: Story, broker: str, gone: BrokerState) -> Callable[[int], int]:
+    """Until when a broker that is gone may be listed, as known at a time.
+
+    The time-out runs from the broker's end, or from the last moment that extends it (``_renewing_ns``), whichever is later. A
+    new leader may add a third of it; nodes look for silent brokers once per ``scanNotActiveBrokerInterval``. A broker whose
+    connections closed while nothing was broken goes after ``connectionLossGraceMs``, whatever breaks later."""
+    margin_ns = int(story.manifest["scenario"]["promises"]["ghost_margin_s"] * 1e9)
+    look_ns = story.setting_ms("scanNotActiveBrokerInterval", 5_000) * 1_000_000 + margin_ns
+    quick_ns = gone.start_ns + story.setting_ms("connectionLossGraceMs", 500) * 1_000_000 + look_ns
+    if gone.state == "dead" and not story.faults_in(gone.start_ns - QUIET_NS, quick_ns):
+        return lambda _: quick_ns
+    renewing_ns = _renewing_ns(story)
+    timeout_ns = gone.timeout_ns + (gone.timeout_ns // 3 if story.mode == "cp" else 0)
+    return lambda known_ns: max([gone.start_ns, *(at_ns for at_ns in renewing_ns if at_ns < known_ns)]) + timeout_ns + look_ns
 
 
 def _renewing_ns(story: Story) -> list[int]:

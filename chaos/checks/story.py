@@ -37,6 +37,7 @@ class Promise(StrEnum):
     """The modes that promise what a check tests."""
 
     BOTH = "ap, cp"
+    AP = "ap"
     CP = "cp"
 
 
@@ -56,16 +57,13 @@ class CheckResult:
     left_out: Mapping[str, int] = field(default_factory=dict)
     """What was seen but not judged, counted by reason."""
 
+    due: bool = True
+    """Whether the run must give this check something to judge. If it is due and judged nothing, the verdict is unknown."""
+
     @property
     def idle(self) -> bool:
-        """Whether the run gave this check nothing to judge, which is permitted: for example, no broker was dead for long
-        enough.
-        """
-        return self.name in MAY_BE_IDLE and self.looked_at == 0 and self.verdict is Verdict.UNKNOWN
-
-
-MAY_BE_IDLE = ("no ghosts", "write permissions")
-"""Checks of events that do not occur in every run. Every run contains something for the other checks."""
+        """Whether the run gave this check nothing to judge, and did not have to."""
+        return not self.due and self.looked_at == 0 and self.verdict is Verdict.UNKNOWN
 
 
 FINDINGS_MAX = 5
@@ -75,18 +73,26 @@ STALL_S, SENDS, COVERED_S = 0.5, 3, 2.5
 did not run. If it seldom sends, the records of every node show it: they are made each second, or after the time-out of one
 second."""
 
+SLOWDOWN_MAX = 3.0
+"""From this slowdown on, promises in time are not judged. A machine without other load has 1.1 to 2 on two cores."""
 PACE_LEAST, PACED_LEAST = 0.75, 20
 """An idle machine reaches 0.9 and more. With few operations the pace proves nothing."""
 
 
 def result(
-    name: str, promise: Promise, looked_at: int, wrong: Sequence[str], left_out: Mapping[str, int] | None = None
+    name: str,
+    promise: Promise,
+    looked_at: int,
+    wrong: Sequence[str],
+    left_out: Mapping[str, int] | None = None,
+    *,
+    due: bool = True,
 ) -> CheckResult:
-    """VIOLATED if there is a finding, UNKNOWN if nothing was judged."""
+    """VIOLATED if anything is wrong, UNKNOWN if nothing was judged."""
     verdict = Verdict.VIOLATED if wrong else Verdict.VALID if looked_at else Verdict.UNKNOWN
     known = {what: count for what, count in (left_out or {}).items() if count}
     told = wrong[:FINDINGS_MAX] or (() if looked_at else (NOTHING,))
-    return CheckResult(name, promise, verdict, looked_at, tuple(told), len(wrong), known)
+    return CheckResult(name, promise, verdict, looked_at, tuple(told), len(wrong), known, due)
 
 
 def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
@@ -97,6 +103,9 @@ def unless_stalled(story: "Story", found: CheckResult) -> CheckResult:
         return unjudged(found, f"the harness itself stalled for {story.stalled_s:.1f} s, so no time can be judged")
     if story.pace < PACE_LEAST:
         why = f"before any fault clients began {story.pace:.0%} of the operations that the scenario asks for"
+        return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
+    if story.slowdown > SLOWDOWN_MAX:
+        why = f"the processes of the run waited {story.slowdown - 1:.1f} times as long for a core as they ran"
         return unjudged(found, f"{why}: the machine is too busy, so no time can be judged")
     return found
 
@@ -244,6 +253,84 @@ class Story:
         if due < PACED_LEAST:
             return 1.0
         return sum(op.client in rates and span.start_ns <= op.start_ns < span.end_ns for op in self.ops) / due
+
+    @cached_property
+    def slowdown(self) -> float:
+        """Largest slowdown by other load of any judged phase; 1.0 for traces that do not have it."""
+        marks = [record for record in self.trace.records if isinstance(record, Phase)]
+        judged = [after.slowdown for mark, after in pairwise(marks) if mark.phase in JUDGED_PHASES]
+        return max((slowdown for slowdown in judged if slowdown is not None), default=1.0)
+
+    def setting_ms(self, name: str, default: int) -> int:
+        """A setting of all nodes in milliseconds, or ``default``."""
+        for setting in reversed(self.manifest.get("settings", ())):
+            key, _, value = str(setting).partition("=")
+            if key == name:
+                return int(value)
+        return default
+
+    def without_majority(self, node: str) -> list[Span]:
+        """The times in which ``node`` ran and could not reach a majority. The links were completely cut at each begin, and still
+        completely cut at each end."""
+        return self._cuts.get(node, [])
+
+    @cached_property
+    def _cuts(self) -> dict[str, list[Span]]:
+        found: dict[str, list[Span]] = {node: [] for node in self.nodes}
+        since: dict[str, int] = {}
+        held: dict[int, list[str]] = {}
+        for record in self.trace.records:
+            if not isinstance(record, FaultRecord):
+                continue
+            held.pop(record.fault, None)
+            if record.edge == "start" and not record.links:
+                held[record.fault] = record.nodes
+            unwell = {node for nodes in held.values() for node in nodes}
+            majority = {node for side in record.sides if len(side) > len(self.nodes) // 2 for node in side}
+            for node in self.nodes:
+                is_cut = node not in majority and node not in unwell
+                if is_cut and node not in since:
+                    since[node] = record.time_ns
+                elif not is_cut and node in since:
+                    found[node].append(Span(since.pop(node), record.began_ns))
+        for node, since_ns in since.items():
+            found[node].append(Span(since_ns, self.judged.end_ns))
+        return found
+
+    def standings_in(self, start_ns: int, end_ns: int) -> list[Connectivity]:
+        """Every state of links and nodes in this time."""
+        begins = [standing.start_ns for standing in self.standings]
+        return self.standings[max(0, bisect_right(begins, start_ns) - 1) : bisect_right(begins, end_ns)]
+
+    def faults_in(self, start_ns: int, end_ns: int) -> list[FaultRecord]:
+        """The faults that were in force, were begun or were ended in this time, by their first records."""
+        return [fault for fault, until_ns in self._faults if fault.began_ns <= end_ns and until_ns >= start_ns]
+
+    @cached_property
+    def _faults(self) -> list[tuple[FaultRecord, int]]:
+        """Each fault's begin, and when its end was complete."""
+        found: list[tuple[FaultRecord, int]] = []
+        open_faults: dict[int, FaultRecord] = {}
+        for record in self.trace.records:
+            if isinstance(record, FaultRecord):
+                begun = open_faults.pop(record.fault, None)
+                if begun is not None:
+                    found.append((begun, record.time_ns))
+                if record.edge == "start":
+                    open_faults[record.fault] = record
+        return found + [(fault, NEVER_NS) for fault in open_faults.values()]
+
+    def copies_of(self, broker: str) -> list[Op]:
+        """The single requests of a broker's registrations."""
+        return self._copies.get(broker, [])
+
+    @cached_property
+    def _copies(self) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = defaultdict(list)
+        for op in self.ops:
+            if op.kind == "register-copy":
+                found[op.key].append(op)
+        return found
 
     def last_heal_ns(self) -> int:
         """When the last fault had ended, or the phase ``heal`` began if there was none."""

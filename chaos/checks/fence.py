@@ -1,0 +1,62 @@
+"""The fence: a node that no majority confirms stops serving after ``fenceAfterMs``, and serves again after the heal.
+
+Judged by clients alone. While the fence is due, a running node answers no request, and it keeps no connection open: a request to
+it fails at once, not by a time-out.
+"""
+
+from collections.abc import Iterator
+
+from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, result, unless_stalled
+from replicated_namesrv.chaos.effects import Link
+
+SLACK_NS = 1_000_000_000
+"""Time that a node may take beyond ``fenceAfterMs``: the requests already decided are answered, then connections are closed."""
+JUDGED_KINDS = (
+    "get",
+    "put",
+    "delete",
+    "route",
+    "register-copy",
+    "unregister-copy",
+    "perm",
+    "topic",
+    "write-perm",
+    "delete-topic",
+)
+
+
+def check_fence(story: Story) -> CheckResult:
+    """Without a majority no node answers or keeps a connection, and after the heal each one serves again."""
+    wrong: list[str] = []
+    looked_at = 0
+    due = False
+    after_ns = story.setting_ms("fenceAfterMs", 1_500) * 1_000_000 + SLACK_NS
+    timeout_ns = int(story.manifest["scenario"]["workload"]["operation_timeout_ms"] * 1e6)
+    serves_stale = "noQuorumPolicy=serve-stale" in story.manifest.get("settings", ())
+    for node in () if serves_stale else story.nodes:
+        for cut in story.without_majority(node):
+            fenced = Span(cut.start_ns + after_ns, cut.end_ns)
+            due |= fenced.end_ns - fenced.start_ns > SLACK_NS
+            for op in _asked(story, node, fenced):
+                looked_at += 1
+                when = f"{story.ms(op.start_ns)}: {node}, without a majority since {story.ms(cut.start_ns)},"
+                if op.ok:
+                    wrong.append(f"{when} answered {op.kind} {op.key} of {op.client}")
+                elif op.end_ns - op.start_ns >= timeout_ns:
+                    wrong.append(f"{when} kept the connection of {op.client} and did not answer")
+        heals = [cut.end_ns for cut in story.without_majority(node) if cut.end_ns < story.judged.end_ns]
+        if heals and "final" in story.phases:
+            looked_at += 1
+            if not any(op.node == node and op.ok and op.start_ns > heals[-1] for op in story.ops):
+                wrong.append(f"{node} had a majority again at {story.ms(heals[-1])}, and answered nothing after that")
+    return unless_stalled(story, result("fence", Promise.CP, looked_at, wrong, due=due))
+
+
+def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:
+    """Requests to ``node`` alone that began and ended in this time, over a link that was whole."""
+    for op in story.ops:
+        if op.node != node or op.kind not in JUDGED_KINDS or op.start_ns < fenced.start_ns or op.end_ns >= fenced.end_ns:
+            continue
+        source = op.key if op.kind.endswith("-copy") else op.client
+        if not any(Link(source, node) in standing.broken for standing in story.standings_in(op.start_ns, op.end_ns)):
+            yield op

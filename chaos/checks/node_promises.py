@@ -1,0 +1,96 @@
+"""The promises of an independent node (AP): each node keeps what it acknowledged itself, whatever the others hold.
+
+A node is judged by its own acknowledgements. KV entries survive its restarts (kvConfig.json), registrations its life.
+"""
+
+from bisect import bisect_left
+from collections import defaultdict
+
+from replicated_namesrv.chaos.checks.real_time import overtaken
+from replicated_namesrv.chaos.checks.registration_history import is_of_pair, topics_of
+from replicated_namesrv.chaos.checks.story import ALIVE, CheckResult, Op, Promise, Story, result, unless_stalled
+from replicated_namesrv.chaos.records import FaultRecord
+from replicated_namesrv.chaos.scenario import FaultKind
+
+
+def check_node_kv(story: Story) -> CheckResult:
+    """No node answers a KV value that a later write, which it acknowledged itself, had replaced."""
+    writes: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
+    for op in story.of_kind("put", "delete"):
+        for node in story.nodes if op.node is None else (op.node,):
+            if op.outcome != "fail":
+                writes[node, op.key].append(op)
+    reads = [op for op in story.ops if op.kind == "get" and op.ok and op.node is not None]
+    lost_disks = _lost_disks(story)
+    wrong = []
+    for read in reads:
+        found = writes[str(read.node), read.key]
+        emptied = [
+            read._replace(kind="delete", value=None, start_ns=lost.began_ns, end_ns=lost.time_ns, outcome="ok")
+            for lost in lost_disks
+            if read.node in lost.nodes
+        ]
+        if overtaken(read, [*found, *emptied]):
+            wrong.append(
+                f"{story.ms(read.start_ns)}: {read.node} answers {read.key} = {read.value or 'absent'}, "
+                "though it had acknowledged a later write"
+            )
+    return result("each node keeps its KV entries", Promise.AP, len(reads), wrong)
+
+
+def _lost_disks(story: Story) -> list[FaultRecord]:
+    records = (record for record in story.trace.records if isinstance(record, FaultRecord))
+    return [record for record in records if record.name == FaultKind.JOIN_EMPTY and record.edge == "end"]
+
+
+def check_node_registrations(story: Story) -> CheckResult:
+    """A node lists each broker that registers there in time over a whole link, with the newest registration it acknowledged."""
+    copies: defaultdict[tuple[str, str], list[Op]] = defaultdict(list)
+    for op in story.ops:
+        if op.kind == "register-copy" and op.node is not None and op.value is not None:
+            copies[op.node, op.key].append(op)
+    for found in copies.values():
+        found.sort(key=lambda op: op.end_ns)
+    ends = {place: [op.end_ns for op in found] for place, found in copies.items()}
+    serving: defaultdict[str, list[str]] = defaultdict(list)
+    for broker, topics in topics_of(story).items():
+        for topic in topics:
+            serving[topic].append(broker)
+    wrong: list[str] = []
+    looked_at = 0
+    for read in story.ops:
+        if read.kind != "route" or not read.ok or read.node is None:
+            continue
+        listed = {member.name: int(member.version) for member in read.members}
+        for broker in serving[read.key]:
+            if is_of_pair(broker):
+                continue
+            place = (read.node, broker)
+            last = copies[place][: bisect_left(ends.get(place, []), read.start_ns)][-1:]
+            if not last or not last[0].ok or read.key not in last[0].topics or not _kept(story, broker, last[0], read):
+                continue
+            looked_at += 1
+            if listed.get(broker, -1) < int(str(last[0].value)):
+                seen = f"only as of registration {listed[broker]}" if broker in listed else "not at all"
+                wrong.append(
+                    f"{story.ms(read.start_ns)}: {read.node} lists {broker} in {read.key} {seen}; "
+                    f"it acknowledged {last[0].value} at {story.ms(last[0].end_ns)}"
+                )
+    return unless_stalled(story, result("each node keeps its live brokers", Promise.AP, looked_at, wrong))
+
+
+def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
+    """Whether nothing since the registration ``last`` allows the node to drop the broker before ``read`` ends."""
+    life, then = story.life_at(broker, last.start_ns), story.life_at(broker, read.end_ns)
+    if life is None or then is None or life.life != then.life or then.state not in ALIVE:
+        return False
+    if read.end_ns - last.start_ns >= life.timeout_ns:
+        return False
+    touched = any(
+        f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)
+        for fault in story.faults_in(last.start_ns, read.end_ns)
+    )
+    return not touched and not any(
+        op.node == read.node and not op.ok and op.end_ns > last.end_ns and op.start_ns < read.end_ns
+        for op in story.copies_of(broker)
+    )
