@@ -31,7 +31,8 @@ def _table(**columns: DataType) -> StructType:
 CORRUPT = "corrupt_line"
 
 _OF_FIELD: tuple[tuple[Any, DataType], ...] = (
-    (int, _LONG), (str, _TEXT), (bool, _FLAG), (list[str], _TEXTS), (list[list[str]], ArrayType(_TEXTS)), (list[Member], _TEXT),
+    (int, _LONG), (float, _REAL), (str, _TEXT), (bool, _FLAG),
+    (list[str], _TEXTS), (list[list[str]], ArrayType(_TEXTS)), (list[Member], _TEXT),
 )  # fmt: skip  # items grouped by line
 """Column of a field of a record, by the type of the field. Members stay JSON text: most answers repeat, and only what is new is
 decoded."""

@@ -45,6 +45,8 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_convergence,
     check_availability,
 )
+OF_INDEPENDENT_NODES = (check_node_kv, check_node_registrations)
+"""Checks that mean nothing for a replicated cluster, whose nodes answer what others acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,9 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     For an interrupted run only a crash and PREFIX_SAFE_CHECKS count, because the harness stopped its clients and brokers. If
     lines in the middle of the trace are corrupt, only a crash counts, because these lines may have contained anything.
     """
-    checks = tuple(check(story) for check in CHECKS if check is not check_write_perm or story.has_mqadmin)
+    left_out = [] if story.mode == "ap" else [*OF_INDEPENDENT_NODES]
+    left_out += [] if story.has_mqadmin else [check_write_perm]
+    checks = tuple(check(story) for check in CHECKS if check not in left_out)
     if not story.trace.complete:
         why = "the run was broken off, or its trace has corrupt lines"
         held = (CRASHES,) if story.trace.corrupt else (CRASHES, *PREFIX_SAFE_CHECKS)

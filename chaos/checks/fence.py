@@ -7,7 +7,6 @@ it fails at once, not by a time-out.
 from collections.abc import Iterator
 
 from replicated_namesrv.chaos.checks.story import CheckResult, Op, Promise, Span, Story, result, unless_stalled
-from replicated_namesrv.chaos.effects import Link
 
 SLACK_NS = 1_000_000_000
 """Time that a node may take beyond ``fenceAfterMs``: the requests already decided are answered, then connections are closed."""
@@ -53,10 +52,10 @@ def check_fence(story: Story) -> CheckResult:
 
 
 def _asked(story: Story, node: str, fenced: Span) -> Iterator[Op]:
-    """Requests to ``node`` alone that began and ended in this time, over a link that was whole."""
+    """Requests to ``node`` alone that began and ended in this time, over a link that no fault touched."""
     for op in story.ops:
         if op.node != node or op.kind not in JUDGED_KINDS or op.start_ns < fenced.start_ns or op.end_ns >= fenced.end_ns:
             continue
         source = op.key if op.kind.endswith("-copy") else op.client
-        if not any(Link(source, node) in standing.broken for standing in story.standings_in(op.start_ns, op.end_ns)):
+        if not any(f"{source}>{node}" in fault.links for fault in story.faults_in(op.start_ns, op.end_ns)):
             yield op

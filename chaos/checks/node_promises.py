@@ -12,6 +12,9 @@ from replicated_namesrv.chaos.checks.story import ALIVE, CheckResult, Op, Promis
 from replicated_namesrv.chaos.records import FaultRecord
 from replicated_namesrv.chaos.scenario import FaultKind
 
+SETTLED_NS = 1_000_000_000
+"""Time after a fault, or after a registration of unknown outcome, in which an older registration may still arrive."""
+
 
 def check_node_kv(story: Story) -> CheckResult:
     """No node answers a KV value that a later write, which it acknowledged itself, had replaced."""
@@ -86,11 +89,12 @@ def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
         return False
     if read.end_ns - last.start_ns >= life.timeout_ns:
         return False
+    since_ns = last.start_ns - SETTLED_NS
     touched = any(
         f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)
-        for fault in story.faults_in(last.start_ns, read.end_ns)
+        for fault in story.faults_in(since_ns, read.end_ns)
     )
     return not touched and not any(
-        op.node == read.node and not op.ok and op.end_ns > last.end_ns and op.start_ns < read.end_ns
+        op.node == read.node and not op.ok and op.end_ns > since_ns and op.start_ns < read.end_ns
         for op in story.copies_of(broker)
     )

@@ -297,11 +297,6 @@ class Story:
             found[node].append(Span(since_ns, self.judged.end_ns))
         return found
 
-    def standings_in(self, start_ns: int, end_ns: int) -> list[Connectivity]:
-        """Every state of links and nodes in this time."""
-        begins = [standing.start_ns for standing in self.standings]
-        return self.standings[max(0, bisect_right(begins, start_ns) - 1) : bisect_right(begins, end_ns)]
-
     def faults_in(self, start_ns: int, end_ns: int) -> list[FaultRecord]:
         """The faults that were in force, were begun or were ended in this time, by their first records."""
         return [fault for fault, until_ns in self._faults if fault.began_ns <= end_ns and until_ns >= start_ns]

@@ -1,7 +1,7 @@
 """Ways in which the answers of a run may be wrong: each changes what was recorded so that no correct cluster can have said it.
 
 A corruption is given a run and the seed's randomness, and returns it with some records changed; None where the run has no place
-for it. ``FOUND_BY`` names the checks that must find it, each of them.
+for it. ``FOUND_BY`` and ``FOUND_BY_OF_NODES`` name the checks that must find it, each of them.
 """
 
 import random
@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 from replicated_namesrv.chaos.checks.real_time import kv_writes, overtaken
 from replicated_namesrv.chaos.checks.story import Op, Story
-from replicated_namesrv.chaos.records import Complete, ExpiryRecord, Member, Observe, RecordedTrace, Status, TraceRecord
+from replicated_namesrv.chaos.records import (
+    Complete,
+    ExpiryRecord,
+    FaultRecord,
+    Member,
+    Observe,
+    RecordedTrace,
+    Status,
+    TraceRecord,
+)
 
 _Found = TypeVar("_Found")
 Changes = dict[int, TraceRecord]
@@ -19,6 +28,7 @@ Corruption = Callable[[Story, random.Random], Changes | None]
 
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
 FINAL_KV, FINAL_REGISTRATION = "acknowledged KV writes at the end", "acknowledged registrations at the end"
+NODE_KV, NODE_REGISTRATIONS = "each node keeps its KV entries", "each node keeps its live brokers"
 RESURRECTION, SESSIONS, STATE = "no resurrection", "session guarantees", "one state for one revision"
 
 
@@ -199,13 +209,13 @@ def _looks(story: Story, kind: type[_Found]) -> list[tuple[int, _Found]]:
 
 def revision_back(story: Story, rng: random.Random) -> Changes | None:
     """A node answers a revision lower than one answered before."""
-    place, look = rng.choice(_looks(story, Observe)[10:])
+    place, look = rng.choice([one for one in _looks(story, Observe)[10:] if one[1].answered])
     return {place: replace(look, revision=1)}
 
 
 def contents_differ(story: Story, rng: random.Random) -> Changes | None:
     """Two nodes list different brokers at one revision."""
-    looks = _looks(story, Observe)
+    looks = [one for one in _looks(story, Observe) if one[1].answered]
     place, look = rng.choice([one for one in looks if sum(other.revision == one[1].revision for _, other in looks) > 1])
     return {place: replace(look, members=[Member("stranger/0", "1")])}
 
@@ -240,6 +250,92 @@ def dropped(story: Story, rng: random.Random) -> Changes | None:
     return {-1: ExpiryRecord(rng.randrange(1_000_000_000, 11_000_000_000), rng.choice(story.nodes), "g1/0", "expired", 10**6)}
 
 
+def _while_fenced(story: Story) -> list[Op]:
+    """Requests to a node while its fence was due, and for another second and a half."""
+    cuts = [(node, cut) for node in story.nodes for cut in story.without_majority(node)]
+    return [
+        op
+        for node, cut in cuts
+        for op in story.ops
+        if op.node == node and cut.start_ns + 2_500_000_000 <= op.start_ns < cut.end_ns - 1_600_000_000 and not op.ok
+    ]
+
+
+def answered_while_fenced(story: Story, rng: random.Random) -> Changes | None:
+    """A node without a majority answers, and even rightly."""
+    asked = _one(rng, _while_fenced(story))
+    if asked is None:
+        return None
+    others = [op for op in story.of_kind("route") if op.ok and op.key == asked.key and op.end_ns < asked.start_ns]
+    return _answer(story, asked, outcome="ok", members=list(max(others, key=lambda op: op.end_ns).members))
+
+
+def kept_while_fenced(story: Story, rng: random.Random) -> Changes | None:
+    """A node without a majority lets a client wait for its time-out."""
+    asked = _one(rng, _while_fenced(story))
+    return None if asked is None else _answer(story, asked, time_ns=asked.start_ns + 1_500_000_000)
+
+
+def never_unfenced(story: Story, rng: random.Random) -> Changes | None:
+    """A node that had no majority serves nobody after it has one again."""
+    changes: Changes = {}
+    for node in story.nodes:
+        for cut in story.without_majority(node):
+            for op in story.ops:
+                if op.node == node and op.start_ns > cut.end_ns and op.ok:
+                    changes |= _answer(story, op, outcome="indeterminate", value=None, members=None)
+    return changes or None
+
+
+def acknowledged_put_lost(story: Story, rng: random.Random) -> Changes | None:
+    """An independent node answers what it had before its own last acknowledgement."""
+    for read in _shuffled(rng, _gets(story, final=False)):
+        mine = [op for op in kv_writes(story).get(read.key, ()) if op.node == read.node]
+        old = _one(rng, _overtaken(read, mine))
+        if old is not None:
+            return _answer(story, read, value=old.value)
+    return None
+
+
+def put_of_another_node(story: Story, rng: random.Random) -> Changes | None:
+    """An independent node answers what only another one was told."""
+    for read in _shuffled(rng, _gets(story, final=True)):
+        other = _one(rng, (op for op in kv_writes(story).get(read.key, ()) if op.node != read.node and op.kind == "put"))
+        if other is not None:
+            return _answer(story, read, value=other.value)
+    return None
+
+
+def _kept_by(story: Story, broker: str) -> list[Op]:
+    """Look-ups of a node soon after it acknowledged a registration of ``broker``, far from the death of a node."""
+    faults = [(one.began_ns, one.time_ns) for one in story.trace.records if isinstance(one, FaultRecord)]
+    near = [(began_ns - 1_500_000_000, ended_ns + 2_500_000_000) for began_ns, ended_ns in faults]
+    return [
+        op for op in _listed(story, broker) if not any(begin_ns < op.end_ns and op.start_ns < end_ns for begin_ns, end_ns in near)
+    ]
+
+
+def live_broker_dropped(story: Story, rng: random.Random) -> Changes | None:
+    """An independent node does not list a broker that registers there in time."""
+    broker = rng.choice(("g1/0", "g2/0"))
+    read = _one(rng, _kept_by(story, broker))
+    return None if read is None else _answer(story, read, members=_without(read, broker))
+
+
+def topic_change_ignored(story: Story, rng: random.Random) -> Changes | None:
+    """An independent node shows a registration from before its last acknowledgement."""
+    reads = [op for op in _kept_by(story, "g1/0") if op.start_ns > story.phases["heal"].start_ns]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, members=[Member("g1/0", "1"), *_without(read, "g1/0")])
+
+
+def ghost_of_one_node(story: Story, rng: random.Random) -> Changes | None:
+    """An independent node goes on listing a dead broker."""
+    reads = [op for op in _listed(story, "g3/0", states=("silent",)) if op.start_ns > story.phases["heal"].start_ns]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, members=[*read.members, Member("g3/0", "3")])
+
+
 FOUND_BY: dict[Corruption, Sequence[str]] = {
     older_value: (KV,),
     older_value_at_the_end: (KV, FINAL_KV),
@@ -261,4 +357,19 @@ FOUND_BY: dict[Corruption, Sequence[str]] = {
     never_equal: ("convergence",),
     refused: ("availability",),
     dropped: ("live brokers are kept",),
+    answered_while_fenced: ("fence",),
+    kept_while_fenced: ("fence",),
+    never_unfenced: ("fence",),
 }
+"""Of a run of a true cluster."""
+
+FOUND_BY_OF_NODES: dict[Corruption, Sequence[str]] = {
+    acknowledged_put_lost: (NODE_KV,),
+    put_of_another_node: (NODE_KV,),
+    live_broker_dropped: (NODE_REGISTRATIONS,),
+    topic_change_ignored: (NODE_REGISTRATIONS,),
+    ghost_of_one_node: ("no ghosts",),
+    never_equal: ("convergence",),
+    refused: ("availability",),
+}
+"""Of a run of independent nodes."""

@@ -1,5 +1,6 @@
 """Each checker says valid of a good history and finds what is wrong with a bad one."""
 
+import dataclasses
 import json
 import random
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 from replicated_namesrv.chaos.checks import CHECKS, PREFIX_SAFE_CHECKS, judge
 from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.crashes import check_crashes
+from replicated_namesrv.chaos.checks.fence import check_fence
 from replicated_namesrv.chaos.checks.figures import divergence, figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
@@ -19,10 +21,11 @@ from replicated_namesrv.chaos.checks.final import (
     check_resurrection,
 )
 from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
+from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_registrations
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
-from replicated_namesrv.chaos.records import FaultRecord, Invoke, RecordedTrace, read_trace
+from replicated_namesrv.chaos.records import FaultRecord, Invoke, Phase, RecordedTrace, read_trace
 from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.chaos.scenario import ChaosScenario
 from replicated_namesrv.spark.generate import generate
@@ -34,9 +37,9 @@ BOTH = [("g1/0", 1), ("g2/0", 2)]
 ANY_SCENARIO = ChaosScenario("by hand", "by hand").as_json()
 
 
-def registered() -> Script:
+def registered(mode: str = "cp") -> Script:
     """Two brokers that live and were acknowledged."""
-    script = Script()
+    script = Script(mode)
     for name, version in BOTH:
         script.truth(900, name, "starting", version=version).truth(950, name, "serving", version=version)
         script.op(910, 950, name, "register", name, str(version))
@@ -44,8 +47,21 @@ def registered() -> Script:
 
 
 def dead(at: float) -> Script:
-    """The second of them dies without a word; its time-out is 1 s, a look for silent ones takes 1 s, the margin is 3 s."""
+    """The second of them dies without a word. Its time-out is 1 s and a third of it after an election, the scan interval 0.5 s,
+    the margin 1 s."""
     return registered().truth(at, "g2/0", "silent", version=2)
+
+
+def without_majority() -> Script:
+    """The first node loses the other two from 3000 to 8000, and none of its clients. Its fence is due from 5500 on."""
+    script = Script().fault(3000, 8000, ["n1>n2", "n1>n3", "n2>n1", "n3>n1"], [["n2", "n3"], ["n1"]])
+    return script.op(2000, 2010, "c1", "route", "t", members=[])
+
+
+def at_one_node(at: float, version: int, outcome: str | None = None) -> Script:
+    """The first broker, with a time-out of 1 s, registers at the first node, for the second time at ``at``."""
+    script = registered("ap").op(910, 950, "g1/0", "register-copy", "g1/0", "1")
+    return script.op(at, at + 10, "g1/0", "register-copy", "g1/0", str(version), outcome=outcome)
 
 
 def paired() -> Script:
@@ -252,16 +268,33 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
     ),
     "a dead broker is listed no longer than promised": (
         check_ghosts,
-        dead(1000).op(5900, 5910, "c1", "route", "t", members=BOTH).op(6100, 6110, "c1", "route", "t", members=BOTH[:1]),
-        dead(1000).op(6100, 6110, "c1", "route", "t", members=BOTH),
+        dead(1000).op(3800, 3810, "c1", "route", "t", members=BOTH).op(3900, 3910, "c1", "route", "t", members=BOTH[:1]),
+        dead(1000).op(3900, 3910, "c1", "route", "t", members=BOTH),
+    ),
+    "and not even so long if its connections were closed": (
+        check_ghosts,
+        registered()
+        .truth(1000, "g2/0", "dead", version=2)
+        .op(2900, 2910, "c1", "route", "t", members=BOTH)
+        .op(3100, 3110, "c1", "route", "t", members=BOTH[:1]),
+        registered().truth(1000, "g2/0", "dead", version=2).op(3100, 3110, "c1", "route", "t", members=BOTH),
+    ),
+    "unless a fault hid from the nodes that they were": (
+        check_ghosts,
+        registered()
+        .truth(1000, "g2/0", "dead", version=2)
+        .fault(1900, 2500)
+        .op(3700, 3710, "c1", "route", "t", members=BOTH)
+        .op(3900, 3910, "c1", "route", "t", members=BOTH[:1]),
+        registered().truth(1000, "g2/0", "dead", version=2).fault(1900, 2500).op(3900, 3910, "c1", "route", "t", members=BOTH),
     ),
     "what was held and arrives starts that time anew": (
         check_ghosts,
         dead(1000)
         .fault(3000, 5000, variant="held")
-        .op(9900, 9910, "c1", "route", "t", members=BOTH)
-        .op(10_100, 10_110, "c1", "route", "t", members=BOTH[:1]),
-        dead(1000).fault(3000, 5000, variant="held").op(10_200, 10_210, "c1", "route", "t", members=BOTH),
+        .op(7800, 7810, "c1", "route", "t", members=BOTH)
+        .op(7900, 7910, "c1", "route", "t", members=BOTH[:1]),
+        dead(1000).fault(3000, 5000, variant="held").op(7900, 7910, "c1", "route", "t", members=BOTH),
     ),
     "also for an answer that was asked for before": (
         check_ghosts,
@@ -275,9 +308,85 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         check_ghosts,
         dead(1000)
         .elected(3000, "n2")
-        .op(7900, 7910, "c1", "route", "t", members=BOTH)
-        .op(8100, 8110, "c1", "route", "t", members=BOTH[:1]),
-        dead(1000).fault(3000, 5000).op(6100, 6110, "c1", "route", "t", members=BOTH),
+        .op(5800, 5810, "c1", "route", "t", members=BOTH)
+        .op(5900, 5910, "c1", "route", "t", members=BOTH[:1]),
+        dead(1000).fault(3000, 5000).op(3900, 3910, "c1", "route", "t", members=BOTH),
+    ),
+    "a node without a majority answers nothing": (
+        check_fence,
+        without_majority()
+        .op(5400, 5410, "c1", "route", "t", members=[])
+        .op(6000, 6010, "c1", "route", "t", outcome="indeterminate")
+        .op(9000, 9010, "c1", "route", "t", members=[]),
+        without_majority().op(6000, 6010, "c1", "route", "t", members=[]).op(9000, 9010, "c1", "route", "t", members=[]),
+    ),
+    "nor does it keep a connection": (
+        check_fence,
+        without_majority()
+        .op(5400, 6900, "c1", "get", "k", outcome="indeterminate")
+        .op(6950, 8500, "c1", "get", "k", outcome="indeterminate")
+        .op(9000, 9010, "c1", "route", "t", members=[]),
+        without_majority()
+        .op(6000, 7500, "c1", "get", "k", outcome="indeterminate")
+        .op(9000, 9010, "c1", "route", "t", members=[]),
+    ),
+    "and it serves again after the heal": (
+        check_fence,
+        without_majority().op(9000, 9010, "c1", "route", "t", members=[]),
+        without_majority().op(9000, 9010, "c1", "route", "t", outcome="indeterminate"),
+    ),
+    "a node answers what it acknowledged, whatever the others have": (
+        check_node_kv,
+        Script("ap")
+        .op(1000, 1010, "c1", "put", "k", "a")
+        .op(1020, 1030, "c1", "put", "k", "b", node="n2")
+        .op(1040, 1050, "c1", "get", "k", "a")
+        .op(1040, 1050, "c1", "get", "k", None, node="n3"),
+        Script("ap").op(1000, 1010, "c1", "put", "k", "a").op(1040, 1050, "c1", "get", "k", None),
+    ),
+    "also after a restart, but not after the loss of its disk": (
+        check_node_kv,
+        Script("ap")
+        .op(1000, 1010, "c1", "put", "k", "a")
+        .fault(3000, 5000, variant=None, name="join-empty")
+        .op(6000, 6010, "c1", "get", "k", None),
+        Script("ap")
+        .op(1000, 1010, "c1", "put", "k", "a")
+        .fault(3000, 5000, variant=None, name="kill")
+        .op(6000, 6010, "c1", "get", "k", None),
+    ),
+    "a node keeps a broker that registers in time": (
+        check_node_registrations,
+        at_one_node(1500, 1)
+        .op(2400, 2410, "c1", "route", "t", members=BOTH)
+        .op(2600, 2610, "c1", "route", "t", members=BOTH[1:])
+        .op(2400, 2410, "c1", "route", "t", members=BOTH[1:], node="n2"),
+        at_one_node(1500, 1).op(2400, 2410, "c1", "route", "t", members=BOTH[1:]),
+    ),
+    "with what it registered last": (
+        check_node_registrations,
+        at_one_node(1500, 7)
+        .op(1505, 1600, "c1", "route", "t", members=BOTH)
+        .op(1520, 1600, "c1", "route", "t", members=[("g1/0", 7)]),
+        at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH),
+    ),
+    "unless an older registration may still arrive": (
+        check_node_registrations,
+        at_one_node(1500, 7, "indeterminate")
+        .op(1400, 1410, "c1", "route", "t", members=BOTH)
+        .op(1600, 1610, "g1/0", "register-copy", "g1/0", "8")
+        .op(1700, 1710, "c1", "route", "t", members=[("g1/0", 7)]),
+        at_one_node(1500, 7)
+        .op(1600, 1610, "g1/0", "register-copy", "g1/0", "8")
+        .op(1700, 1710, "c1", "route", "t", members=[("g1/0", 7)]),
+    ),
+    "or a fault touched its link or the node": (
+        check_node_registrations,
+        at_one_node(1500, 1)
+        .op(1600, 1610, "c1", "route", "t", members=BOTH)
+        .fault(2000, 2100, ["g1/0>n1"], variant="reset")
+        .op(2400, 2410, "c1", "route", "t", members=BOTH[1:]),
+        at_one_node(1500, 1).fault(2000, 2100, ["g1/0>n2"], variant="reset").op(2400, 2410, "c1", "route", "t", members=BOTH[1:]),
     ),
     "a living broker is not dropped": (
         check_live_kept,
@@ -581,9 +690,46 @@ def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
     judgement = judge(story, "ap")
     idle = [check.name for check in judgement.checks if check.idle]
     assert f"of {len(judgement.checks) - len(idle)} checks hold" in described(judgement)
-    assert idle == ["write permissions", "no ghosts"]
+    assert idle == ["no ghosts", "fence"]
     assert all(f"nothing to judge: {name}" in described(judgement) for name in idle)
     assert not check_kv(story).idle, "a run without KV operations proves nothing"
+
+
+def test_a_check_that_must_have_something_to_judge_and_has_not_leaves_the_run_unknown() -> None:
+    """A broker was dead for long, or a node without a majority; and no client asked."""
+    unasked = without_majority()
+    unasked.records = [record for record in unasked.records if not (isinstance(record, FaultRecord) and record.edge == "end")]
+    for check, script in ((check_ghosts, dead(1000)), (check_fence, unasked)):
+        found = check(script.story)
+        assert (found.due, found.idle, found.verdict) == (True, False, Verdict.UNKNOWN)
+    brief = Script().fault(3000, 5000, sides=[["n2", "n3"], ["n1"]])
+    assert check_fence(brief.story).due is False, "the fault ended before the fence was due"
+    stale = with_settings(without_majority().story, ["noQuorumPolicy=serve-stale"])
+    assert check_fence(stale).idle, "its operators do not want the fence"
+    asked = dead(1000).op(1500, 1510, "c1", "route", "t", members=BOTH).truth(4000, "g2/0", "starting", life=2).story
+    assert check_ghosts(asked).idle, "it came back before it had to be gone"
+
+
+def with_settings(story: Story, settings: list[str]) -> Story:
+    return Story(story.trace, {**story.manifest, "settings": settings})
+
+
+def test_the_limit_of_a_dead_broker_follows_the_settings() -> None:
+    story = dead(1000).op(3900, 3910, "c1", "route", "t", members=BOTH).story
+    assert check_ghosts(with_settings(story, [])).looked_at == 0, "nodes look for silent brokers each 5 s"
+    assert check_ghosts(with_settings(story, ["scanNotActiveBrokerInterval=500"])).looked_at == 1
+
+
+def test_times_are_not_judged_where_other_load_took_the_cores() -> None:
+    script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
+    assert check_availability(with_renewals(script)).verdict is Verdict.VIOLATED
+    script.records = [
+        dataclasses.replace(record, slowdown=4.5 if record.phase == "heal" else 1.2) if isinstance(record, Phase) else record
+        for record in script.records
+    ]
+    found = check_availability(with_renewals(script))
+    assert found.verdict is Verdict.UNKNOWN
+    assert "waited 3.5 times as long" in found.findings[0]
 
 
 def test_what_is_left_out_is_counted() -> None:

@@ -9,42 +9,48 @@ from replicated_namesrv.chaos.checks.crashes import check_crashes
 from replicated_namesrv.chaos.checks.story import Story
 from replicated_namesrv.chaos.checks.timing import check_enough
 from replicated_namesrv.verify import Verdict
-from tests.chaos.corruptions import FOUND_BY, Corruption, corrupted
-from tests.chaos.true_runs import TrueRun
+from tests.chaos.corruptions import FOUND_BY, FOUND_BY_OF_NODES, Corruption, corrupted
+from tests.chaos.true_runs import TrueNodes, TrueRun
 
 SEEDS = range(3)
+CORRUPTIONS = [("cp", corruption) for corruption in FOUND_BY] + [("ap", corruption) for corruption in FOUND_BY_OF_NODES]
 
 
-def true_run(seed: int) -> Story:
-    return TrueRun(random.Random(seed)).script.story
+def true_run(seed: int, mode: str = "cp") -> Story:
+    return (TrueRun if mode == "cp" else TrueNodes)(random.Random(seed)).script.story
 
 
 def verdicts(story: Story) -> dict[str, Verdict]:
     return {found.name: found.verdict for found in (check(story) for check in CHECKS)}
 
 
+@pytest.mark.parametrize("mode", ["ap", "cp"])
 @pytest.mark.parametrize("seed", range(10))
-def test_true_runs_are_valid_by_every_check(seed: int) -> None:
-    """None has nothing to judge, either."""
-    judgement = judge(true_run(seed), "cp")
-    assert [check for check in judgement.checks if check.verdict is not Verdict.VALID] == [], f"seed {seed}"
-    assert min(check.looked_at for check in judgement.checks) > 0
+def test_true_runs_are_valid_by_every_check(seed: int, mode: str) -> None:
+    """None that the mode promises has nothing to judge, either."""
+    judgement = judge(true_run(seed, mode), mode)
+    promised = [check for check in judgement.checks if judgement.promised(check)]
+    assert [check for check in promised if check.verdict is not Verdict.VALID] == [], f"seed {seed}"
+    assert min(check.looked_at for check in promised) > 0
 
 
-@pytest.mark.parametrize("corruption", FOUND_BY, ids=lambda corruption: corruption.__name__)
-def test_whatever_is_corrupted_is_found(corruption: Corruption) -> None:
+@pytest.mark.parametrize(("mode", "corruption"), CORRUPTIONS, ids=[f"{mode}-{one.__name__}" for mode, one in CORRUPTIONS])
+def test_whatever_is_corrupted_is_found(mode: str, corruption: Corruption) -> None:
+    expected = (FOUND_BY if mode == "cp" else FOUND_BY_OF_NODES)[corruption]
     for seed in SEEDS:
-        rng, story = random.Random(seed), true_run(seed)
+        rng, story = random.Random(seed), true_run(seed, mode)
         for attempt in range(2):
             changes = corruption(story, rng)
             assert changes, f"seed {seed}: the run has no place for it"
             found = verdicts(corrupted(story, changes))
-            missed = [name for name in FOUND_BY[corruption] if found[name] is not Verdict.VIOLATED]
+            missed = [name for name in expected if found[name] is not Verdict.VIOLATED]
             assert not missed, f"seed {seed}, attempt {attempt}: {changes}"
 
 
-def test_every_check_finds_something() -> None:
-    """But for those that judge the run itself."""
-    named = {name for names in FOUND_BY.values() for name in names}
-    story = true_run(0)
-    assert named == {check(story).name for check in CHECKS if check not in (check_enough, check_crashes)}
+@pytest.mark.parametrize("mode", ["ap", "cp"])
+def test_every_check_finds_something(mode: str) -> None:
+    """Each that the mode promises, but for those that judge the run itself."""
+    named = {name for names in (FOUND_BY if mode == "cp" else FOUND_BY_OF_NODES).values() for name in names}
+    judgement = judge(true_run(0, mode), mode)
+    itself = [check(true_run(0, mode)).name for check in (check_enough, check_crashes)]
+    assert named == {check.name for check in judgement.checks if judgement.promised(check) and check.name not in itself}

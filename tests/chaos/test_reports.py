@@ -40,7 +40,7 @@ def good() -> Script:
 
 
 def bad() -> Script:
-    return good().op(1000, 1010, "w", "put", "k", "<b>").op(1020, 1030, "probe", "get", "k", None)
+    return good().op(1000, 1010, "w", "put", "k", "<b>").op(1020, 1030, "probe", "get", "k", None, node="n2")
 
 
 def test_conclude_writes_verdict_history_and_a_picture_that_needs_nothing_else(tmp_path: Path) -> None:

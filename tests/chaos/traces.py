@@ -97,11 +97,14 @@ class Script:
         end: float,
         links: Iterable[str] = (),
         sides: Sequence[Sequence[str]] = (NODES,),
-        variant: str = "silent",
+        variant: str | None = "silent",
+        *,
+        name: str = "isolate",
+        node: str = "n1",
     ) -> "Script":
         shown = [list(side) for side in sides]
-        self.records.append(FaultRecord(_ns(begin), 1, "start", _ns(begin), "isolate", variant, ["n1"], list(links), shown))
-        self.records.append(FaultRecord(_ns(end), 1, "end", _ns(end), "isolate", variant, ["n1"], list(links), [list(NODES)]))
+        self.records.append(FaultRecord(_ns(begin), 1, "start", _ns(begin), name, variant, [node], list(links), shown))
+        self.records.append(FaultRecord(_ns(end), 1, "end", _ns(end), name, variant, [node], list(links), [list(NODES)]))
         return self
 
     def elected(self, at: float, node: str) -> "Script":
@@ -141,6 +144,7 @@ def manifest(mode: str) -> dict[str, Any]:
         "observe_interval_ms": 250,
         "kv_keys": [],
         "topics": ["t"],
+        "settings": ["scanNotActiveBrokerInterval=500"],
         "nodes": [{"node": node} for node in NODES],
         "clients": [{"client": client, "kind": kind, "node": None} for client, kind in kinds.items()],
         "brokers": [{"broker": broker, "topics": topics, "timeout_ms": 1_000} for broker, topics in BROKERS.items()],

@@ -2,17 +2,23 @@
 
 Three brokers serve one topic: one changes its topics, one is exposed for a while, dropped and taken back, one dies and returns. A
 fourth loses its write permission and gets it back; a topic that was dropped is deleted. Three clients use few KV keys, and ask
-where brokers are; every node is looked at and asked once more at the end.
+where brokers are; every node is looked at and asked once more at the end. One node has no majority for a while, and refuses what
+the client asks that knows only this node.
+
+``TrueNodes`` are independent ones: each keeps what it was told itself. One of them is killed and returns without brokers.
 """
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from tests.chaos.traces import NODES, Script
 
 END_MS = 12_000.0
 KEYS, CLIENTS = ("k1", "k2"), ("c1", "c2", "c3")
 TOPIC, FICKLE = "t", "t-fickle"
+DEAD_NODE, DEAD_MS, BACK_MS = "n2", 4_000.0, 5_000.0
+CUT_NODE, CUT_MS, HEAL_MS = "n3", 5_500.0, 10_500.0
 
 
 class _Cluster:
@@ -41,6 +47,7 @@ class TrueRun:
         self._mqadmin()
         for client in CLIENTS:
             self._client(client)
+        self._cut()
         self._looks()
         cluster = _Cluster()
         for _, _, step in sorted(self._steps, key=lambda step: step[:2]):
@@ -119,8 +126,20 @@ class TrueRun:
                 self._ask(at, end, client, kind, key)
             at = end + rng.uniform(5, 60)
 
+    def _cut(self) -> None:
+        links = [f"{a}>{b}" for a in NODES for b in NODES if a != b and CUT_NODE in (a, b)]
+        self.script.fault(CUT_MS, HEAL_MS, links, [["n1", "n2"], [CUT_NODE]], node=CUT_NODE)
+        at = 1_000.0
+        while at < END_MS - 200:
+            if CUT_MS - 50 < at < HEAL_MS + 50:
+                self.script.op(at, at + 2, "pinned", "route", TOPIC, outcome="indeterminate", node=CUT_NODE)
+            else:
+                self._ask(at, at + 10, "pinned", "route", TOPIC, CUT_NODE)
+            at += 100
+
     def _ask(self, begin: float, end: float, client: str, kind: str, key: str, node: str | None = None) -> None:
-        node = node or self._rng.choice(NODES)
+        serving = [one for one in NODES if one != CUT_NODE or not CUT_MS - 100 < end < HEAL_MS + 100]
+        node = node or self._rng.choice(serving)
         if kind == "get":
             self._read(begin, end, client, "get", key, lambda cluster: cluster.kv.get(key), node)
         else:
@@ -155,5 +174,89 @@ class TrueRun:
             self._ask(12_400 + 20 * place, 12_410 + 20 * place, "probe", "route", TOPIC, node)
 
     def _saw(self, at: float, node: str, cluster: _Cluster) -> None:
+        if node == CUT_NODE and CUT_MS <= at <= HEAL_MS:
+            self.script.saw(at, node, None)
+            return
         self.script.saw(at, node, sorted(cluster.brokers.items()), cluster.revision)
         self.script.stands(at, node, cluster.revision, f"digest of {cluster.revision}")
+
+
+class TrueNodes:
+    """A run of independent nodes; ``script`` is what was recorded of it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.script = Script("ap")
+        self._rng, self._steps = rng, list[tuple[float, int, Callable[[], None]]]()
+        self._kv: dict[str, dict[str, str]] = {node: {} for node in NODES}
+        self._brokers: dict[str, dict[str, int]] = {node: {} for node in NODES}
+        self.script.fault(DEAD_MS, BACK_MS, [], [["n1", "n3"], [DEAD_NODE]], None, name="kill", node=DEAD_NODE)
+        self._at(DEAD_MS, DEAD_MS, self._brokers[DEAD_NODE].clear)
+        for number, broker in enumerate(("g1/0", "g2/0"), 1):
+            self.script.truth(500, broker, "starting", version=number).truth(560, broker, "serving", version=number)
+            self._registrations(broker, 500 + rng.uniform(0, 10), 12_500, number)
+        self.script.truth(500, "g3/0", "starting", version=3).truth(560, "g3/0", "serving", version=3)
+        self._registrations("g3/0", 500, 1_900, 3)
+        self.script.truth(2_000, "g3/0", "silent", version=3)
+        for node in NODES:
+            self._at(2_800, 3_400, lambda node=node: self._brokers[node].pop("g3/0", None))  # type: ignore[misc]  # defaults in a lambda
+        for client in CLIENTS:
+            self._client(client)
+        self._looks()
+        for _, _, step in sorted(self._steps, key=lambda step: step[:2]):
+            step()
+
+    def _at(self, begin: float, end: float, step: Callable[[], object]) -> None:
+        self._steps.append((self._rng.uniform(begin, end), len(self._steps), lambda: (step(), None)[1]))
+
+    def _registrations(self, broker: str, at: float, until: float, version: int) -> None:
+        while at < until:
+            for node in NODES:
+                end = at + self._rng.uniform(2, 20)
+                dead = self._is_dead(node, at, end)
+                outcome = "fail" if dead else "ok"
+                self.script.op(at, end, broker, "register-copy", broker, str(version), node=node, outcome=outcome)
+                if not dead:
+                    self._at(at, end, lambda node=node, version=version: self._brokers[node].update({broker: version}))  # type: ignore[misc]  # defaults in a lambda
+            at += 300
+            version += 10 * (self._rng.random() < 0.3 and at < 8_000)
+
+    @staticmethod
+    def _is_dead(node: str, begin: float, end: float) -> bool:
+        return node == DEAD_NODE and begin < BACK_MS and end > DEAD_MS
+
+    def _client(self, client: str) -> None:
+        rng, at, number = self._rng, 1_000.0, 0
+        while at < END_MS - 200:
+            end, key, node = at + rng.uniform(2, 60), rng.choice(KEYS), rng.choice(NODES)
+            kind = rng.choice(("put", "put", "delete", "get", "get", "route", "route"))
+            number += 1
+            if not self._is_dead(node, at, end):
+                self._one(at, end, client, kind, key, f"{client}.{number}", node)
+            at = end + rng.uniform(5, 60)
+
+    def _one(self, begin: float, end: float, client: str, kind: str, key: str, value: str, node: str) -> None:
+        if kind == "put":
+            self.script.op(begin, end, client, kind, key, value, node=node)
+            self._at(begin, end, lambda: self._kv[node].update({key: value}))
+        elif kind == "delete":
+            self.script.op(begin, end, client, kind, key, node=node)
+            self._at(begin, end, lambda: self._kv[node].pop(key, None))
+        elif kind == "get":
+            self._at(begin, end, lambda: self.script.op(begin, end, client, kind, key, self._kv[node].get(key), node=node))
+        else:
+            self._at(begin, end, lambda: self._listed(begin, end, client, node))
+
+    def _listed(self, begin: float, end: float, client: str, node: str) -> None:
+        self.script.op(begin, end, client, "route", TOPIC, node=node, members=sorted(self._brokers[node].items()))
+
+    def _looks(self) -> None:
+        for number in range(48):
+            for node in NODES:
+                self._at(1_000 + number * 250.0, 1_000 + number * 250.0, partial(self._saw, 1_000 + number * 250.0, node))
+        for place, node in enumerate(NODES):
+            for key in KEYS:
+                self._one(12_100 + 20 * place, 12_110 + 20 * place, "probe", "get", key, "", node)
+            self._one(12_400 + 20 * place, 12_410 + 20 * place, "probe", "route", TOPIC, "", node)
+
+    def _saw(self, at: float, node: str) -> None:
+        self.script.saw(at, node, None if self._is_dead(node, at - 1, at) else sorted(self._brokers[node].items()))
