@@ -61,6 +61,7 @@ _NEVER_BY_REMOTING = {
         "proxyProtocolFrom",
     ),
     *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword"),
+    *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
     "tls.config.file",
@@ -227,8 +228,16 @@ class Settings:
         "", OWN, "name=host:port,… of peers to which this node connects at another address than the one in peers."
     )
     peer_secret_file: str = setting(
-        "", OWN, "File with the secret that all nodes share; required unless all peers are on loopback."
+        "",
+        OWN,
+        "Secret that all nodes share, in a file that other users cannot read; required unless peers are on loopback or use TLS.",
     )
+    peer_tls_key_path: str = setting("", OWN, "Private key of this node for TLS between peers (cp), PEM.")
+    peer_tls_key_password: str = setting("", OWN, "Password of that key.")
+    peer_tls_cert_path: str = setting(
+        "", OWN, "Certificate chain of that key, PEM; nodeId is one of its DNS names. Changed files are read again."
+    )
+    peer_tls_trust_cert_path: str = setting("", OWN, "Authorities of the peers' certificates, and of this node's, PEM.")
     read_consistency: str = setting("linearizable", OWN, "Default read level (cp): linearizable, lease or stale.")
     fence_after_ms: int = setting(
         1_500,

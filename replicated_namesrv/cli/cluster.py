@@ -31,6 +31,8 @@ NODES_MAX = 10
 """Ports are consecutive from three bases that are ten apart, so more nodes would use ports of the next base."""
 ADMIN_PORT_OFFSET = 10
 PEER_PORT_OFFSET = 20
+PEER_SECRET = "peer-secret"
+"""File in the cluster's folder with the secret that its nodes share."""
 SERVING_TIMEOUT_S = 60.0
 RESTART_PAUSE_S = 0.5
 RESTART_PAUSE_MAX_S = 30.0
@@ -71,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         data_dir = own or default_data_dir(arguments.mode, arguments.nodes)
         plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
         check_ports(plans)
+        create_peer_secret(plans, data_dir / PEER_SECRET)
         return asyncio.run(Cluster(plans, arguments.mode, data_dir, as_json=arguments.json).run(once=arguments.once))
     except NamesrvError as error:
         if arguments.json:
@@ -98,6 +101,8 @@ def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, sett
     if mode == "cp":
         peers = ",".join(f"n{i + 1}={host_port(('127.0.0.1', port + PEER_PORT_OFFSET + i))}" for i in range(nodes))
         shared.append(f"peers={peers}")
+        if not any(setting.startswith("peerSecretFile=") for setting in settings):
+            shared.append(f"peerSecretFile={data_dir / PEER_SECRET}")
     return [
         NodePlan(
             node_id=f"n{i + 1}",
@@ -110,6 +115,18 @@ def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, sett
         )
         for i in range(nodes)
     ]
+
+
+def create_peer_secret(plans: Iterable[NodePlan], file: Path) -> None:
+    """Make the secret that the plans name, if they name this one and it is not there. Raises SettingError."""
+    if not any(f"peerSecretFile={file}" in plan.settings for plan in plans):
+        return
+    from replicated_namesrv.replication.peer_settings import create_secret
+
+    try:
+        create_secret(file)
+    except OSError as error:
+        raise SettingError(f"{file}: {error.strerror}; give another folder with --data-dir") from None
 
 
 def _unfit(nodes: int) -> str:

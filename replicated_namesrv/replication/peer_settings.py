@@ -1,13 +1,21 @@
-"""The settings of a group of nodes, checked: who they are, where they are, and the secret they share."""
+"""The settings of a group of nodes, checked: who they are, where they are, and how they authenticate each other."""
 
+import contextlib
+import os
+import secrets
+import ssl
+import stat
 from pathlib import Path
 
 from replicated_namesrv.errors import SettingError
-from replicated_namesrv.raft.transport import TransportSettings, is_loopback
+from replicated_namesrv.raft.transport import Tls, TlsFiles, TransportError, TransportSettings, is_loopback
 from replicated_namesrv.settings import Settings, parse_address
 
 MEMBERS_MAX = 5
 SECRET_BYTES_MIN = 16
+SECRET_DISTINCT_MIN = 6
+"""Different bytes in a secret. Of 16 random hexadecimal digits 1 in 30,000 has fewer."""
+OTHERS = stat.S_IRWXO
 NAME_BYTES_MAX = 200
 
 
@@ -42,19 +50,74 @@ def transport_settings(settings: Settings) -> TransportSettings:
     if unknown := sorted(dial.keys() - peers.keys()):
         raise SettingError(f"peerDial names {', '.join(unknown)}, which peers does not; give one of {', '.join(peers)}")
     listen = parse_address("peerListen", settings.peer_listen) if settings.peer_listen else peers[settings.node_id]
-    secret = _secret(settings.peer_secret_file)
-    if secret is None and not is_loopback(listen[0]):
-        raise SettingError(f"peers are reached at {listen[0]} without a secret; give peerSecretFile, the same text on every node")
-    return TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret)
+    secret, tls = _secret(settings.peer_secret_file), _tls(settings)
+    if secret is None and tls is None and not is_loopback(listen[0]):
+        raise SettingError(
+            f"peers are reached at {listen[0]} without a secret; give peerSecretFile, the same text on every node, or "
+            "certificates (peerTlsKeyPath, peerTlsCertPath, peerTlsTrustCertPath)"
+        )
+    return TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret, tls)
 
 
 def _secret(path: str) -> bytes | None:
     if not path:
         return None
+    file = Path(path).expanduser()
     try:
-        secret = Path(path).expanduser().read_bytes().strip()
+        secret = file.read_bytes().strip()
+        mode = stat.S_IMODE(file.stat().st_mode)
     except OSError as error:
         raise SettingError(f"peerSecretFile={path}: {error.strerror}; give a file that this node can read") from None
+    if mode & OTHERS:
+        raise SettingError(f"peerSecretFile={path}: every user can read or write it (mode {mode:04o}); run chmod o-rwx {path}")
     if len(secret) < SECRET_BYTES_MIN:
         raise SettingError(f"peerSecretFile={path}: {len(secret)} bytes; give at least {SECRET_BYTES_MIN}")
+    unit = (secret + secret).find(secret, 1)
+    if len(set(secret)) < SECRET_DISTINCT_MIN or unit < min(len(secret), SECRET_BYTES_MIN):
+        raise SettingError(
+            f"peerSecretFile={path}: easy to guess ({len(set(secret))} different bytes, repeated after {unit}); make one with "
+            "head -c 32 /dev/urandom | base64"
+        )
     return secret
+
+
+def create_secret(file: Path) -> None:
+    """Make a file with a new secret, for its owner alone. One that exists stays. Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(secrets.token_urlsafe(32) + "\n")
+
+
+def _tls(settings: Settings) -> TlsFiles | None:
+    paths = {
+        "peerTlsKeyPath": settings.peer_tls_key_path,
+        "peerTlsCertPath": settings.peer_tls_cert_path,
+        "peerTlsTrustCertPath": settings.peer_tls_trust_cert_path,
+    }
+    if not any(paths.values()):
+        if settings.peer_tls_key_password:
+            raise SettingError("peerTlsKeyPassword is given without peerTlsKeyPath; give the key, or remove the password")
+        return None
+    if missing := [name for name, path in paths.items() if not path]:
+        given = ", ".join(f"{name}={path}" for name, path in paths.items() if path)
+        raise SettingError(f"{given} without {', '.join(missing)}; give all three, or none for peers without TLS")
+    for name, path in paths.items():
+        try:
+            Path(path).expanduser().read_bytes()
+        except OSError as error:
+            raise SettingError(f"{name}={path}: {error.strerror}; give a PEM file that this node can read") from None
+    key, certificate, authority = (Path(path).expanduser() for path in paths.values())
+    files = TlsFiles(certificate, key, authority, settings.peer_tls_key_password)
+    try:
+        Tls(files).check(settings.node_id)
+    except (TransportError, ssl.SSLError) as error:
+        given = ", ".join(f"{name}={path}" for name, path in paths.items())
+        reason = getattr(error, "verify_message", "") or getattr(error, "reason", None) or str(error)
+        raise SettingError(
+            f"{given}: node {settings.node_id} cannot make a handshake with itself: {reason}; the certificate must belong "
+            f"to the key, be valid now, have the DNS name {settings.node_id}, and be signed by an authority in "
+            "peerTlsTrustCertPath"
+        ) from None
+    return files

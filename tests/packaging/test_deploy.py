@@ -57,6 +57,7 @@ def image_environment() -> dict[str, str]:
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
     file = tmp_path / "peer-secret"
+    file.touch(0o600)
     file.write_text("a secret that is long enough\n")
     return file
 

@@ -57,6 +57,8 @@ class ReplicatedProcesses:
         """Between nodes, by (dialling, listening)."""
         self._ends: dict[str, asyncio.Future[int]] = {}
         self._paused: set[str] = set()
+        self.settings_of: Callable[[str], tuple[str, ...]] = lambda name: ()
+        """Settings of one node."""
         self.has_secret = True
         """False: whoever reaches a node's port can speak as its peer."""
         self.secret = "the secret that all nodes share"
@@ -73,7 +75,7 @@ class ReplicatedProcesses:
         for name in self.names:
             dial = ",".join(f"{peer}={self.relays[name, peer].address}" for peer in self.names if peer != name)
             secret = (f"peerSecretFile={self.secret_file(name)}",) if self.has_secret else ()
-            own = (f"peers={peers}", f"peerDial={dial}", *secret, *self._settings)
+            own = (f"peers={peers}", f"peerDial={dial}", *secret, *self._settings, *self.settings_of(name))
             listen, admin = ("127.0.0.1", base[name]), ("127.0.0.1", base[name] + 1)
             plan = self.plan_kind(name, listen, admin, self.folder / name, "cp", own)
             self.nodes[name] = PlannedNode(plan)
@@ -116,6 +118,7 @@ class ReplicatedProcesses:
     def write_secret(self, name: str, secret: str) -> None:
         """Takes effect when the node starts."""
         self.secret_file(name).parent.mkdir(parents=True, exist_ok=True)
+        self.secret_file(name).touch(0o600)
         self.secret_file(name).write_text(secret)
 
     async def admin(self, name: str, path: str) -> Any:

@@ -1,0 +1,148 @@
+"""The settings with which peers authenticate each other: what is refused, and with which words."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.cli.cluster import PEER_SECRET, create_peer_secret, plan_nodes
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.raft.transport import TlsFiles
+from replicated_namesrv.replication.peer_settings import transport_settings
+from replicated_namesrv.settings import load_settings
+from tests.support.authority import Authority
+from tests.support.nodes import http
+from tests.support.replicated_processes import ReplicatedProcesses, eventually
+
+PEERS = "n1=127.0.0.1:9896"
+
+
+def with_settings(folder: Path, **flags: str) -> None:
+    transport_settings(load_settings(None, {"mode": "cp", "peers": PEERS, "dataDir": str(folder), **flags}, {}))
+
+
+def secret_file(folder: Path, content: str, mode: int = 0o600) -> str:
+    file = folder / "secret"
+    file.write_text(content)
+    file.chmod(mode)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        ("k3J9sPq-Zr7TxWv0", 0o644, r"secret: every user can read or write it \(mode 0644\); run chmod o-rwx .*secret"),
+        ("k3J9sPq-Zr7TxWv0", 0o602, r"every user can read or write it \(mode 0602\)"),
+        ("k3J9sPq-Zr7TxWv", 0o600, "15 bytes; give at least 16"),
+        ("a" * 16, 0o600, r"easy to guess \(1 different bytes, .*head -c 32 /dev/urandom"),
+        ("abcde" + "a" * 20, 0o600, r"easy to guess \(5 different bytes"),
+        ("password" * 4, 0o600, r"easy to guess \(7 different bytes, repeated after 8\)"),
+    ],
+)
+def test_a_secret_that_is_none_is_refused(tmp_path: Path, content: str, mode: int, reason: str) -> None:
+    with pytest.raises(SettingError, match=f"^peerSecretFile=.*{reason}"):
+        with_settings(tmp_path, peerSecretFile=secret_file(tmp_path, content, mode))
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o440, 0o640])
+@pytest.mark.parametrize("content", ["the secret that all nodes share", "0123456789abcdef", "k3J9sPq-Zr7TxWv0\n"])
+def test_a_secret_is_taken(tmp_path: Path, content: str, mode: int) -> None:
+    with_settings(tmp_path, peerSecretFile=secret_file(tmp_path, content, mode))
+
+
+def tls(files: TlsFiles, **changes: str) -> dict[str, str]:
+    paths = {
+        "peerTlsKeyPath": str(files.key),
+        "peerTlsCertPath": str(files.certificate),
+        "peerTlsTrustCertPath": str(files.authority),
+    }
+    return paths | changes
+
+
+def test_certificates_are_checked_at_the_start(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    good = authority.files("n1")
+    with_settings(tmp_path, **tls(good), peers="n1=192.0.2.1:9896")  # without a secret, not on loopback
+    other = authority.files("n2")
+    refused = {
+        "peerTlsCertPath=.*n2.pem.*certificate is not valid for 'n1'": tls(other),
+        "key values mismatch": tls(good, peerTlsKeyPath=str(other.key)),
+        "certificate has expired": tls(authority.files("n1", days=-1, prefix="old-")),
+        "unable to get local issuer": tls(good, peerTlsTrustCertPath=str(stranger.path)),
+        "^peerTlsKeyPath=.*none.key: No such file or directory; give a PEM file": tls(
+            good, peerTlsKeyPath=str(tmp_path / "none.key")
+        ),
+        "^peerTlsKeyPath=.*n1.key, peerTlsCertPath=.*n1.pem without peerTlsTrustCertPath; give all": tls(
+            good, peerTlsTrustCertPath=""
+        ),
+        "^peerTlsKeyPassword is given without": {"peerTlsKeyPassword": "x"},
+    }
+    for reason, flags in refused.items():
+        with pytest.raises(SettingError, match=reason):
+            with_settings(tmp_path, **flags)
+
+
+def test_a_cluster_of_one_command_has_a_secret_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    plans = plan_nodes(3, "cp", "127.0.0.1", 9876, folder, ())
+    create_peer_secret(plans, folder / PEER_SECRET)
+    secret = (folder / PEER_SECRET).read_text()
+    assert stat.S_IMODE(os.stat(folder / PEER_SECRET).st_mode) == 0o600
+    create_peer_secret(plans, folder / PEER_SECRET)
+    assert (folder / PEER_SECRET).read_text() == secret, "a cluster that starts again keeps it"
+    for plan in plans:
+        flags = dict(setting.split("=", 1) for setting in plan.settings)
+        assert transport_settings(load_settings(None, {"mode": "cp", "nodeId": plan.node_id, **flags}, {})).secret
+
+
+def test_a_cluster_with_a_given_secret_makes_none(tmp_path: Path) -> None:
+    for mode, given in (("cp", ("peerSecretFile=/elsewhere",)), ("ap", ())):
+        plans = plan_nodes(3, mode, "127.0.0.1", 9876, tmp_path, given)
+        create_peer_secret(plans, tmp_path / PEER_SECRET)
+        assert not list(tmp_path.iterdir())
+        assert not any(str(tmp_path / PEER_SECRET) in setting for plan in plans for setting in plan.settings)
+
+
+@pytest.mark.slow
+async def test_three_processes_use_tls_and_renewed_certificates(tmp_path: Path) -> None:
+    """The second set of certificates is of an authority that the nodes do not know before their files are replaced."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(old.path.read_bytes())
+    cluster = ReplicatedProcesses(tmp_path / "nodes", 3)
+    cluster.has_secret = False
+    cluster.settings_of = lambda name: tuple(f"{k}={v}" for k, v in tls(old.files(name, trusted=trusted)).items())
+    try:
+        await cluster.start()
+        for name in cluster.names:
+            transport = (await cluster.status(name))["raft"]["transport"]
+            assert transport["authentication"] == "tls"
+        await write(cluster)
+        trusted.write_bytes(old.path.read_bytes() + new.path.read_bytes())
+        for name in cluster.names:
+            new.files(name, trusted=trusted)
+        for relay in cluster.relays.values():
+            relay.drop()
+        await write(cluster)
+        trusted.write_bytes(new.path.read_bytes())  # from now on only the new certificates are any good
+        for relay in cluster.relays.values():
+            relay.drop()
+        await write(cluster)
+        await cluster.agree()
+
+        async def all_connected() -> bool:
+            found = [(await cluster.status(name))["raft"]["transport"]["peers"] for name in cluster.names]
+            return all(peer["connected"] for peers in found for peer in peers.values())
+
+        await eventually(all_connected, "all connections")
+    finally:
+        await cluster.close()
+
+
+async def write(cluster: ReplicatedProcesses) -> None:
+    async def is_written() -> bool:
+        port = cluster.nodes[await cluster.leader()].plan.admin[1]
+        return (await http(port, "/v1/kv/n/k", "PUT", b"v")).status == 200
+
+    await eventually(is_written, "a write")
