@@ -48,7 +48,7 @@ class Page(NamedTuple):
 def page_request(request: web.Request) -> PageRequest:
     """Read the query string. Raises BodyError naming a bad ``limit``."""
     text = request.query.get("limit", str(ROWS_DEFAULT))
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= ROWS_MAX:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= ROWS_MAX:
         raise BodyError(f"limit={text[:40]}: give 1 to {ROWS_MAX}, and follow 'next' for more")
     return PageRequest(int(text), request.query.get("after", ""), request.query.get("q", "").lower())
 

@@ -215,28 +215,33 @@ class Log:
         view, end, number = memoryview(data), len(data), self.number
         unpack, size, entries = RECORD.unpack_from, RECORD.size, self._entries
         read_index_term = INDEX_TERM.unpack_from
-        while offset + size <= end:
-            marker, length, checksum, kind, found = unpack(data, offset)
-            stop = offset + size + length
-            if (
-                marker != MARKER
-                or stop > end
-                or found != number + 1
-                or crc32(view[offset + CHECKED_FROM : stop], length) != checksum
-            ):
-                break
-            if kind == ENTRY:
-                index, term = read_index_term(data, offset + size)
-                if entries and index != entries[-1][1] + 1:
-                    raise CorruptionError(
-                        f"{self._segments[-1].name}: offset {offset}: entry {index} after {entries[-1][1]}; {REMEDY}"
-                    )
-                entries.append((data[offset + size + 16 : stop], index, term))
-            else:
-                self._replay(kind, data[offset + size : stop])
-                entries = self._entries
-            number = found
-            offset = stop
+        try:
+            while offset + size <= end:
+                marker, length, checksum, kind, found = unpack(data, offset)
+                stop = offset + size + length
+                if (
+                    marker != MARKER
+                    or stop > end
+                    or found != number + 1
+                    or crc32(view[offset + CHECKED_FROM : stop], length) != checksum
+                ):
+                    break
+                if kind == ENTRY:
+                    index, term = read_index_term(data if length >= INDEX_TERM.size else b"", offset + size)
+                    if entries and index != entries[-1][1] + 1:
+                        raise CorruptionError(
+                            f"{self._segments[-1].name}: offset {offset}: entry {index} after {entries[-1][1]}; {REMEDY}"
+                        )
+                    entries.append((data[offset + size + 16 : stop], index, term))
+                else:
+                    self._replay(kind, data[offset + size : stop])
+                    entries = self._entries
+                number = found
+                offset = stop
+        except (struct.error, UnicodeDecodeError) as error:
+            raise CorruptionError(
+                f"{self._segments[-1].name}: offset {offset}: record {number + 1} has no meaning: {error}; {REMEDY}"
+            ) from None
         self.number = number
         self.written_bytes += offset
         return offset
@@ -244,8 +249,9 @@ class Log:
     def _replay(self, kind: int, payload: bytes) -> None:
         if kind == CUT:
             # What it cut may have been in segments that a snapshot has replaced since.
+            (first,) = NUMBER.unpack(payload)
             if self._entries:
-                del self._entries[max(0, NUMBER.unpack(payload)[0] - self._entries[0][1]) :]
+                del self._entries[max(0, first - self._entries[0][1]) :]
         elif kind == TERM:
             self._term = NUMBER.unpack_from(payload)[0]
             self._vote = payload[8:].decode() or None
@@ -286,7 +292,7 @@ class Log:
             _, length, checksum, kind, _ = RECORD.unpack_from(data, position)
             stop = position + RECORD.size + length
             if stop <= len(data) and crc32(data[position + CHECKED_FROM : stop], length) == checksum:
-                if kind == MARK:
+                if kind == MARK and length == INDEX_TERM.size:
                     synced = max(synced, INDEX_TERM.unpack_from(data, position + RECORD.size)[0])
                 position = data.find(MARKER, stop)
             else:

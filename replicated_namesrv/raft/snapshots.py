@@ -50,7 +50,7 @@ class Metadata(NamedTuple):
                 raise ValueError("an entry is (index, term)")
             voters = {str(name): int(incarnation) for name, incarnation in raw["voters"].items()}
             return cls(str(raw["cluster"]), (pairs[0][0], pairs[0][1]), (pairs[1][0], pairs[1][1]), voters, list(raw["sessions"]))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"malformed snapshot metadata: {error!r}") from None
 
 

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-from replicated_namesrv.raft.entry_log import Log
+from replicated_namesrv.raft.entry_log import CUT, ENTRY, MARK, RESET, TERM, Log
 from replicated_namesrv.raft.file_storage import FileStorage
 from replicated_namesrv.raft.raft_errors import CorruptionError, InvariantError
 from replicated_namesrv.simulation.disk import SimulatedDisk
@@ -371,3 +371,14 @@ def test_new_directories_are_synced_in_their_parents(tmp_path: Path, monkeypatch
     synced.clear()
     FileStorage(tmp_path / "a" / "b").close()
     assert not synced, "what was there is not synced again"
+
+
+@pytest.mark.parametrize("kind", [ENTRY, CUT, TERM, RESET, MARK])
+def test_a_record_with_a_right_checksum_and_no_meaning_is_corruption(kind: int) -> None:
+    """Found by fuzzing: the start ended with a struct.error or a UnicodeDecodeError that named no file."""
+    disk = Disk()
+    log = Log(disk)
+    log._write(kind, b"\xff" * 9)
+    log.sync_now()
+    with pytest.raises(CorruptionError, match=r"log-\d+: offset \d+: record \d+ has no meaning"):
+        Log(disk)

@@ -260,3 +260,10 @@ class Large(Machine):
 
     def snapshot(self) -> Iterator[bytes]:
         return iter([bytes(3 * BLOCK_BYTES_MAX)])
+
+
+@pytest.mark.parametrize("last", ["1e999", "[" * 100_000])
+def test_metadata_that_no_node_writes_is_a_value_error(last: str) -> None:
+    """The checksum of a received file can be right all the same."""
+    with pytest.raises(ValueError):  # noqa: PT011 - any text
+        Metadata.decode(b'{"cluster":"c","previous":[1,1],"last":[2,%s],"voters":{},"sessions":[]}' % last.encode())
