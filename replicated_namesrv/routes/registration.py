@@ -6,7 +6,7 @@ are compared at the speed of dictionary views: a registration that brings nothin
 
 from collections.abc import Mapping
 from itertools import compress, filterfalse
-from operator import ne
+from operator import is_not, ne
 
 from replicated_namesrv.model import MASTER_ID, PERM_WRITE, QueueData
 from replicated_namesrv.routes.broker_group import BrokerGroup, Registration
@@ -212,13 +212,22 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
         if not stored and topics:
             tables.put_topics(group, topics)
         elif topics != stored:
-            differs = list(map(ne, topics.values(), map(stored.get, topics)))
-            differing = topics if all(differs) else dict(compress(topics.items(), differs))
+            differing = _differing(topics, stored)
             if differing:
                 tables.put_topics(group, differing)
         tables.put_mappings(group, command.topic_queue_mapping_infos)
     elif not topics.keys() <= stored.keys():
         tables.put_topics(group, {topic: topics[topic] for topic in filterfalse(stored.__contains__, topics)})
+
+
+def _differing(topics: Mapping[str, QueueData], stored: Mapping[str, QueueData]) -> Mapping[str, QueueData]:
+    """Those of ``topics`` that are not stored like that."""
+    held = list(map(stored.get, topics))
+    differs = list(map(is_not, topics.values(), held))  # a third of the time of a comparison; equal ones are mostly one object
+    if not all(differs):
+        return {topic: queue_data for topic, queue_data in compress(topics.items(), differs) if stored.get(topic) != queue_data}
+    differs = list(map(ne, topics.values(), held))
+    return topics if all(differs) else dict(compress(topics.items(), differs))
 
 
 def _without_write_perm(topics: Mapping[str, QueueData]) -> Mapping[str, QueueData]:

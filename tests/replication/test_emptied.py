@@ -7,11 +7,13 @@ import pytest
 from replicated_namesrv.replication import route_machine as machine_module
 from replicated_namesrv.replication.route_machine import (
     RouteStateMachine,
+    Suspect,
     content_of,
     encode_expire,
     encode_lead,
     encode_plain,
     encode_register,
+    encode_suspect,
     encode_unregister,
 )
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
@@ -19,7 +21,7 @@ from replicated_namesrv.routes.state import RouteSettings
 from replicated_namesrv.routes.sums import PRIME
 from tests.routes.sequences import random_command
 
-UNREGISTERED_MAX = 5
+UNREGISTERED_MAX = 2
 
 
 def step(machine: RouteStateMachine, rng: Random, time_ms: int) -> None:
@@ -35,6 +37,10 @@ def step(machine: RouteStateMachine, rng: Random, time_ms: int) -> None:
         data = encode_plain(command, time_ms)
     machine.apply(data)
     registrations = machine.state.registrations()
+    if registrations and rng.random() < 0.1:
+        silent = rng.choice(registrations)
+        suspect = Suspect((silent.cluster_name, silent.broker_addr), silent.epoch, rng.randrange(3))
+        machine.apply(encode_suspect([suspect], time_ms, 1, machine.serial))
     if registrations and rng.random() < 0.1:
         due = rng.choice(registrations)
         removal = BrokerRemoval(due.cluster_name, due.broker_addr, due.broker_name, due.broker_id, due.epoch)
@@ -52,8 +58,10 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
         step(machine, rng, time_ms)
         registered = {(each.cluster_name, each.broker_addr) for each in machine.state.registrations()}
         assert set(machine.marks) == registered, f"seed {seed}"
+        assert set(machine.suspected) <= registered, f"seed {seed}"
+        assert not registered & set(machine._unregistered), f"seed {seed}"
         assert len(machine._unregistered) <= UNREGISTERED_MAX
-        for table in (machine.marks, machine._unregistered):
+        for table in (machine.marks, machine._unregistered, machine.suspected):
             assert table.sum == sum(table._hash_of(*entry) for entry in table.items()) % PRIME
     twin = RouteStateMachine()
     restoring = twin.restore()
@@ -65,6 +73,8 @@ def test_marks_go_with_the_brokers_and_the_rest_is_bounded(seed: int, monkeypatc
         removal = BrokerRemoval(each.cluster_name, each.broker_addr, each.broker_name, each.broker_id, each.epoch)
         machine.apply(encode_unregister(UnregisterBrokers((removal,)), 1_000, 1))
     assert (dict(machine.marks), machine.marks.sum) == ({}, 0)
+    assert (dict(machine.suspected), machine.suspected.sum) == ({}, 0)
     history = machine.history
     kept = history._changes[history._first :]
     assert history._bytes == sum(change.size_bytes for change in kept) <= 20_000 + max(change.size_bytes for change in kept)
+    assert history._first <= len(kept), f"seed {seed}: changes that were dropped stay in memory"

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replicated_namesrv.routes.commands import Command, DeleteKVConfig, PutKVConfig
+from replicated_namesrv.routes.commands import Command, DeleteKVConfig, DeleteTopic, PutKVConfig
 from replicated_namesrv.routes.sizes import ENTRY_BYTES, Sizes, names_bytes, text_bytes
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.routes.strategies import commands
@@ -55,3 +55,26 @@ def test_an_entry_counts_with_its_key_and_value_in_utf_8() -> None:
 @given(st.lists(st.text(st.characters()), max_size=5))
 def test_names_are_counted_one_by_one(names: list[str]) -> None:
     assert names_bytes(names) == sum(ENTRY_BYTES + text_bytes(name) for name in names)
+
+
+def test_everything_counts_as_the_page_of_limits_says() -> None:
+    """64 bytes and its texts for each thing, 16 for a queue of a mapping: in numbers, not by the functions that count."""
+    state = RouteInfoManager()
+
+    def growth(command: Command) -> int:
+        before = state.sizes.total
+        state.apply(command, 1)
+        return state.sizes.total - before
+
+    group, broker, cluster = 64 + len("b" + "C"), 64 + len("C" + "b:1" + "b" + "h:1"), 64 + len("C") + 64 + len("b")
+    assert growth(register("b", 0, "b:1", topics=["T", "U"])) == group + broker + cluster + 2 * (64 + 1)
+    assert growth(register("b", 0, "b:1", version=2, filters=("f:1", "f:22"))) == 64 + len("f:1") + 64 + len("f:22")
+    assert growth(register("b", 0, "b:1", version=2, filters=("f:1",))) == -(64 + len("f:22"))
+    mapped = register("b", 0, "b:1", version=3, filters=("f:1",), mappings={"T": mapping("T", "b")})
+    assert growth(mapped) == 64 + len("T" + "b" + "__global__" + "T") + 2 * 16
+    assert growth(register("b", 0, "b:1", version=3, filters=("f:1",), zone="zone")) == len("zone")
+    assert growth(PutKVConfig("n", "key", "\u20ac")) == 64 + len("n") + 64 + len("key") + 3
+    assert growth(DeleteKVConfig("n", "key")) == -(64 + len("key") + 3)
+    assert growth(DeleteTopic("U", None)) == -(64 + 1)
+    assert growth(unregister("b", 0, "b:1")) < 0
+    assert state.sizes.total == 64 + len("n"), "the namespace stays"
