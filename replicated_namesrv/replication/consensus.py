@@ -319,6 +319,8 @@ class RaftConsensus(Observer):
 HEAVY_TOPICS = 20_000
 """A command that concerns more topics (some 4 ms) is proposed when the one before it has been applied: many of them in one entry
 would hold all nodes for longer than an election takes."""
+HEAVY_BYTES = 256 << 10
+"""The same for a command of more bytes: on a leader, copies of several to all followers would keep heartbeats waiting."""
 
 
 class CommandProposer:
@@ -335,7 +337,7 @@ class CommandProposer:
     async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
         comes. ``timeout_ms`` None: that of all requests. ``topics``: so many the command concerns."""
-        if topics <= HEAVY_TOPICS:
+        if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
             return await self._propose(data, timeout_ms)
         async with Budget((timeout_ms or self._budget_ms) / 1000):
             await self._heavy.acquire()

@@ -10,7 +10,7 @@ from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Outcome, ReadOutcome, ReadReady, Rejected
 from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.command_kinds import BASE_VERSION
-from replicated_namesrv.replication.consensus import HEAVY_TOPICS, CommandProposer
+from replicated_namesrv.replication.consensus import HEAVY_BYTES, HEAVY_TOPICS, CommandProposer
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
@@ -111,10 +111,14 @@ async def test_a_fenced_node_proposes_nothing_and_gives_up_what_waits() -> None:
     assert len(consensus.proposed) == 1
 
 
-async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside_them() -> None:
+LONG = encode_plain(PutKVConfig("n", "k", "v" * HEAVY_BYTES), 0)
+
+
+@pytest.mark.parametrize(("command", "topics"), [(COMMAND, HEAVY_TOPICS + 1), (LONG, 0)])
+async def test_heavy_commands_are_proposed_one_after_the_other_and_others_beside_them(command: bytes, topics: int) -> None:
     consensus = FakeConsensus()
     proposer = CommandProposer(consensus, Tasks(), 60_000, lambda: False)
-    heavy = [asyncio.ensure_future(proposer.propose(COMMAND, topics=HEAVY_TOPICS + 1)) for _ in range(2)]
+    heavy = [asyncio.ensure_future(proposer.propose(command, topics=topics)) for _ in range(2)]
     light = asyncio.ensure_future(proposer.propose(COMMAND))
     await turns()
     assert len(consensus.proposed) == 2
