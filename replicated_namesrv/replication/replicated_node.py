@@ -42,9 +42,9 @@ from replicated_namesrv.replication.consensus import (
 )
 from replicated_namesrv.replication.disk_alarm import DiskAlarm
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
-from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
+from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
@@ -126,7 +126,7 @@ class ReplicatedNode:
         self.barrier = self.reads.barrier
         self.proposer = CommandProposer(consensus, self._tasks, budget_ms, lambda: self.reads.fenced)
         self.liveness = BrokerLiveness(
-            NodeContext(
+            LivenessContext(
                 settings.node_id,
                 members,
                 self._machine,

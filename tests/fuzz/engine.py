@@ -124,7 +124,7 @@ def fuzz(name: str, target: Target, seed: int, count: int) -> int:
     population = corpus_of(name)
     assert population, f"{CORPUS / name} has no inputs"
     for data in population:
-        coverage.reaches_more(lambda data=data: attempt(name, target, data, how))  # type: ignore[misc]
+        coverage.reaches_more(lambda data=data: attempt(name, target, data, how))  # type: ignore[misc]  # mypy infers no type for a default of a lambda
     kept = 0
     for _ in range(count - len(population)):
         data = mutated(rng.choice(population), rng, population)
@@ -132,7 +132,7 @@ def fuzz(name: str, target: Target, seed: int, count: int) -> int:
             data = target.repair(data)
         if rng.random() >= TRACED_SHARE:
             attempt(name, target, data, how)
-        elif coverage.reaches_more(lambda data=data: attempt(name, target, data, how)):  # type: ignore[misc]
+        elif coverage.reaches_more(lambda data=data: attempt(name, target, data, how)):  # type: ignore[misc]  # mypy infers no type for a default of a lambda
             kept += 1
             if len(population) < POPULATION_MAX:
                 population.append(data)

@@ -45,10 +45,17 @@ def elected() -> tuple[World, Recorder]:
 
 def facts(sender: RaftNode, receiver: RaftNode) -> Facts:
     return Facts(
-        sender.incarnation, receiver.incarnation, receiver.term, receiver.last_index,
-        receiver.term_at(receiver.last_index) or 0, receiver.applied_index, dict(receiver.founders),
-        sender.membership.process, receiver.membership.process, receiver.state_digest(),
-    )  # fmt: skip
+        sender.incarnation,
+        receiver.incarnation,
+        receiver.term,
+        receiver.last_index,
+        receiver.term_at(receiver.last_index) or 0,
+        receiver.applied_index,
+        dict(receiver.founders),
+        sender.membership.process,
+        receiver.membership.process,
+        receiver.state_digest(),
+    )
 
 
 def commits(world: World) -> None:

@@ -626,10 +626,10 @@ def test_a_frame_of_another_connection_is_not_delivered() -> None:
                 await until(lambda: a.connected("b") and "a" in b.transport.accepted, "a connection")
                 before = a.transport.peers["b"].connections
                 b.transport.accepted["a"].abort()
-                await until(lambda n=before: a.transport.peers["b"].connections > n and a.connected("b"), "another one")  # type: ignore[misc]
+                await until(lambda n=before: a.transport.peers["b"].connections > n and a.connected("b"), "another one")  # type: ignore[misc]  # mypy infers no type for a default of a lambda
                 splice_from = source
                 a.send("b")
-                await until(lambda n=count: b.transport.forged_frames == n, "the refusal")  # type: ignore[misc]
+                await until(lambda n=count: b.transport.forged_frames == n, "the refusal")  # type: ignore[misc]  # mypy infers no type for a default of a lambda
             assert len(b.received) == 1
 
     asyncio.run(scenario())

@@ -76,9 +76,15 @@ class Brokers:
         """At all nodes, as brokers do."""
         body = body_of(name, self.topics, version, mapped)
         request = register_request(
-            self._identity(name), BrokerVersion.V5_3, body, compressed=True, oneway=False, enable_acting_master=False,
-            heartbeat_timeout_ms=600_000, zone_name=None,
-        )  # fmt: skip
+            self._identity(name),
+            BrokerVersion.V5_3,
+            body,
+            compressed=True,
+            oneway=False,
+            enable_acting_master=False,
+            heartbeat_timeout_ms=600_000,
+            zone_name=None,
+        )
 
         async def at(address: str) -> None:
             read_done(await self._clients[name].request(address, request, TIMEOUT_MS))

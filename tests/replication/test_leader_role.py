@@ -11,7 +11,6 @@ from replicated_namesrv.raft.interfaces import Outcome, ReadOutcome, ReadReady, 
 from replicated_namesrv.replication.command_kinds import EXPIRE
 from replicated_namesrv.replication.liveness import removals as removals_module
 from replicated_namesrv.replication.liveness.attachments import Attachments
-from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.copies import GRANT_MS, Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
@@ -37,6 +36,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     encode_removal,
 )
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole
+from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.liveness.removals import EXPIRED_BROKERS_MAX
 from replicated_namesrv.replication.liveness.renewals import JUDGING_INTERVAL_MS
 from replicated_namesrv.replication.liveness.silence import SHARES
@@ -108,7 +108,7 @@ class Scene:
         self.machine.apply(encode_lead(RouteSettings(), 0, TERM - 1))
         self.register(1)
         self.group = Group(loop, self.machine)
-        self.context = NodeContext(
+        self.context = LivenessContext(
             "n1",
             MEMBERS,
             self.machine,

@@ -12,8 +12,8 @@ from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.command_kinds import BASE_VERSION
 from replicated_namesrv.replication.consensus import HEAVY_BYTES, HEAVY_TOPICS, CommandProposer
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
-from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
+from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_plain
 from replicated_namesrv.replication.tasks import Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, PutKVConfig, UnregisterBrokers
@@ -138,7 +138,7 @@ class Parts:
         machine = self.consensus.machine
         proposer = CommandProposer(self.consensus, self.tasks, 1_000, lambda: False)
         self.liveness = BrokerLiveness(
-            NodeContext(
+            LivenessContext(
                 "n1",
                 ["n1"],
                 machine,

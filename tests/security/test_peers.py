@@ -157,9 +157,14 @@ async def test_numbers_at_their_bounds_stop_neither_a_node_nor_the_cluster(tmp_p
                     continue  # two leaders in one term are another matter
                 raft = (await cluster.status(target))["raft"]
                 facts = Facts(
-                    raft["voters"][source], raft["incarnation"], raft["term"], raft["last_index"], raft["term"],
-                    raft["applied_index"], raft["voters"],
-                )  # fmt: skip
+                    raft["voters"][source],
+                    raft["incarnation"],
+                    raft["term"],
+                    raft["last_index"],
+                    raft["term"],
+                    raft["applied_index"],
+                    raft["voters"],
+                )
                 payloads = [encode(message) for message in at_bounds(plausible(kind, facts), facts.term)]
                 async with speaking_as(cluster, source, target) as writer:
                     writer.write(b"".join(LENGTH.pack(len(payload)) + payload for payload in payloads))

@@ -62,3 +62,11 @@ def test_equal_seeds_give_equal_traces_whatever_the_hash_seed() -> None:
         )
         digests.add(ran.stdout.strip())
     assert len(digests) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("rule", "seed", "brokers"), [("silent_removed", 0, None), ("silent_removed", 3, None), ("young_nodes", 1, 6)]
+)
+def test_a_seed_needs_the_rule(rule: str, seed: int, brokers: int | None) -> None:
+    assert run(Scenario(seed, application="routes", off=rule, clients=brokers)).violation is not None

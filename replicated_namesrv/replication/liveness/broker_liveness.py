@@ -10,7 +10,6 @@ import logging
 
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.liveness.attachments import Attachments
-from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.leader_client import LeaderClient
 from replicated_namesrv.replication.liveness.leader_messages import (
     Decision,
@@ -23,6 +22,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     is_obsolete,
 )
 from replicated_namesrv.replication.liveness.leader_role import LeaderRole
+from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.marks import Key
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class BrokerLiveness:
     """Of one node, on its event loop."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: LivenessContext) -> None:
         self._node = node
         self.attachments = Attachments()
         self.client = LeaderClient(node, self.attachments, self._send)

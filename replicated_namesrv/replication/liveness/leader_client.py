@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
 from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments
-from replicated_namesrv.replication.liveness.context import NodeContext
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
     DIFFERS,
@@ -29,6 +28,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportEntry,
     encode_removal,
 )
+from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
 from replicated_namesrv.replication.liveness.renewals import ACCEPTED
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval
@@ -63,7 +63,7 @@ class _Question:
 class LeaderClient:
     """Of one node, on its event loop."""
 
-    def __init__(self, node: NodeContext, attachments: Attachments, send: Callable[[str, Message], None]) -> None:
+    def __init__(self, node: LivenessContext, attachments: Attachments, send: Callable[[str, Message], None]) -> None:
         """``attachments``: what is reported. ``send`` may be called for this node itself."""
         self._machine, self._attachments, self._consensus = node.machine, attachments, node.consensus
         self._send, self._running_ms, self._monotonic_ms = send, node.running_ms, node.monotonic_ms

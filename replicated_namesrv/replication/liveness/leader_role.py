@@ -14,7 +14,6 @@ import math
 from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator
 
-from replicated_namesrv.replication.liveness.context import NodeContext, Term
 from replicated_namesrv.replication.liveness.copies import Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.departures import Departures
 from replicated_namesrv.replication.liveness.leader_messages import (
@@ -32,6 +31,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     ReportEntry,
     decode_removal,
 )
+from replicated_namesrv.replication.liveness.liveness_context import LivenessContext, Term
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.renewals import Renewals, Reported
 from replicated_namesrv.replication.liveness.silence import Lease, Silence, Suspicions
@@ -49,7 +49,7 @@ class LeaderRole:
     def __init__(
         self,
         number: int,
-        node: NodeContext,
+        node: LivenessContext,
         send: Callable[[str, Message], None],
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:

@@ -8,7 +8,7 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Iterable
 
-from replicated_namesrv.replication.liveness.context import Term
+from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.liveness.silence import Lease
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import ProposalResult, encode_expire, encode_unregister

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from replicated_namesrv.raft.interfaces import ReadReady
-from replicated_namesrv.replication.liveness.context import Term
 from replicated_namesrv.replication.liveness.leader_messages import DIFFERS, REMOVING, NodeReport, ReportEntry
+from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.silence import Suspicions
 

@@ -48,7 +48,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from replicated_namesrv.replication.command_kinds import SUSPICION_VERSION
-from replicated_namesrv.replication.liveness.context import Term
+from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import ProposalResult, Suspect, encode_suspect
 

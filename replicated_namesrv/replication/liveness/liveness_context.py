@@ -12,7 +12,7 @@ from replicated_namesrv.routes.state import RouteSettings
 
 
 @dataclass(frozen=True)
-class NodeContext:
+class LivenessContext:
     """One node: its state, its group, its clocks and settings."""
 
     node_id: str
@@ -37,7 +37,7 @@ class NodeContext:
 class Term:
     """One term that this node leads."""
 
-    def __init__(self, number: int, node: NodeContext) -> None:
+    def __init__(self, number: int, node: LivenessContext) -> None:
         self.number, self.node = number, node
 
     @property
