@@ -406,22 +406,46 @@ def plans(sabotage: Sabotage, suite: str) -> list[RunPlan]:
     return sorted(mine, key=lambda plan: plan.scenario.name != sabotage.expected)
 
 
-def found_by(done: Done) -> list[str]:
+class Outcome(NamedTuple):
+    """What one run said of a sabotage."""
+
+    scenario: str
+    verdict: str
+    found: list[str]
     """Promised checks that are violated."""
+    suspected: list[str]
+    """Promised checks with findings that other load of the machine made unknown."""
+
+
+def outcome_of(done: Done) -> Outcome:
+    """By the promises of the mode."""
     judgement = done.judgement
-    return [check.name for check in judgement.checks if judgement.promised(check) and check.verdict is Verdict.VIOLATED]
+    promised = [check for check in judgement.checks if judgement.promised(check)]
+    found = [check.name for check in promised if check.verdict is Verdict.VIOLATED]
+    suspected = [check.name for check in promised if check.verdict is Verdict.UNKNOWN and len(check.findings) > 1]
+    return Outcome(done.verdict["scenario"], judgement.verdict.value, found, suspected)
 
 
-def tried(sabotage: Sabotage, suite: str, runs: Path, *, every: bool) -> Iterator[tuple[str, str, list[str]]]:
-    """(scenario, verdict, checks that found it) of each run. Without ``every`` until one has found it."""
+def tried(sabotage: Sabotage, suite: str, runs: Path, *, every: bool) -> Iterator[Outcome]:
+    """The runs of a sabotage. Without ``every`` until one has found or suspected it."""
     with tempfile.TemporaryDirectory(prefix="sabotage-") as folder:
         command = copy_with(sabotage, Path(folder))
         for plan in plans(sabotage, suite):
             done = execute(replace(plan, suite=f"sabotage-{sabotage.name}", node_command=command), runs, lambda line: None)
-            checks = found_by(done)
-            yield plan.scenario.name, done.judgement.verdict.value, checks
-            if checks and not every:
+            outcome = outcome_of(done)
+            yield outcome
+            if (outcome.found or outcome.suspected) and not every:
                 return
+
+
+def told(outcomes: Sequence[Outcome]) -> str:
+    """The scenarios and checks that found it; with a question mark those that suspected it."""
+    parts = [
+        f"{one.scenario}: {', '.join([*one.found, *(f'{check}?' for check in one.suspected)])}"
+        for one in outcomes
+        if one.found or one.suspected
+    ]
+    return "; ".join(parts) or f"nothing ({', '.join(f'{one.scenario} {one.verdict}' for one in outcomes)})"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -436,13 +460,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in given.name if name not in known]:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
     missed = 0
-    print("| sabotage | mode | runs | found by |\n|---|---|---|---|", flush=True)
+    print("| sabotage | mode | runs | found by (?: unknown, because the machine was busy) |\n|---|---|---|---|", flush=True)
     for sabotage in [known[name] for name in given.name] or SABOTAGES:
         outcomes = list(tried(sabotage, given.suite, given.out, every=given.all))
-        found = "; ".join(f"{scenario}: {', '.join(checks)}" for scenario, _, checks in outcomes if checks)
-        missed += not found
-        verdicts = ", ".join(f"{scenario} {verdict}" for scenario, verdict, _ in outcomes)
-        print(f"| {sabotage.name} | {sabotage.mode} | {len(outcomes)} | {found or f'nothing ({verdicts})'} |", flush=True)
+        missed += not any(outcome.found for outcome in outcomes)
+        print(f"| {sabotage.name} | {sabotage.mode} | {len(outcomes)} | {told(outcomes)} |", flush=True)
     return 1 if missed else 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.chaos.sabotage import PACKAGE, SABOTAGES, Sabotage, copy_with, found_by, plans, sabotaged
+from replicated_namesrv.chaos.sabotage import PACKAGE, SABOTAGES, Outcome, Sabotage, copy_with, outcome_of, plans, sabotaged, told
 from replicated_namesrv.chaos.scenario import available
 from replicated_namesrv.chaos.suite import execute
 from replicated_namesrv.errors import SettingError
@@ -40,6 +40,12 @@ def test_nodes_run_from_the_copy(tmp_path: Path) -> None:
     assert sys.executable in command
 
 
+def test_what_is_told_of_a_sabotage() -> None:
+    missed, found = Outcome("a", "valid", [], []), Outcome("b", "violated", ["fence"], ["no ghosts"])
+    assert told([missed]) == "nothing (a valid)"
+    assert told([missed, found]) == "b: fence, no ghosts?"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_smoke_suite_finds_a_node_that_never_fences(tmp_path: Path) -> None:
@@ -47,4 +53,5 @@ def test_the_smoke_suite_finds_a_node_that_never_fences(tmp_path: Path) -> None:
     (plan, *_) = plans(sabotage, "smoke")
     command = copy_with(sabotage, tmp_path / "copy")
     done = execute(replace(plan, node_command=command), tmp_path / "runs", print)
-    assert "fence" in found_by(done), f"see {done.folder}"
+    outcome = outcome_of(done)
+    assert "fence" in [*outcome.found, *outcome.suspected], f"see {done.folder}"
