@@ -86,6 +86,24 @@ class Client:
             return self._end(op, ended_by(error, self._names[address]))
         return self._end(op, Ended(OK, self._names[address]))
 
+    async def write_to_all(self, kind: str, key: str, value: str | None) -> None:
+        """put or delete a KV key at each node in turn, as ``MQClientAPIImpl.putKVConfigValue`` does. A node that does not answer
+        ends it; one that refuses does not. Each request is an operation of its own."""
+        request = delete_kv_request(NAMESPACE, key) if value is None else put_kv_request(NAMESPACE, key, value)
+        for node, address in self.nodes.items():
+            op = self._invoke(kind, key, value=value, node=node)
+            try:
+                response = await self._remoting.request(address, request, self._timeout_ms)
+            except NamesrvError as error:
+                self._end(op, ended_by(error, node))
+                return
+            try:
+                read_done(response)
+            except NamesrvError as error:
+                self._end(op, ended_by(error, node))
+            else:
+                self._end(op, Ended(OK, node))
+
     async def order(self, kind: str, key: str, value: str | None, request: RemotingCommand, node: str) -> Ended:
         """Send a change to ``node``; recorded as a write of ``value``."""
         op = self._invoke(kind, key, value=value, node=node)
@@ -156,10 +174,12 @@ async def pace(per_s: float, rng: random.Random, action: Callable[[], Awaitable[
 
 
 class KvLoop:
-    """puts, gets and deletes on a few keys. No value is written twice."""
+    """puts, gets and deletes on a few keys. No two puts have the same value."""
 
-    def __init__(self, client: Client, keys: Sequence[str]) -> None:
+    def __init__(self, client: Client, keys: Sequence[str], *, to_all: bool) -> None:
+        """``to_all``: a write goes to every node; else to the one that the address list selects."""
         self._client, self._keys = client, keys
+        self._write: Callable[[str, str, str | None], Awaitable[object]] = client.write_to_all if to_all else client.write
         self._values = itertools.count(1)
         self.writing = True
 
@@ -168,9 +188,9 @@ class KvLoop:
         client, key = self._client, self._client.rng.choice(self._keys)
         drawn = client.rng.random() if self.writing else 1.0
         if drawn < 0.4:
-            await client.write("put", key, f"{client.name}.{next(self._values)}")
+            await self._write("put", key, f"{client.name}.{next(self._values)}")
         elif drawn < 0.5:
-            await client.write("delete", key, None)
+            await self._write("delete", key, None)
         else:
             await client.get(key)
 

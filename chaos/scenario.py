@@ -127,6 +127,9 @@ class WorkloadSpec:
     broker_timeout_ms: int = 3_000
     kv_clients: int = 3
     kv_keys: int = 3
+    kv_writes: str = "all"
+    """all: a write goes to each node in turn, as RocketMQ's clients and mqadmin do. one: to one node, so that each value is
+    written once, and reads can be attributed."""
     kv_per_s: float = 12.0
     """Operations of one KV client."""
     lookups_per_s: float = 8.0
@@ -336,6 +339,8 @@ def _check(scenario: ChaosScenario) -> None:
         )
     if scenario.workload.mortal not in ("silent", "dead", "none"):
         raise ValueError(f"workload.mortal = {scenario.workload.mortal!r}: silent, dead or none is expected")
+    if scenario.workload.kv_writes not in ("all", "one"):
+        raise ValueError(f"workload.kv_writes = {scenario.workload.kv_writes!r}: all or one is expected")
     for setting in scenario.settings:
         key, equals, _ = setting.partition("=")
         if not equals:

@@ -103,7 +103,8 @@ class Workload:
         if spec.mqadmin:
             told = self.brokers["locked/0"], self.brokers["fickle/0"]
             self._mqadmin = Mqadmin(self.clients["mqadmin"], self.clients["probe"], *told)
-        self._kv = [KvLoop(self.clients[f"kv-{number + 1}"], cast.kv_keys) for number in range(spec.kv_clients)]
+        kv_clients = [self.clients[f"kv-{number + 1}"] for number in range(spec.kv_clients)]
+        self._kv = [KvLoop(client, cast.kv_keys, to_all=spec.kv_writes == "all") for client in kv_clients]
 
     def _make_brokers(self) -> dict[str, ChaosBroker]:
         spec, clock, queues = self._spec, Clock(), itertools.count(1)
@@ -139,8 +140,9 @@ class Workload:
 
     def _make_client(self, name: str, kind: str) -> Client:
         nodes = [node for node in self._cast.nodes if kind != "pinned" or name == f"pinned-{node}"]
-        addresses = {node: self._cluster.address(Link(name, node)) for node in nodes}
         rng = random.Random(self._rng.random())
+        rng.shuffle(nodes)  # as RocketMQ's clients do with their list
+        addresses = {node: self._cluster.address(Link(name, node)) for node in nodes}
         return Client(name, kind, addresses, self._recorder, rng, self._spec.operation_timeout_ms)
 
     def is_reachable(self, broker: str) -> bool:

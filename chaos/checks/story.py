@@ -247,7 +247,9 @@ class Story:
         operation.
         """
         span, workload = self.phases.get("steady", Span(0, 0)), self.manifest["scenario"]["workload"]
-        rates: dict[str, float] = {name: workload["kv_per_s"] for name in self.kinds if name.startswith("kv-")}
+        per_write = len(self.nodes) if workload.get("kv_writes", "one") == "all" else 1
+        kv_per_s = workload["kv_per_s"] * (1 + per_write) / 2  # half of them are reads
+        rates: dict[str, float] = {name: kv_per_s for name in self.kinds if name.startswith("kv-")}
         rates |= {name: workload["lookups_per_s"] for name in self.kinds if name.startswith(("pinned-", "failover-"))}
         due = sum(rates.values()) * (span.end_ns - span.start_ns) / 1e9
         if due < PACED_LEAST:

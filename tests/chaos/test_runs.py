@@ -46,7 +46,7 @@ def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
     if plan.mode == "cp":
         assert {name for name, verdict in found.items() if verdict is Verdict.VALID} >= SAFETY
     else:
-        assert found["linearizable KV"] is Verdict.VIOLATED
+        assert Verdict.VIOLATED in {found[name] for name in SAFETY}
     assert (done.folder / "timeline.html").stat().st_size > 10_000
     assert (tmp_path / "latest").resolve() == done.folder
     assert check_history(read_history(done.folder / "history.jsonl")).verdict is found_by_history(found)

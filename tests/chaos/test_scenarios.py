@@ -74,6 +74,7 @@ def test_the_suites_are_as_large_as_they_say() -> None:
         ('title = "x"\nname = "../mine"', "name = '../mine': up to 80 letters, digits"),
         ('title = "x"\nsettings = ["peers=n1=h:1"]', "the run sets peers itself"),
         ('title = "x"\n[workload]\nregister_period_ms = 3000', "register_period_ms = 3000: less than"),
+        ('title = "x"\n[workload]\nkv_writes = "some"', "kv_writes = 'some': all or one is expected"),
         ('title = "x"\nsettings = ["fenceAfterMs"]', "'fenceAfterMs' is not key=value"),
         ("title = ", "not TOML"),
     ],
