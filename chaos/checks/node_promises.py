@@ -59,7 +59,8 @@ def check_node_registrations(story: Story) -> CheckResult:
     for broker, topics in topics_of(story).items():
         for topic in topics:
             serving[topic].append(broker)
-    wrong: list[str] = []
+    old: list[str] = []
+    missing: list[str] = []
     looked_at = 0
     for read in story.ops:
         if read.kind != "route" or not read.ok or read.node is None:
@@ -73,13 +74,14 @@ def check_node_registrations(story: Story) -> CheckResult:
             if not last or not last[0].ok or read.key not in last[0].topics or not _kept(story, broker, last[0], read):
                 continue
             looked_at += 1
-            if listed.get(broker, -1) < int(str(last[0].value)):
-                seen = f"only as of registration {listed[broker]}" if broker in listed else "not at all"
-                wrong.append(
-                    f"{story.ms(read.start_ns)}: {read.node} lists {broker} in {read.key} {seen}; "
-                    f"it acknowledged {last[0].value} at {story.ms(last[0].end_ns)}"
-                )
-    return unless_stalled(story, result("each node keeps its live brokers", Promise.AP, looked_at, wrong))
+            when = f"{story.ms(read.start_ns)}: {read.node} lists {broker} in {read.key}"
+            then = f"it acknowledged {last[0].value} at {story.ms(last[0].end_ns)}"
+            if broker not in listed:
+                missing.append(f"{when} not at all; {then}")
+            elif listed[broker] < int(str(last[0].value)):
+                old.append(f"{when} only as of registration {listed[broker]}; {then}")
+    found = result("each node keeps its live brokers", Promise.AP, looked_at, [*old, *missing])
+    return found if old else unless_stalled(story, found)  # only a broker that is not listed may have been too slow
 
 
 def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:

@@ -732,6 +732,14 @@ def test_times_are_not_judged_where_other_load_took_the_cores() -> None:
     assert "waited 3.5 times as long" in found.findings[0]
 
 
+def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> None:
+    """Nothing is recorded for seconds here. A broker that is not listed may have been too slow; an older version was not."""
+    missing = at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH[1:])
+    assert check_node_registrations(missing.story).verdict is Verdict.UNKNOWN
+    old = at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH)
+    assert check_node_registrations(old.story).verdict is Verdict.VIOLATED
+
+
 def test_what_is_left_out_is_counted() -> None:
     script = exposed_until(1300).op(1250, 1290, "c1", "route", "t", members=BOTH[:1])
     check = check_registration(script.op(1500, 1510, "c1", "route", "t", members=[BOTH[0], ("g2/0", 5)]).story)
