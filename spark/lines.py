@@ -156,6 +156,7 @@ def _is_texts(value: Any) -> bool:
 
 _FITS: dict[pa.DataType, Callable[[Any], bool]] = {
     pa.int64(): _is_int64,
+    pa.float64(): lambda value: type(value) is float,
     pa.bool_(): lambda value: type(value) is bool,
     pa.list_(pa.string()): _is_texts,
     pa.list_(pa.list_(pa.string())): lambda value: type(value) is list and all(map(_is_texts, value)),

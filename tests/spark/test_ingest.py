@@ -35,6 +35,7 @@ ODD = (
     b'{"record":"truth","time_ns":12,"topics":["a",null]}', b'{"record":"truth","time_ns":12,"topics":[1]}',
     b'{"record":"fault","time_ns":12,"sides":[["n1"],["n2"]]}', b'{"record":"fault","time_ns":12,"sides":["n1"]}',
     b'{"record":"header","time_ns":12,"schema":9223372036854775808}', b'{"record":"invoke","time_ns":12,"value":{"a":[1]}}',
+    b'{"record":"phase","time_ns":12,"slowdown":1.25}', b'{"record":"phase","time_ns":12,"slowdown":"1.25"}',
 )  # fmt: skip  # items grouped by line
 
 
@@ -74,6 +75,8 @@ def fits(value: Any, kind: pa.DataType) -> bool:
         return True
     if pa.types.is_boolean(kind):
         return isinstance(value, bool)
+    if pa.types.is_floating(kind):
+        return isinstance(value, float)
     if pa.types.is_list(kind):
         strict = pa.types.is_list(kind.value_type)
         return isinstance(value, list) and all(
