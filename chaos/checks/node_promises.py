@@ -80,8 +80,8 @@ def check_node_registrations(story: Story) -> CheckResult:
                 missing.append(f"{when} not at all; {then}")
             elif listed[broker] < int(str(last[0].value)):
                 old.append(f"{when} only as of registration {listed[broker]}; {then}")
-    found = result("each node keeps its live brokers", Promise.AP, looked_at, [*old, *missing])
-    return found if old else unless_stalled(story, found)  # only a broker that is not listed may have been too slow
+    judged = result("each node keeps its live brokers", Promise.AP, looked_at, [*old, *missing])
+    return judged if old else unless_stalled(story, judged)  # only a broker that is not listed may have been too slow
 
 
 def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
