@@ -1,1 +1,3 @@
-"""Analysis of recorded runs with Spark: traces in, tables and a report out. Imported by the command line alone; see DESIGN.md."""
+"""Analysis of recorded runs with Spark: it turns traces into tables and a report. Only the command line imports it; see
+DESIGN.md.
+"""

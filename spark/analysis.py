@@ -1,7 +1,8 @@
-"""The whole analysis: traces in, tables and figures out. Stages are functions from tables to tables; this says which of which.
+"""The whole analysis: it turns traces into tables and figures. Stages are functions from tables to tables; this module
+connects them.
 
-Tables that others may start from are kept as Parquet under ``tables/``; each is written aside and takes its place when the whole
-analysis has succeeded, so a failed one leaves what was there before.
+Tables on which later analyses may build are kept as Parquet under ``tables/``. Each is written to a temporary place and moved
+when the whole analysis has succeeded, so a failed analysis leaves the earlier tables unchanged.
 """
 
 import time
@@ -37,12 +38,12 @@ from replicated_namesrv.spark.summary import paired, summary, t_visibility
 from replicated_namesrv.spark.timeline import phases, sides, with_phase
 
 Rows = list[dict[str, Any]]
-"""A small table as rows by the names of its columns."""
+"""A small table as rows, by column name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisTables:
-    """Tables of some runs, as ``keep`` gave them back; each field has the name of the table."""
+    """Tables of some runs, as ``keep`` returned them. Each field has the name of its table."""
 
     runs: DataFrame
     phases: DataFrame
@@ -65,7 +66,7 @@ class AnalysisTables:
 
 
 KEPT = (*(field.name for field in fields(AnalysisTables)), "summary", "paired", "t_visibility", "consistability")
-"""Tables under ``tables/`` besides those of lines."""
+"""Tables under ``tables/`` other than those of trace lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +87,25 @@ class RunFigures:
     latencies: Rows
     """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
     pair_standings: Rows
-    """What each node of two runs answered over time, as ``pair.standings`` says."""
+    """Each node's answers over time in two runs (``pair.standings``)."""
     pair_latencies: Rows
-    """Their operations over time, as ``pair.latencies`` says."""
+    """The operations of these runs over time (``pair.latencies``)."""
 
 
 class Made(NamedTuple):
-    """What is made of some runs."""
+    """The results of the stages for some runs."""
 
     tables: AnalysisTables
     figures: RunFigures
 
 
 Keep = Callable[[str, DataFrame], DataFrame]
-"""Names a table that others may start from, and gives it back made. Called by several threads."""
+"""Stores a table under a name for later analyses, and returns the stored table. Several threads call it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Results(RunFigures):
-    """What the report stands on: small tables as rows."""
+    """The content of the report: small tables as rows."""
 
     ingested: list[Ingested]
     summary: Rows
@@ -114,11 +115,11 @@ class Results(RunFigures):
     consistability: Rows
     """How probable each class of consistency is, by fault and phase."""
     folders: dict[str, str]
-    """Where each run lies."""
+    """The folder of each run."""
 
 
 class Analysis:
-    """One analysis of some runs into a folder. ``say`` gets progress, a line at a time."""
+    """One analysis of some runs into a folder. ``say`` is called with each line of progress."""
 
     def __init__(self, spark: SparkSession, out: str, say: Callable[[str], None]) -> None:
         self._spark = spark
@@ -129,12 +130,13 @@ class Analysis:
         self._began = time.monotonic()
 
     def run(self, paths: Sequence[str], last: Callable[[Results], None] | None = None) -> Results:
-        """Analyse the runs below ``paths``, as ``analyse`` does. Raises InputError for what cannot be."""
+        """Find the runs below ``paths`` and analyse them. Raises InputError for a run that cannot be analysed."""
         return self.analyse(find_runs(self._storage, paths), last)
 
     def analyse(self, sources: Sequence[Source], last: Callable[[Results], None] | None = None) -> Results:
-        """Analyse runs that were found. Raises InputError for what cannot be. ``last`` is called when all tables are made and
-        before they take their place: what it raises leaves the tables that were there."""
+        """Analyse these runs. Raises InputError for a run that cannot be analysed.
+
+        ``last`` is called when all tables are computed and not yet in place. If it raises, the earlier tables stay."""
         traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:
@@ -191,7 +193,9 @@ def _of_sends(records: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[[str], None]) -> Made:
-    """All stages, from ingested traces to ``per_run`` and the curves. ``done`` is called with the name of each that is made."""
+    """All stages, from ingested traces to ``per_run`` and the curves. ``done`` is called with the name of each completed
+    stage.
+    """
     stages = Stages(done, partial(cancel_jobs, runs.sparkSession))
     about = keep("runs", runs)
     run, records, looks, facts = given(about), given(traces.events), given(traces.looks), given(truth.truth_spans(traces.events))
@@ -281,15 +285,15 @@ def _of_histories(
 
 
 def table_of(spark: SparkSession, rows: Rows, schema: StructType) -> DataFrame:
-    """A small table, of rows that the driver has."""
+    """A small table from rows of the driver."""
     return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow(schema))).coalesce(1)
 
 
 def cancel_jobs(spark: SparkSession) -> None:
-    """End all jobs that run."""
+    """Cancel all running jobs."""
     on_own_connection(spark.sparkContext.cancelAllJobs)
 
 
 def _rows_of(_: str, table: DataFrame) -> Rows:
-    """A small table. Everything that comes here is a figure of a run or less."""
+    """A small table as rows. Only figures of whole runs, or less, are collected here."""
     return [row.asDict() for row in table.collect()]

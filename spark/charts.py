@@ -1,4 +1,4 @@
-"""Figures of the report, drawn once each, as SVG and PNG. A caption says what is shown and on how many runs it stands."""
+"""Figures of the report, each drawn once, as SVG and PNG. The caption explains the figure and gives the number of runs."""
 
 import io
 import math
@@ -24,7 +24,7 @@ from replicated_namesrv.spark.summary import RESAMPLES, interval
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
 _MARKERS = {"ap": "o", "cp": "D"}
 LINES = {"local": "-", "linearizable": "-", "lease": "--", "stale": ":"}
-"""By read level."""
+"""Colours by read level."""
 _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "namesrv",
     "svg.fonttype": "path",
@@ -51,14 +51,14 @@ class _Drawing(NamedTuple):
     title: str
     caption: str
     painter: Callable[[Sequence[Axes], Results], Iterable[str]]
-    """Paints, and gives the runs that it painted; none: there are no data."""
+    """Draws, and returns the runs that it drew; none if there are no data."""
     panels: int = 1
     compares_clocks: bool = False
-    """Whether it stands on times that different processes took."""
+    """Whether it depends on times of different processes."""
 
 
 def draw(results: Results) -> list[Figure]:
-    """All figures for which there are data."""
+    """Draw all figures that have data."""
     found = []
     modes = {run["run"]: run["mode"] for run in results.runs}
     for drawing in _DRAWINGS:
@@ -76,7 +76,7 @@ def draw(results: Results) -> list[Figure]:
 
 
 def _clocks(results: Results, runs: Collection[str]) -> str:
-    """By how much two processes' times may be wrong against one another: twice what one may be off."""
+    """The largest error between the clocks of two processes: twice that of one."""
     uncertain_ms = 2e-6 * max((run["clock_uncertainty_ns"] for run in results.runs if run["run"] in runs), default=0)
     return (
         f" Times of two processes are known to \N{PLUS-MINUS SIGN} {uncertain_ms:g} ms."
@@ -105,12 +105,12 @@ def _render(canvas: Canvas, name: str, title: str, caption: str) -> Figure:
 
 
 def own_levels(results: Results) -> dict[str, str]:
-    """The read level that each mode's runs answer at unless a request names another."""
+    """The read level that each mode's runs use unless a request names another."""
     return {run["mode"]: run["read_consistency"] for run in results.runs}
 
 
 def _values(results: Results, metric: str, phase: str = "all", side: str = "all") -> list[dict[str, Any]]:
-    """Rows of single runs, at the level that the run answers at; figures that know no level have but one."""
+    """Rows of single runs at the run's own level. Figures without levels have one row."""
     own = own_levels(results)
     rows = [r for r in results.per_run if r["metric"] == metric and r["phase"] == phase and r["side"] == side]
     levelled = {(row["run"]) for row in rows if row["level"] == own[row["mode"]]}
@@ -125,7 +125,7 @@ BIN_S = 0.5
 
 
 def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Mean over the runs of a mode, each zero where it is not known to differ; time is counted from the begin of the fault."""
+    """Mean over the runs of a mode, by time since the begin of the fault. A run without a known divergence counts as zero."""
     (axis,) = axes
     ends = {row["run"]: row for row in results.faults}
     mode_of = {run["run"]: run["mode"] for run in results.runs if run["run"] in ends}
@@ -173,7 +173,7 @@ _HEATS = (
 
 
 def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """A heat map for each of four figures, scenarios by how far AP's nodes differed."""
+    """A heat map for each of four figures. Scenarios are sorted by how far AP's nodes differed."""
     shown = []
     order: dict[str, float] = {run["scenario"]: 0.0 for run in results.runs}
     for row in _values(results, "divergence_area"):
@@ -204,14 +204,14 @@ def _scenarios(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 def _log_scale(axis: Axes) -> None:
-    """Logarithmic along x where there is something that can be shown so."""
+    """Use a logarithmic x axis if there are values that it can show."""
     if math.isfinite(axis.dataLim.minposx):
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
 
 
 def _legend(axis: Axes, **how: Any) -> None:
-    """A legend where there is something to explain."""
+    """Add a legend if there is anything to explain."""
     if axis.get_legend_handles_labels()[0]:
         axis.legend(**how)
 
@@ -258,11 +258,11 @@ def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 LENGTHS_MIN = 3
-"""Of a scenario that was run with so many lengths of its fault means are drawn beside the points."""
+"""For a scenario with at least this number of fault lengths, means are drawn beside the points."""
 
 
 def _varied(results: Results) -> dict[str, float]:
-    """Intended lengths (s) of the faults of runs whose scenarios were run with several."""
+    """Planned fault lengths (s) of scenarios that were run with several."""
     lengths: dict[str, set[float]] = defaultdict(set)
     for run in results.runs:
         lengths[run["scenario"]].add(run["fault_s"])
@@ -270,7 +270,7 @@ def _varied(results: Results) -> dict[str, float]:
 
 
 def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Each run as a point, at the length that its fault had in truth; means of runs whose faults were meant to last as long."""
+    """Each run as a point at the true length of its fault, and means of runs with the same planned length."""
     length, varied = {row["run"]: row["end_s"] for row in results.faults}, _varied(results)
     scenarios = ", ".join(sorted({run["scenario"] for run in results.runs if run["run"] in varied}))
     shown: list[str] = []
@@ -409,13 +409,13 @@ _STANDINGS = {"no answer": "#e5e7eb", "answers as most nodes do": "#86efac", "an
 
 
 def _pair(results: Results) -> list[dict[str, Any]]:
-    """The two runs that are looked at closely, AP's first."""
+    """The two runs that are shown in detail, AP's first."""
     shown = {row["run"] for row in (*results.pair_standings, *results.pair_latencies)}
     return sorted((run for run in results.runs if run["run"] in shown), key=lambda run: str(run["mode"]))
 
 
 def _shared_out(axes: Sequence[Axes], results: Results) -> list[tuple[Axes, dict[str, Any]]]:
-    """A panel for each of these runs; one that is left over, since one mode alone was run, does not show."""
+    """One panel for each of these runs. If only one mode was run, the other panel is hidden."""
     pair = _pair(results)
     for axis in axes[len(pair) :]:
         axis.set_visible(False)
@@ -434,7 +434,7 @@ def _faults_shaded(axis: Axes, results: Results, run: dict[str, Any]) -> None:
 
 
 def _standings(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Node by time. As most: the answer that more than half of the nodes that answer give."""
+    """Nodes by time. "As most" is the answer of more than half of the nodes that answer."""
     shown = []
     for axis, run in _shared_out(axes, results):
         rows = [row for row in results.pair_standings if row["run"] == run["run"]]

@@ -1,4 +1,4 @@
-"""Operations: an invocation and what became of it as one row, with the phase it began in and the side of the node it asked."""
+"""Operations: one row for each invocation with its outcome, its phase, and the side of the node that was asked."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -11,8 +11,10 @@ ANY = "any"
 
 
 def completed_invocations(records: DataFrame, *kinds: str) -> DataFrame:
-    """Invocations, of these kinds or all, with what became of each: as OPERATIONS, but for level, phase and side, and in all
-    phases; ``topics`` are those registered. One without completion is indeterminate: its harness died before it knew."""
+    """Invocations of these kinds, or all, with their outcomes: the columns of OPERATIONS without level, phase and side, in all
+    phases.
+
+    ``topics`` are the registered topics. An invocation without completion is indeterminate: the harness died before the end."""
     good = records.where(F.col("corrupt_line").isNull())
     asked = good.where(F.col("record") == "invoke")
     if kinds:
@@ -45,10 +47,10 @@ def operations(records: DataFrame, runs: DataFrame, phases_table: DataFrame, sid
 
 
 def probes(rows: DataFrame) -> DataFrame:
-    """One row a probe: ``answers`` of the ``asked`` nodes, and whether all answers were ``equal`` (M3). Needs two answers."""
+    """One row per probe: ``answers`` of the ``asked`` nodes, and whether all answers were ``equal`` (M3). Needs two answers."""
     answered = F.col("outcome") == "ok"
     names = F.array_sort(F.transform(F.from_json("members", MEMBERS), lambda m: F.concat_ws("@", m["name"], m["version"])))
-    # An empty answer and "no such key" are answers too, and all alike.
+    # An empty answer and "no such key" are answers, too, and equal to each other.
     answer = F.when(F.col("kind") == "route", F.concat_ws(",", names)).otherwise(
         F.concat(F.lit("="), F.coalesce("value", F.lit("")))
     )
@@ -67,10 +69,11 @@ def probes(rows: DataFrame) -> DataFrame:
 
 
 def gaps(rows: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> DataFrame:
-    """M17: between one success and the next of the same kind at the same node, from the begin of ``steady`` to that of ``final``.
+    """M17: time from one success to the next of the same kind at the same node, from the begin of ``steady`` to that of
+    ``final``.
 
-    ``entity`` is the node that the client was bound to; ``any`` for clients that choose for themselves. A gap belongs to the
-    phase ``fault`` where it overlaps it, and to the side on which its node stood when the gap began or, if later, the fault.
+    ``entity`` is the node of a pinned client, or ``any`` for clients that choose their node. A gap that overlaps the phase
+    ``fault`` belongs to it. Its side is that of its node when the gap began or, if later, when the fault began.
     """
     span = phases_table.groupBy("run").agg(
         F.min(F.when(F.col("phase") == "steady", F.col("start_ns"))).alias("from_ns"),

@@ -1,15 +1,15 @@
 """Consistability (M9, Aiyer et al. 2008): "class c with probability p while fault f lasts".
 
-A read is in a class if it was answered as the class asks for, so the probability falls with every read that got no answer too:
-consistency and availability in one number. Beside it stands the same of the answered ones alone. Classes from strong to weak;
-each is judged read by read, and none but those of bounded staleness needs a choice of numbers:
+A read is in a class if it was answered as the class requires. A read without an answer is in no class, so the probability
+combines consistency and availability. A second figure counts answered reads only. Each read is judged separately. Classes from
+strong to weak:
 
-- ``linearizable``: it can be merged into its write beside all reads that ended before it (M2);
-- ``regular``: it returns the last acknowledged write or one that was under way (Lamport 1986), which is staleness of k = 0;
+- ``linearizable``: it can be merged into its write together with all reads that ended before it (M2);
+- ``regular``: it returns the last acknowledged write or a concurrent one (Lamport 1986), which is staleness of k = 0;
 - ``session``: it breaks no session guarantee of its client (M10);
 - ``one version``: it is behind by at most one acknowledged version, k <= 1 (M6);
 - ``one second``: the first write that it misses had been acknowledged for at most that long, t <= 1 s (M5);
-- ``eventual``: it returns what somebody wrote, however old;
+- ``eventual``: it returns a written value, however old;
 - ``answered``: it returns anything at all.
 
 Linearizable implies regular, regular implies both bounds; each class implies the last two.
@@ -33,7 +33,7 @@ SECOND_NS = 1_000_000_000
 
 
 def held(judged: DataFrame, routes: DataFrame, operations: DataFrame) -> DataFrame:
-    """HELD, of reads before ``final`` of keys that are judged, by read level, phase and side, and over all phases and sides."""
+    """HELD: counts of reads before ``final`` of judged keys, by read level, phase and side, and over all phases and sides."""
     parts = []
     for rows, kind, about in ((judged, "get", KV), (routes, "route", ROUTES)):
         asked = operations.where((F.col("kind") == kind) & (F.col("phase") != "final"))
@@ -66,7 +66,7 @@ def held(judged: DataFrame, routes: DataFrame, operations: DataFrame) -> DataFra
 
 
 def consistability(rows: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of CONSISTABILITY from those of HELD: means over runs, intervals as everywhere, by scenario and over all of them."""
+    """Rows of CONSISTABILITY from those of HELD: means over runs with intervals, by scenario and over all scenarios."""
     about_run = {run["run"]: run for run in runs}
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Curves for the figures: what is drawn over time, age or quantiles, reduced in Spark to a few hundred points a run."""
+"""Curves of the report's figures over time, age or quantiles, reduced in Spark to a few hundred points per run."""
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -13,7 +13,7 @@ BINS_MAX = 4_000
 QUANTILES = [*(index / 100 for index in range(100)), 0.995, 0.999, 1.0]
 
 KV, ROUTES = "key-value store", "registrations"
-"""What a curve is about."""
+"""The subject of a curve."""
 
 
 def _fault(phases: DataFrame) -> DataFrame:
@@ -21,7 +21,7 @@ def _fault(phases: DataFrame) -> DataFrame:
 
 
 def divergence(segments: DataFrame, phases: DataFrame) -> DataFrame:
-    """Greatest resolved divergence of registrations in each bin of a run: run, at_s from the begin of its fault, divergence."""
+    """Greatest resolved divergence of registrations in each bin of a run: run, at_s since the begin of its fault, divergence."""
     binned = segments.where((F.col("key") == REGISTRATIONS) & (F.col("resolved") > 0)).join(F.broadcast(_fault(phases)), "run")
     bins = {}
     for name, at in (("_first", F.col("start_ns")), ("_last", F.col("end_ns") - 1)):
@@ -34,7 +34,7 @@ def divergence(segments: DataFrame, phases: DataFrame) -> DataFrame:
 
 
 def faults(phases: DataFrame) -> DataFrame:
-    """How long the phases of each run lasted, from the begin of its fault: run, steady_s (negative), end_s, until_s."""
+    """Length of the phases of each run, relative to the begin of its fault: run, steady_s (negative), end_s, until_s."""
     of_run = phases.groupBy("run").agg(
         F.min(F.when(F.col("phase") == "steady", F.col("start_ns"))).alias("_from"),
         F.max(F.when(F.col("phase") == "heal", F.col("end_ns"))).alias("_until"),

@@ -1,8 +1,8 @@
-"""EDN as Jepsen writes its histories, read strictly and into plain Python values; nothing is ever evaluated.
+"""A strict reader of EDN, in which Jepsen writes its histories, into plain Python values. Nothing is evaluated.
 
 Nil, booleans, numbers, strings, characters, keywords, symbols, lists, vectors, sets and maps are read. A tag (``#inst``,
-``#jepsen.history.Op``) is passed over and its value kept: no tag makes anything happen. Packages that read EDN come with a parser
-generator and call a function for each tag; a history is a few kinds of literals, and may be a gigabyte of them.
+``#jepsen.history.Op``) is ignored and its value kept. We do not use a package, because those that read EDN bring a parser
+generator and call a function for each tag. A history has a few kinds of literals, but may have a gigabyte of them.
 """
 
 import re
@@ -35,7 +35,7 @@ class Keyword(str):
 
 
 class EdnError(ValueError):
-    """Text that is no EDN; says what is wrong and at which character."""
+    """Text that is not EDN. The message has the problem and the character."""
 
 
 class UnfinishedError(EdnError):
@@ -128,7 +128,7 @@ def _atom(text: str) -> Any:
 
 
 def read(text: str) -> Any:
-    """The one value that ``text`` holds. Raises EdnError."""
+    """Read the only value in ``text``. Raises EdnError."""
     reader = _EdnReader(text)
     value = reader.value(reader.token())
     if reader.token() is not None:

@@ -1,10 +1,10 @@
-"""Histories of other tools as runs of ours: Jepsen's, in EDN or as JSON lines, into a trace that ``namesrv analyze`` reads.
+"""Conversion of Jepsen histories (EDN or JSON lines) to traces that ``namesrv analyze`` reads.
 
 An operation is a map with ``type`` (invoke, ok, fail, info), ``f``, ``value``, ``process`` and ``time`` (nanoseconds), as
-``history.edn`` has them: one a line, pretty-printed over several, or all in one vector. What a process invokes is completed by
-its next operation, and ``info``, or no completion, means that nobody knows. The nemesis, any process that is no number, gives the
-phases: from its first to its last operation lies the fault. Where no operation has a time, a millisecond lies between two:
-their order is kept, so what is judged by order alone holds, and durations mean nothing.
+``history.edn`` has them: one a line, pretty-printed over several, or all in one vector. A process's next operation completes
+its invocation. The outcome is unknown if that is ``info`` or missing. The nemesis, any process that is not a number,
+determines the phases: the fault lasts from its first to its last operation. If no operation has a time, they are placed one
+millisecond apart in their order. Checks of order are then valid, durations are not.
 
 =====================  ================================================================================================
 f                      becomes
@@ -17,11 +17,12 @@ txn of append and r    the same for each list; the order within a list and trans
 txn of w and r         ``put`` and ``get`` of each key; that a transaction is one step is not checked
 =====================  ================================================================================================
 
-Values of independent keys are pairs [key, value]; they are known by every value of a read or write being one. Values that are
-written more than once make all but M1 bounds, as in any history; DESIGN.md says which. Counters (add, and read of a number),
-queues, locks and transfers are refused: no check applies to them.
+Values of independent keys are pairs [key, value], recognised because every value of a read or write is one. If values are
+written more than once, all figures but M1 are bounds (DESIGN.md). Counters (add, and read of a number), queues, locks and
+transfers are refused, because no check applies to them.
 
-Limits: 5,000,000 events, 1 MiB of text or 1,000 lines an operation, and of memory about five times what the file takes.
+Limits: 5,000,000 events, and 1 MiB of text or 1,000 lines per operation. The memory needed is about five times the file's
+size.
 """
 
 import contextlib
@@ -53,7 +54,7 @@ from replicated_namesrv.spark import edn
 
 LINE_CHARACTERS_MAX = 1 << 20
 LINES_MAX = 1000
-"""Of one operation."""
+"""Limit of one operation."""
 OPERATIONS_MAX = 5_000_000
 SAY_EVERY = 200_000
 TYPES = ("invoke", "ok", "fail", "info")
@@ -61,7 +62,7 @@ OUTCOMES = {"ok": "ok", "fail": "fail", "info": "indeterminate"}
 
 
 class ForeignError(NamesrvError):
-    """A history that cannot be imported; the text names file, line and remedy."""
+    """A history that cannot be imported. The text names file, line and remedy."""
 
 
 @dataclass(slots=True)
@@ -72,23 +73,23 @@ class _Event:
     value: Any
     process: Any
     time_ns: Any
-    """Nanoseconds; None where the history has none, until all are read."""
+    """Nanoseconds. None if the history has no times, until all events are read."""
 
 
 @dataclass(slots=True)
 class Imported:
-    """What was made."""
+    """Summary of an import."""
 
     folder: Path
     operations: int
     unknown: int
-    """Operations of which nobody learned what became of them."""
+    """Operations with unknown outcome."""
     torn: int
-    """1 if the last line was cut off, and left out."""
+    """1 if the last line was cut off and left out."""
 
 
 def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[str], None]) -> Imported:
-    """Make the run ``name`` in ``out`` from the history ``path`` (.edn, or JSON lines). Raises ForeignError."""
+    """Create the run ``name`` in ``out`` from the history ``path`` (.edn, or JSON lines). Raises ForeignError."""
     folder = out / name
     if folder.exists():
         raise ForeignError(f"{folder}: exists already; remove it, or choose another --name or --out")
@@ -99,7 +100,7 @@ def import_history(path: Path, name: str, mode: str, out: Path, say: Callable[[s
         raise ForeignError(f"{path}: holds no operation; Jepsen's history.edn of a test is expected")
     say(f"{path}: {len(events):,} events")
     pairs, nemesis = _paired(path, events)
-    del events  # the pairs hold them, until each is made lines of
+    del events  # the pairs keep the events in memory until each has become lines
     trace, lines = _records(path, pairs, nemesis, name)
     staging = out / f".importing-{name}"
     shutil.rmtree(staging, ignore_errors=True)
@@ -136,14 +137,14 @@ def _read(path: Path, say: Callable[[str], None]) -> tuple[list[_Event], int]:
 
 
 class _HistoryReader:
-    """Operations of a file, each with the line where it begins: one a line, over several lines, or elements of one vector."""
+    """Reads the operations of a file, each with its first line: one per line, over several lines, or elements of one vector."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_edn = path.suffix.lower() == ".edn"
         self._read = edn.read if self._is_edn else json.loads
         self.torn = 0
-        """1 if the file ends within an operation and without a line feed: whoever wrote it was cut off."""
+        """1 if the file ends within an operation and without a line feed: its writer was interrupted."""
 
     def values(self, file: TextIO) -> Iterator[tuple[int, Any]]:
         """Line and value of each operation. Raises ForeignError."""
@@ -181,7 +182,7 @@ class _HistoryReader:
         self.torn = int(bool(begun))
 
     def _value(self, text: str, line: int) -> tuple[Any, bool]:
-        """The value, and whether it goes on behind ``text``."""
+        """The value, and whether it continues after ``text``."""
         try:
             return self._read(text), False
         except ValueError as cause:
@@ -199,7 +200,7 @@ class _HistoryReader:
 
 
 def _goes_on(cause: ValueError, text: str) -> bool:
-    """Whether text could not be read only because it ends too early."""
+    """Whether the text is incomplete rather than invalid."""
     if isinstance(cause, json.JSONDecodeError):
         return cause.pos >= len(text.rstrip()) or cause.msg.startswith("Unterminated string")
     return isinstance(cause, edn.UnfinishedError)
@@ -225,7 +226,7 @@ def _event(value: Any, number: int, where: str) -> _Event:
 
 
 def _complete_times(path: Path, events: list[_Event]) -> None:
-    """All events have a time, or none: then each gets one by its place."""
+    """Check that all events have a time, or none. In the latter case each event gets a time by its position."""
     missing = next((event for event in events if event.time_ns is None), None)
     if missing is None:
         return
@@ -239,7 +240,7 @@ _Pair = tuple[_Event, _Event | None]
 
 
 def _paired(path: Path, events: list[_Event]) -> tuple[list[_Pair], list[_Event]]:
-    """Invocations with their completions, and what the nemesis did."""
+    """Invocations with their completions, and the nemesis's events."""
     opened: dict[Any, int] = {}
     pairs: list[_Pair] = []
     nemesis = []
@@ -268,7 +269,7 @@ def _paired(path: Path, events: list[_Event]) -> tuple[list[_Pair], list[_Event]
 
 
 class _Kinds(NamedTuple):
-    """What can be told only by the whole history."""
+    """Properties that only the whole history determines."""
 
     independent: bool
     """Values are pairs [key, value]."""
@@ -277,7 +278,7 @@ class _Kinds(NamedTuple):
 
 
 class _Trace:
-    """Lines of the trace, by their time; what the manifest has to name besides."""
+    """Lines of the trace by time, and the names for the manifest."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -292,11 +293,11 @@ class _Trace:
         return list(self._keys), list(self._members)
 
     def add(self, record: TraceRecord) -> None:
-        """A line; those of the same time stay in the order in which they come."""
+        """Add a line. Lines of equal time keep the order in which they were added."""
         self._lines.append((record.time_ns, encode(record)))
 
     def lines(self, header: list[TraceRecord], last_ns: int) -> Iterator[bytes]:
-        """All of them, between the header and the end."""
+        """All lines between the header and the end."""
         yield from map(encode, header)
         self._lines.sort(key=itemgetter(0))
         for _, line in self._lines:
@@ -304,7 +305,7 @@ class _Trace:
         yield encode(End(last_ns, len(header) + len(self._lines)))
 
     def add_operation(self, began: _Event, end: _Event | None, of: _Kinds) -> None:
-        """An operation of the history, which may be several of the trace."""
+        """Add an operation of the history, which may be several of the trace."""
         outcome = "indeterminate" if end is None else OUTCOMES[end.type]
         for kind, key, said, seen in _parts(self._path, began, end, of):
             self.operations += 1
@@ -324,7 +325,7 @@ class _Trace:
                 self.add(Complete(end.time_ns, self.operations, outcome, None, value, members, None))
 
     def _serve(self, key: str, member: str, began: _Event, done: _Event | None, kind: str) -> None:
-        """A member is there from its first registration on."""
+        """Record that a member exists, at its first registration."""
         first_ns = self._members.setdefault(key, {}).setdefault(member, began.time_ns)
         if first_ns == began.time_ns and kind == "register":
             self.add(Truth(began.time_ns, member, 1, "starting", True, "1", [key], 0))
@@ -333,7 +334,7 @@ class _Trace:
 
 
 def _records(path: Path, pairs: list[_Pair], nemesis: list[_Event], name: str) -> tuple[_Trace, Iterator[bytes]]:
-    """The trace, and its lines. Takes the pairs away as it goes: a history may be as large as memory allows."""
+    """Convert the pairs to the trace and its lines. Consumes the pairs, because a history may be as large as memory allows."""
     times = [began.time_ns for began, _ in pairs] + [end.time_ns for _, end in pairs if end is not None]
     first, last = min(times), max(times)
     faults = [event.time_ns for event in nemesis if first <= event.time_ns <= last]
@@ -380,18 +381,18 @@ def _kinds(path: Path, pairs: list[_Pair]) -> _Kinds:
 
 
 def _text(value: Any) -> str:
-    """A value as text; the same value, the same text. Halves of surrogate pairs, which no UTF-8 has, become escapes."""
+    """A value as text. Equal values have equal texts. Halves of surrogate pairs, which UTF-8 does not allow, become escapes."""
     text = str(value) if isinstance(value, str | int) else json.dumps(value, sort_keys=True, default=str)
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _member(key: str, value: str | None) -> str:
-    """Name of a member of a topic; what follows a slash would be taken for the number of a broker."""
+    """Name of a member of a topic, without a slash, because the text after a slash would be read as a broker id."""
     return f"{key}:{value}".replace("/", "%2F")
 
 
 _Part = tuple[str, str, str | None, Any]
-"""Kind, key, what is written, what was read: text, or of a set a list of texts."""
+"""Kind, key, value written, value read. A value is text, or for a set a list of texts."""
 
 
 def _parts(path: Path, began: _Event, end: _Event | None, of: _Kinds) -> Iterator[_Part]:

@@ -1,9 +1,9 @@
-"""Synthetic traces whose figures are known because they were built that way.
+"""Generates synthetic traces with figures that are known by construction.
 
-Nodes are looked at in turn, all at fixed distances in time. In both modes brokers re-register at random moments. In ``ap`` a
-change reaches one node at once and each other node so many looks later, drawn at random; in ``cp`` it reaches all nodes
-at the same moment, and during the fault the minority gives no answer. What results is summed up exactly while it is written, in
-whole nanoseconds, by code that shares nothing with the analysis: ``truth.json`` beside the trace.
+Nodes are looked at in turn at fixed intervals. In both modes brokers re-register at random times. In ``ap`` a change reaches
+one node at once and each other node a random number of looks later. In ``cp`` it reaches all nodes at the same moment, and
+during the fault the minority does not answer. Code that shares nothing with the analysis computes the exact figures in whole
+nanoseconds while it writes, and stores them in ``truth.json`` beside the trace.
 """
 
 import json
@@ -31,22 +31,22 @@ Fields = ParamSpec("Fields")
 
 ROWS_MIN, ROWS_MAX = 10_000, 1_000_000_000
 LOOK_NS = 1_000_000
-"""Between two looks; each node is looked at every ``nodes`` times that."""
+"""Time between two looks. Each node is looked at every ``nodes`` times that."""
 CHANGE_EVERY = 500
-"""Looks between two changes, on average."""
+"""Average number of looks between two changes."""
 QUIET_LOOKS = 3 * CHANGE_EVERY
-"""At the end nothing changes any more, so that every episode is seen to end."""
+"""Duration without changes at the end, so that the end of every episode is observed."""
 BROKERS = 3
 _LINES = 20_000
 
 
 class GenerateError(NamesrvError):
-    """A trace that cannot be generated; the text names the argument and the remedy."""
+    """A trace that cannot be generated. The text names the argument and the remedy."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """Sums kept while a trace is written."""
+    """Sums that are updated while a trace is written."""
 
     observations: int = 0
     episodes: int = 0
@@ -115,7 +115,7 @@ class _Generator:
         (self._folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
     def _record(self, kind: Callable[Concatenate[int, Fields], TraceRecord], *fields: Fields.args, **more: Fields.kwargs) -> str:
-        """The line of a record a moment after the one before."""
+        """The line of a record, a moment after the previous record."""
         self._now_ns += 1_000
         return encode(kind(self._now_ns, *fields, **more)).decode()
 
@@ -173,7 +173,7 @@ class _Generator:
         return self._record(FaultRecord, 0, edge, self._now_ns, "isolate", "held", minority, [], sides, [])
 
     def _operations(self, lines: list[str], world: "_World", look: int) -> None:
-        """A put, then a get that sees it, or in AP, every third time, the one before it."""
+        """A put, then a get that sees it. In AP every third get returns the previous value."""
         known = self._known
         known.writes += 1
         self._pair(lines, "put", f"v{known.writes}", "ok")
@@ -197,7 +197,7 @@ class _Generator:
         )
 
     def _final(self, trace: TextIO) -> None:
-        """One quiescent read; in AP it misses the last write."""
+        """One read at the end. In AP it misses the last write."""
         trace.write(self._record(Phase, "final"))
         lost = self._mode == "ap" and self._known.writes > 1
         self._known.lost_writes = int(lost)
@@ -207,7 +207,7 @@ class _Generator:
 
 
 class _World:
-    """What the nodes hold, and the episodes in which looks at them differ."""
+    """The states of the nodes, and the episodes in which looks at them differ."""
 
     def __init__(self, mode: str, nodes: int, chooser: random.Random) -> None:
         self._mode, self._nodes, self._chooser = mode, nodes, chooser
@@ -221,8 +221,10 @@ class _World:
         self.episodes_ns: list[int] = []
 
     def step(self, look: int, changes: bool) -> None:
-        """Let happen what happens before this look. One change at a time, and none before all nodes were seen to have the last:
-        an episode is of one change, so two nodes differ as long as it lasts."""
+        """Apply the events before this look.
+
+        Changes come one at a time, and only after all nodes were seen to have the last one. So an episode has one change, and
+        two nodes differ while it lasts."""
         for node in self._arrivals.pop(look, ()):
             self._held[node] = self._version
         if not changes or look < self._next or self._arrivals or self._since_ns is not None:
@@ -261,7 +263,7 @@ class _World:
             self._since_ns = None
 
     def close(self, now_ns: int) -> None:
-        """The last look has been taken at ``now_ns``."""
+        """End the trace; the last look was at ``now_ns``."""
         if self._since_ns is not None:
             self.episodes_ns.append(now_ns - self._since_ns)
             self._since_ns = None

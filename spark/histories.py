@@ -1,15 +1,17 @@
-"""What clients saw of one key, judged, pure: anomalies, staleness, sessions, how far from atomic (M2, M4 to M8, M10, M19).
+"""Judges the operations on one key: anomalies, staleness, session guarantees, distance from atomicity (M2, M4 to M8, M10,
+M19). Pure.
 
-Values are written once each, so a read names the write it saw. Nothing needs a total order of versions: write *v* is newer than
-*w* when *w* had ended before *v* began, and a read is stale only by writes that are newer than what it returned and had been
-acknowledged before it began. Concurrent writes make nobody stale.
+Each value is written once, so it identifies its write. Versions are partially ordered: write *v* is newer than *w* if *w* had
+ended before *v* began. A read is stale by the writes that are newer than the one it returned and were acknowledged before it
+began. Concurrent writes make no read stale.
 
-"Absent" is written by every delete and was there at the beginning. A read of it is attributed to the latest of these that had
-begun, the most favourable one; only ``clusters`` tries the earlier ones too.
+"Absent" is the initial state and the result of every delete. A read of it is attributed to the latest of these that had begun,
+which is the most favourable choice. Only ``clusters`` also tries the earlier ones.
 
-A *cluster* is a write with the reads that returned it. Cluster A comes before B when a member of A ended before a member of B
-began. Two that come before each other are in conflict; a history of unique values is atomic exactly if no two are and no read
-ended before its write began (Gibbons & Korach 1997). Delta (M7) and Gamma (M8) are what it takes to remove all conflicts.
+A *cluster* is a write with the reads that returned it. Cluster A comes before B if a member of A ended before a member of B
+began. Two clusters conflict if each comes before the other. A history of unique values is atomic if and only if no clusters
+conflict and no read ended before its write began (Gibbons & Korach 1997). Delta (M7) and Gamma (M8) measure how far operations
+must be shifted or widened to remove all conflicts.
 """
 
 import math
@@ -38,25 +40,27 @@ class Read(NamedTuple):
     anomalous: bool
     """It cannot be merged into its write (M2)."""
     versions_behind: int | None
-    """Versions acknowledged before it began and newer than what it returned (M6); None: nobody wrote what it returned."""
+    """Number of versions that were acknowledged before it began and are newer than the one it returned (M6). None: no write
+    has its value.
+    """
     fresh: bool
     """It returned the latest acknowledged write or a newer one (M5)."""
     age_ns: int | None
-    """Since the acknowledgement of the first write it missed; for a fresh read, of the last one. None: no write yet, or nobody
-    wrote what it returned."""
+    """Time since the acknowledgement of the first write that it missed; for a fresh read, of the last write. None: no write so
+    far, or no write has its value."""
     read_your_writes: bool
-    """True: the guarantee is broken; so for the following (M10)."""
+    """True: the read broke this guarantee (M10). The same for the following fields."""
     monotonic_reads: bool
     monotonic_writes: bool
     writes_follow_reads: bool
     lost: bool
     """A final read that misses an acknowledged write (M19)."""
     resurrected: bool
-    """A final read that returns what an acknowledged delete had removed."""
+    """A final read that returned a value which an acknowledged delete had removed."""
 
 
 class Window(NamedTuple):
-    """Inconsistency window of one acknowledged write (M4): from its acknowledgement to the last read of something older."""
+    """Inconsistency window of one acknowledged write (M4): from its acknowledgement to the last read of an older value."""
 
     op: int
     window_ns: int
@@ -64,21 +68,21 @@ class Window(NamedTuple):
 
 
 class Distance(NamedTuple):
-    """How far a key is from atomic."""
+    """Distance of a key's history from atomicity."""
 
     delta_ns: int | None
-    """M7: smallest shift of all reads' starts; None: no shift helps."""
+    """M7: smallest shift of all reads' starts that makes the history atomic. None: there is no such shift."""
     pairs: int
     conflicts: int
     gamma_max_ns: int
-    """M8: largest of the pairs' smallest symmetric widenings, half of it on either side of each operation."""
+    """M8: for each pair the smallest widening, half of it at either side of each operation; this is the largest of them."""
     gammas_ns: list[int]
-    """All positive ones; that of a read which ended before its write began, of a cluster with itself, is among them."""
+    """All positive widenings, including that of a read that ended before its write began."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyJudgement:
-    """All that is said of one key."""
+    """All judgements of one key."""
 
     reads: list[Read]
     windows: list[Window]
@@ -86,10 +90,10 @@ class KeyJudgement:
 
 
 def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
-    """Judge the operations of one key. Failed ones are left out, and so are reads without an answer.
+    """Judge the operations of one key. Failed operations and reads without an answer are left out.
 
-    ``atomic``: the history is known to be linearizable, so nothing in it is anomalous. Without deletes that would be found here
-    too; with them a read of "absent" may have been merged into the wrong one, so the anomalies found are an upper bound.
+    ``atomic``: the history is known to be linearizable, so it has no anomalies. Without deletes the same would result here.
+    With deletes a read of "absent" may have been merged into the wrong one, so the anomalies found are an upper bound.
     """
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
     writes = writes_of(ordered)
@@ -104,12 +108,13 @@ def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
 
 
 AGE_BINS_MS = tuple(2.0**power for power in range(-4, 18))
-"""Upper bounds of the bins of ``visibility``; what is older than the last one, two minutes, tells nothing more."""
+"""Upper bounds of the bins of ``visibility``. Ages above the last one, two minutes, give no more information."""
 
 
 def visibility(events: Iterable[KeyEvent]) -> dict[float, tuple[int, int]]:
-    """M5: pairs of an acknowledged write and a read begun after that, by the time between them (upper bound of its bin, ms):
-    how many there are, and in how many the read saw the write or something newer, or concurrent with it."""
+    """M5: pairs of an acknowledged write and a read that began later, by the time between them (upper bound of the bin, ms).
+
+    The values are the number of pairs, and of those in which the read saw the write, a newer one, or a concurrent one."""
     ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
     writes = writes_of(ordered)
     acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
@@ -120,7 +125,7 @@ def visibility(events: Iterable[KeyEvent]) -> dict[float, tuple[int, int]]:
     for read in reads:
         source = history.source(read)
         if source is None:
-            continue  # of a value that nobody wrote, nothing can be said
+            continue  # a value without a write proves nothing
         marks = [bisect_left(ends, read.start_ns), *(bisect_left(ends, read.start_ns - age * 1e6) for age in AGE_BINS_MS)]
         for count, upper, lower in zip(counts, marks, marks[1:], strict=False):
             count[0] += upper - lower
@@ -132,7 +137,7 @@ def visibility(events: Iterable[KeyEvent]) -> dict[float, tuple[int, int]]:
 
 
 class _History:
-    """Acknowledged writes in the order of their acknowledgement, and the write that each read saw."""
+    """Acknowledged writes by acknowledgement, and the write that each read saw."""
 
     def __init__(self, acknowledged: list[Write], of_value: Mapping[str | None, list[Write]], reads: Iterable[KeyEvent]) -> None:
         self.of_value = of_value
@@ -141,11 +146,11 @@ class _History:
         self.sources = attributed(reads, of_value)
 
     def source(self, read: KeyEvent) -> Write | None:
-        """The write that ``read`` saw; None: nobody wrote that."""
+        """The write that ``read`` saw. None: no write has its value."""
         return self.sources[read.op]
 
     def missed(self, read: KeyEvent, source: Write | None) -> list[Write]:
-        """Acknowledged before ``read`` began and newer than ``source``, in order of acknowledgement."""
+        """Writes acknowledged before ``read`` began and newer than ``source``, by acknowledgement."""
         since = BEGINNING if source is None else source.end_ns
         first = bisect_left(self._ends, since)  # a newer one ends after ``since``
         return [write for write in self._acknowledged[first : bisect_left(self._ends, read.start_ns)] if write.start_ns > since]
@@ -169,7 +174,7 @@ class _History:
 
 
 def _merge(reads: Sequence[KeyEvent], of_value: Mapping[str | None, list[Write]]) -> set[int]:
-    """Numbers of the reads that cannot be merged into their write, taken in order of their ends (Lu et al. 2015)."""
+    """Numbers of the reads that cannot be merged into their write, processed by their ends (Lu et al. 2015)."""
     clusters = _Clusters([write for group in of_value.values() for write in group], reads)
     anomalous: set[int] = set()
     for read, possible in candidates(reads, of_value):
@@ -179,10 +184,10 @@ def _merge(reads: Sequence[KeyEvent], of_value: Mapping[str | None, list[Write]]
 
 
 class _Clusters:
-    """All clusters, so that one that comes both before and after a given one is found in logarithmic time.
+    """All clusters, with a logarithmic search for one that comes both before and after a given cluster.
 
-    A cluster's ``last_start`` is kept at the place of its member that ended first, places being in order of ends: a binary tree
-    of maxima tells the greatest ``last_start`` of all clusters of which a member had ended before some moment.
+    A cluster's ``last_start`` is stored at the place of its member that ended first; places are in order of ends. A binary
+    tree of maxima then gives the greatest ``last_start`` of all clusters with a member that ended before a given time.
     """
 
     def __init__(self, writes: Sequence[Write], reads: Sequence[KeyEvent]) -> None:
@@ -196,7 +201,7 @@ class _Clusters:
             self._set(self._held[id(write)], write.last_start)
 
     def take(self, write: Write, read: KeyEvent) -> bool:
-        """Count ``read`` among the members of ``write`` unless that puts its cluster in conflict with another one."""
+        """Add ``read`` to the members of ``write``, unless its cluster would then conflict with another."""
         first_end, last_start = min(write.first_end, read.end_ns), max(write.last_start, read.start_ns)
         held = self._held[id(write)]
         self._set(held, BEGINNING)
@@ -233,7 +238,7 @@ def _windows(acknowledged: Sequence[Write], reads: Sequence[KeyEvent], history: 
     for read in reads:
         source = history.source(read)
         if source is None:
-            continue  # a value that nobody wrote is older than nothing
+            continue  # a value without a write is older than nothing
         for write in history.missed(read, source):
             assert write.op is not None
             entry = found[write.op]
@@ -254,7 +259,7 @@ class _Zone(NamedTuple):
 
 
 def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _History) -> Distance:
-    """Delta and Gamma with every read in its cluster, anomalous or not."""
+    """Delta and Gamma with every read in its cluster, also anomalous ones."""
     placed = {read.op for write in writes for read in write.reads}
     members = {id(write): list(write.reads) for write in writes}
     impossible = False
@@ -264,7 +269,7 @@ def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _Hist
             continue
         source = history.source(read)
         if source is None:
-            impossible = True  # of a value that nobody wrote, neither says anything
+            impossible = True  # a value without a write has neither
             continue
         members[id(source)].append(read)
         if read.end_ns < source.start_ns:
@@ -286,7 +291,7 @@ def _distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _Hist
 
 
 def _no_distance(writes: Sequence[Write], reads: Sequence[KeyEvent], history: _History) -> Distance:
-    """Of a history that is known to be linearizable."""
+    """The distance of a history that is known to be linearizable."""
     seen = {id(history.source(read)) for read in reads}
     count = sum(write.end_ns < NEVER or id(write) in seen for write in writes)
     return Distance(0, count * (count - 1) // 2, 0, 0, [])
@@ -299,5 +304,5 @@ def _zone(write: Write, reads: Sequence[KeyEvent]) -> _Zone:
 
 
 def _shift(before: _Zone, after: _Zone) -> float:
-    """How much earlier the reads of ``after`` have to begin for it to no longer come after ``before``."""
+    """The shift of the reads of ``after`` that makes it no longer come after ``before``."""
     return math.inf if after.write_start > before.first_end else after.read_start - before.first_end

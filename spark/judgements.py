@@ -1,7 +1,7 @@
-"""Histories judged in Spark, key by key: the pure functions of ``histories`` and the one linearizability checker.
+"""Judges histories in Spark, key by key, with the pure functions of ``histories`` and the linearizability checker.
 
-A history is judged once for each read level that it was read at, with all writes and the reads of that level alone: a level that
-promises less must not spoil the verdict on one that promises more.
+A history is judged once for each read level, with all writes and only the reads of that level, because reads of a level that
+promises less must not affect the verdict on one that promises more.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +21,8 @@ LIMITS = SearchLimits()
 
 
 def kv_operations(records: DataFrame, operations: DataFrame) -> DataFrame:
-    """Reads of the judged phases and writes of all, as the judging functions take them: what was written while the cluster
-    started may be read later."""
+    """Reads of the judged phases and writes of all phases, for the judging functions. Values written during start-up may be
+    read later."""
     reads = operations.where(F.col("kind") == "get").withColumn("final", F.col("phase") == "final")
     writes = completed_invocations(records, "put", "delete").withColumn("final", F.lit(False))
     columns = ("run", "key", "level", "op", "client", "kind", "value", "start_ns", "end_ns", "outcome", "final")
@@ -39,14 +39,14 @@ def events_of(table: pa.Table) -> list[tuple[KeyEvent, str]]:
 
 
 def by_level(events: Iterable[tuple[KeyEvent, str]], read: str) -> list[tuple[str, list[KeyEvent]]]:
-    """For each level that was read at (by the kind ``read``): all writes, and the reads of that level."""
+    """For each level of a read (kind ``read``): all writes, and the reads of that level."""
     known = list(events)
     levels = sorted({level for event, level in known if event.kind == read})
     return [(level, [event for event, own in known if event.kind != read or own == level]) for level in levels]
 
 
 def judged(kv: DataFrame) -> DataFrame:
-    """Each key judged: the rows of READS, WRITES, KEYS and VISIBILITY in one table, told apart by ``what``."""
+    """Each key judged: the rows of READS, WRITES, KEYS and VISIBILITY in one table, with the kind in ``what``."""
 
     def of_key(table: pa.Table) -> pa.Table:
         def rows() -> Iterable[dict[str, Any]]:
@@ -68,7 +68,7 @@ def judged_table(table: pa.Table, rows: Callable[[], Iterable[dict[str, Any]]]) 
 def rows_of(
     judgement: KeyJudgement, level: str, found: str, events: Sequence[Any], ages: dict[float, tuple[int, int]]
 ) -> Iterable[dict[str, Any]]:
-    """What is written down of one judgement."""
+    """The rows of one judgement."""
     for read in judgement.reads:
         yield {"what": "read", "level": level, **read._asdict()}
     for window in judgement.windows:
@@ -89,17 +89,19 @@ def writes(judged_rows: DataFrame) -> DataFrame:
 
 
 def keys(judged_rows: DataFrame) -> DataFrame:
-    """KEYS: each key's verdict (valid, violated, unknown), and how far from atomic it is, at each level."""
+    """KEYS: each key's verdict (valid, violated, unknown) and distance from atomicity, at each level."""
     return judged_rows.where(F.col("what") == "key").select(*KEYS.names)
 
 
 def visible(judged_rows: DataFrame) -> DataFrame:
-    """VISIBILITY: pairs of a write and a later read by the time between them (at most ``age_ms``), and how many were seen."""
+    """VISIBILITY: pairs of a write and a later read by the time between them (at most ``age_ms``), and how many reads saw the
+    write.
+    """
     return judged_rows.where(F.col("what") == "visibility").select(*VISIBILITY.names)
 
 
 def verdict(events: list[KeyEvent]) -> str:
-    """M1 of one key by ``replicated_namesrv.verify``."""
+    """M1 of one key, by ``replicated_namesrv.verify``."""
     operations = [
         Operation(
             event.client, event.kind, "key", event.value, int(event.start_ns),

@@ -1,15 +1,17 @@
-"""Leadership over time (M18), from samples of every node's standing: how many believe that they lead."""
+"""Leadership over time (M18): how many nodes believe to be the leader, from samples of every node's status."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 SAMPLE_HOLDS_NS = 1_500_000_000
-"""A sample speaks for its node until the next one, at most so long: nodes are sampled at least once a second."""
+"""A sample is valid until the next one of the node, at most this long. Nodes are sampled at least once a second."""
 
 
 def leader_spans(records: DataFrame) -> DataFrame:
-    """Spans of time and how many nodes believed to lead in each: run, start_ns, end_ns, leaders. From the first sample that names
-    a role to the last; where no sample speaks for any node, the observer having stood still, there is no span."""
+    """Spans of time with the number of nodes that believed to be the leader: run, start_ns, end_ns, leaders.
+
+    They reach from the first sample that names a role to the last. If no node has a valid sample because the observer stalled,
+    there is no span."""
     samples = records.where((F.col("record") == "status") & F.col("corrupt_line").isNull())
     of_node = Window.partitionBy("run", "node").orderBy("time_ns")
     next_ns = F.coalesce(F.lead("time_ns").over(of_node), F.col("time_ns"))

@@ -1,12 +1,12 @@
-"""Lines of a trace as columns: observations, and events, which are all other records and what is no record. Pure.
+"""Converts lines of a trace to columns: observations, and events (all other records and lines that are no records). Pure.
 
-Nearly all lines are observations written by one program, and most differ in nothing but their two times from a line before. So a
-line that begins as those do is taken apart into these times, read off by numpy, and a rest, decoded once for all lines that have
-the same. This is no guess: an object's first members, whose values are known numbers, and a rest that is an object of its own
-without these members are together one JSON object. Every other line is decoded by itself.
+Nearly all lines are observations written by one program, and most differ from an earlier line in their two times only. A line
+that begins in the usual way is split into these times, which numpy reads, and the rest, which is decoded once for all lines
+with the same rest. This is exact: the first members with their numbers and a rest that is an object without these members
+together form one JSON object. Every other line is decoded by itself.
 
 A line is a good record if it is a JSON object whose ``record`` is known, with an integer ``time_ns`` and values that fit the
-columns; text columns take any value, as its JSON. Blank lines are none.
+columns. Text columns accept any value, as its JSON. Blank lines are ignored.
 """
 
 from collections import defaultdict
@@ -26,13 +26,13 @@ OBSERVE = Observe.record
 OBSERVATIONS = arrow(OBSERVED)
 """Columns of observations."""
 EVENTS = arrow(RECORD_COLUMNS).remove(RECORD_COLUMNS.names.index("run")).append(pa.field(CORRUPT, pa.string()))
-"""Columns of events; CORRUPT is the text of a line that is no record, and then all others are null."""
+"""Columns of events. A line that is no record has its text in CORRUPT and null in all other columns."""
 
 _BEGIN = b'{"record":"observe","time_ns":'
 _ASKED = b',"asked_ns":'
 _BLANK = b" \t\r\n"
 _DIGITS_MAX = 18
-"""More may not fit into 64 bits."""
+"""Numbers with more digits may not fit into 64 bits."""
 _LEAD = ("record", "time_ns", "asked_ns")
 _OBSERVED = frozenset(OBSERVED.names)
 _OTHER = frozenset(RECORD_COLUMNS.names) - {"run"}
@@ -58,12 +58,12 @@ def split(text: bytes) -> pa.Array:
 
 
 def _slices(buffer: pa.Buffer, offsets: Places) -> pa.Array:
-    """What lies between each of ``offsets`` and the next."""
+    """The bytes between each of ``offsets`` and the next."""
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets.astype(np.int32)), buffer])
 
 
 def read(lines: pa.Array) -> Lines:
-    """Binary ``lines``, without nulls, with or without line feeds."""
+    """Read binary ``lines``, without nulls, with or without line feeds."""
     alike, regular = _regular(lines)
     events: list[dict[str, Any]] = []
     looks: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ def read(lines: pa.Array) -> Lines:
 
 
 def _regular(lines: pa.Array) -> tuple[pa.Table, NDArray[np.bool_]]:
-    """Observations among the lines that begin as usual; which lines these are."""
+    """Observations among the lines that begin in the usual way, and the numbers of these lines."""
     offsets = np.frombuffer(lines.buffers()[1], np.int32)[lines.offset : lines.offset + len(lines) + 1].astype(np.int64)
     text = lines.buffers()[2] or pa.py_buffer(b"")
     content = np.frombuffer(text, np.uint8)
@@ -90,7 +90,7 @@ def _regular(lines: pa.Array) -> tuple[pa.Table, NDArray[np.bool_]]:
     places, time_ns, asked, asked_ns, after = (part[good] for part in (places, time_ns, asked, asked_ns, after))
     if len(places) == 0:
         return OBSERVATIONS.empty_table(), np.zeros(len(lines), bool)
-    # The rests are every other slice between places that ascend.
+    # Every other slice between ascending places is a rest.
     rests = _slices(text, np.stack((after, offsets[places + 1]), axis=1).ravel())
     rests = rests.take(np.arange(0, 2 * len(places), 2)).dictionary_encode()
     decoded = [_rest(rest) for rest in rests.dictionary.to_pylist()]
@@ -111,9 +111,9 @@ def _regular(lines: pa.Array) -> tuple[pa.Table, NDArray[np.bool_]]:
 
 
 def _numbers(content: Bytes, starts: Places) -> tuple[Places, Places]:
-    """The decimal number at each of ``starts`` and where it ends; -1 where there is none that is written as JSON wants it."""
+    """The decimal number at each of ``starts`` and its end; -1 if there is no number in JSON's form."""
     digits = content[starts[:, None] + np.arange(_DIGITS_MAX + 1)] - ord("0")  # other characters are 10 or more, modulo 256
-    lengths = np.argmax(digits > 9, axis=1)  # 0 also where all are digits
+    lengths = np.argmax(digits > 9, axis=1)  # also 0 if all are digits
     values = np.full(len(starts), -1, np.int64)
     for length in np.flatnonzero(np.bincount(lengths, minlength=1)):
         same = np.flatnonzero((lengths == length) & ((length == 1) | (digits[:, 0] > 0)))
@@ -123,7 +123,7 @@ def _numbers(content: Bytes, starts: Places) -> tuple[Places, Places]:
 
 
 def _rest(rest: bytes) -> dict[str, Any] | None:
-    """Members after the times; None if this is no rest of an observation, or says the same again."""
+    """Members after the times. None if this is no rest of an observation, or if it contains the times again."""
     try:
         row = orjson.loads(b"{" + rest[1:])
     except orjson.JSONDecodeError:
@@ -134,7 +134,7 @@ def _rest(rest: bytes) -> dict[str, Any] | None:
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
-    """A record as a row; else its text as CORRUPT."""
+    """A record as a row, or its text as CORRUPT."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -162,11 +162,11 @@ _FITS: dict[pa.DataType, Callable[[Any], bool]] = {
     pa.list_(pa.list_(pa.string())): lambda value: type(value) is list and all(map(_is_texts, value)),
 }
 _FITS_COLUMN = {field.name: _FITS.get(field.type) for field in EVENTS}
-"""By column, whether a value fits it; None for text."""
+"""By column, whether a value fits; None for text."""
 
 
 def _fitting(row: dict[str, Any], columns: Container[str]) -> dict[str, Any] | None:
-    """The row's values of ``columns``, without nulls; None if one does not fit."""
+    """The row's values of ``columns``, without nulls. None if a value does not fit."""
     found = {}
     for name, value in row.items():
         if value is not None and name in columns:
@@ -181,7 +181,7 @@ def _fitting(row: dict[str, Any], columns: Container[str]) -> dict[str, Any] | N
 
 
 def _columns(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Rows of one kind of record have few of the columns, so each kind becomes a table by itself."""
+    """The columns of rows. Each kind of record becomes its own table first, because it has few of the columns."""
     kinds: defaultdict[str | None, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         kinds[row.get("record")].append(row)

@@ -1,8 +1,8 @@
-"""Looks in succession at a node that gave the same answer, as one: what a trace holds is mostly repetition. Pure.
+"""Merges consecutive looks at a node with the same answer, because most of a trace is repetition. Pure.
 
-Lines are not in the order of what they tell: a question that was not answered is written down when its time is up, and its node
-was silent from the question on. So nothing is joined within MARGIN_NS of either end of what is at hand, where the neighbour in
-time may be elsewhere.
+Lines are not sorted by the time of the event. A question without an answer is recorded after its time-out, but its node was
+silent from the question on. So no looks are merged within MARGIN_NS of either end of a part, because the neighbour in time may
+be in another part.
 """
 
 from collections.abc import Hashable
@@ -16,7 +16,7 @@ from replicated_namesrv.spark.schemas import LOOKS, arrow
 from replicated_namesrv.verify.divergence import STALL_NS
 
 MARGIN_NS = 3_000_000_000
-"""How much earlier than the line before it a line may have happened."""
+"""Maximum by which an event may be earlier than that of the previous line."""
 
 SILENT = -1
 
@@ -24,7 +24,7 @@ Longs = NDArray[np.int64]
 
 
 class Looks:
-    """Observations of one run, as they follow each other in its trace."""
+    """Observations of one run in the order of its trace."""
 
     def __init__(self) -> None:
         self._nodes: dict[Hashable, int] = {}
@@ -33,7 +33,7 @@ class Looks:
         self._parts: list[tuple[Longs, Longs, Longs, Longs]] = []
 
     def add(self, observations: pa.Table) -> None:
-        """Take columns of ``lines.OBSERVATIONS``."""
+        """Add columns of ``lines.OBSERVATIONS``."""
         answered = observations["answered"].fill_null(False).to_numpy()
         time_ns = observations["time_ns"]
         asked_ns = pc.coalesce(observations["asked_ns"], time_ns)
@@ -48,7 +48,7 @@ class Looks:
         )
 
     def table(self) -> pa.Table:
-        """LOOKS of all that was added."""
+        """LOOKS of all added observations."""
         schema = arrow(LOOKS)
         if not self._parts:
             return schema.empty_table()
@@ -74,7 +74,7 @@ def _codes(column: pa.ChunkedArray, known: dict[Hashable, int]) -> Longs:
 
 
 def alike(at_ns: Longs, entity: Longs, answer: Longs) -> tuple[Longs, Longs]:
-    """Where the first and the last look lie of each succession of looks at one ``entity`` with one ``answer``."""
+    """Indices of the first and the last look of each sequence of looks at one ``entity`` with one ``answer``."""
     if len(at_ns) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     order = np.lexsort((at_ns, entity))

@@ -1,7 +1,7 @@
-"""Observations: what each node would answer over time, how far the nodes' answers differ, and when they agree again (M14, M15).
+"""Each node's answers over time, how far they differ, and when they agree again (M14, M15).
 
-The definitions are those of ``verify.divergence``. This module applies them in Spark, key by key. It begins with ``looks``, in
-which looks in succession with the same answer are one row already.
+The definitions are those of ``verify.divergence``. This module applies them in Spark, key by key. Its input is ``looks``, in
+which consecutive looks with the same answer are one row.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def states(looks: DataFrame) -> DataFrame:
 
 
 def segments(states_table: DataFrame, runs: DataFrame) -> DataFrame:
-    """SEGMENTS: spans of time in which the divergence of a key is one number (``segments_of``)."""
+    """SEGMENTS: spans of time with constant divergence of a key (``segments_of``)."""
 
     def of_group(table: pa.Table) -> pa.Table:
         run, key = table.column("run")[0].as_py(), table.column("key")[0].as_py()
@@ -56,15 +56,17 @@ def _changes(table: pa.Table) -> Iterator[NodeAnswer]:
 
 
 def episodes(segments_table: DataFrame) -> DataFrame:
-    """EPISODES: longest spans with resolved divergence; and, ``resolved`` false, those with divergence of which nothing
-    is resolved: below resolution, neither zero nor real. ``ended`` is false for one that observation did not see the end of."""
+    """EPISODES: maximal spans with resolved divergence and, with ``resolved`` false, spans with divergence below the
+    resolution.
+
+    ``ended`` is false if the observation ended first."""
     unresolved = _spans(segments_table, "divergence").where(F.col("_resolved") == 0)
     both = _spans(segments_table, "resolved").unionByName(unresolved)
     return both.withColumn("resolved", F.col("_resolved") > 0).select(*EPISODES.names)
 
 
 def _spans(segments_table: DataFrame, measure: str) -> DataFrame:
-    """Longest spans with ``measure`` above zero."""
+    """Maximal spans with ``measure`` above zero."""
     of_key = Window.partitionBy("run", "key").orderBy("start_ns")
     apart = F.col(measure) > 0
     begins = apart & ~(F.coalesce(F.lag(apart).over(of_key), F.lit(False)) & (F.lag("end_ns").over(of_key) == F.col("start_ns")))
@@ -87,9 +89,10 @@ def _spans(segments_table: DataFrame, measure: str) -> DataFrame:
 
 
 def convergence(episodes_table: DataFrame, segments_table: DataFrame, phases_table: DataFrame) -> DataFrame:
-    """M15, one row a run and key: ``converged_ns`` from the begin of ``heal`` until no resolved divergence is left to the
-    run's end; 0 where there was none; null where the last one was not seen to end: as many nodes as took part in its last
-    moments must have answered again afterwards, since that one is no longer looked at makes no node agree."""
+    """M15, one row per run and key: ``converged_ns`` from the begin of ``heal`` until the end of the last resolved divergence.
+
+    0 if there was none; null if its end was not seen. The end is seen only if as many nodes as took part in the last moments
+    of the divergence answered afterwards, because a node that stops answering does not make the nodes agree."""
     heal = phases_table.where(F.col("phase") == "heal").select("run", F.col("start_ns").alias("heal_ns"))
     late = episodes_table.where("resolved").join(F.broadcast(heal), "run").where(F.col("end_ns") > F.col("heal_ns"))
     ends = late.groupBy("run", "key").agg(F.max("end_ns").alias("_end"))

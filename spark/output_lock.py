@@ -1,8 +1,8 @@
-"""One analysis at a time writes into a folder: two would remove and rename each other's tables.
+"""A lock that lets only one analysis write into a folder. Two would remove and rename each other's tables.
 
-The lock is one of the kernel on a file ``analysis.lock`` inside the folder, so it ends with its process, however that ends; the
-file goes with it, or lies there without meaning if the process was killed. Folders that this machine has not mounted (HDFS,
-object stores) and file systems without locks know no such thing: there nobody is kept from writing twice.
+It is a kernel lock on the file ``analysis.lock`` in the folder, so it ends with its process. The process removes the file,
+unless it is killed; a file without a lock has no meaning. Folders that are not mounted on this machine (HDFS, object stores)
+and file systems without locks are not protected.
 """
 
 import contextlib
@@ -19,24 +19,23 @@ from replicated_namesrv.errors import NamesrvError
 
 LOCK = "analysis.lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a file system says that has no locks."""
+"""Errors of file systems without locks."""
 
 
 class BusyError(NamesrvError):
-    """Another analysis writes into the folder; the text says which."""
+    """Another analysis writes into the folder; the text names it."""
 
 
 @contextmanager
 def output_lock(folder: Path, called: str) -> Iterator[None]:
-    """Nobody else who asks for ``folder`` has it meanwhile; it is made if need be. ``called`` is how the user named it.
-
-    Raises BusyError, OSError.
+    """Hold the lock of ``folder``, which is created if necessary. ``called`` is the user's name of it. Raises BusyError,
+    OSError.
     """
     place = folder / LOCK
     descriptor = _taken(place, called)
     try:
         text = f"process {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n"
-        with contextlib.suppress(OSError):  # a full disk is told where it matters
+        with contextlib.suppress(OSError):  # a full disk is reported when the analysis writes
             os.ftruncate(descriptor, os.pwrite(descriptor, text.encode(), 0))
         yield
     finally:
@@ -46,13 +45,13 @@ def output_lock(folder: Path, called: str) -> Iterator[None]:
 
 
 def _taken(place: Path, called: str) -> int:
-    """An open file that this process alone has locked, and that still lies at ``place``."""
+    """An open file at ``place`` that only this process has locked."""
     while True:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(place, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
-            continue  # another one, which had made the folder, has just removed it
+            continue  # the process that had created the folder has just removed it
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -69,4 +68,4 @@ def _taken(place: Path, called: str) -> int:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(place)):
                 return descriptor
-        os.close(descriptor)  # the one that had it has removed the file
+        os.close(descriptor)  # the previous owner has removed the file

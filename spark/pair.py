@@ -1,8 +1,9 @@
-"""One run of each mode, of one scenario, seed and size, close up: each node's standing over time, and each operation's latency.
+"""One run of each mode with the same scenario, seed and size in detail: each node's answers over time, and the latency of each
+operation.
 
-Averages over runs hide how a fault goes; these two do not. The pair is the one that shows the most of what either mode pays: the
-product of how far AP's nodes differed and how much CP did not answer in time is the greatest. What is given back is reduced to
-cells of time, at most BINS_MAX across, so it stays small however long a run is.
+Averages over runs hide the course of a fault. The chosen pair shows most of what either mode costs: it has the greatest
+product of how far AP's nodes differed and how much CP did not answer in time. The result is reduced to cells of time, at most
+BINS_MAX, so its size does not depend on the length of the run.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,23 @@ from replicated_namesrv.verify.divergence import RESOLUTION_LOOKS
 BINS_MAX = 400
 """Cells along the time of a run."""
 LATENCY_CELLS = 25
-"""Cells for each tenfold latency."""
+"""Cells for each factor of ten in latency."""
 _MEMBERS = "array<struct<name:string,version:string>>"
 
 
 def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[str]:
-    """The names of at most one run of each mode, of one schedule; ``per_run`` and ``runs`` are rows of these tables."""
+    """The names of at most one run of each mode with one schedule. ``per_run`` and ``runs`` are rows of these tables."""
     paid: dict[str, float] = {}
     for row in per_run:
         if row["phase"] == row["side"] == "all":
             if row["metric"] == "divergence_area" and row["mode"] == "ap":
                 paid[row["run"]] = row["value"]
             elif row["metric"] == "yield_in_time" and row["mode"] == "cp":
-                paid[row["run"]] = max(1 - row["value"], paid.get(row["run"], 0.0))  # at the level at which it answered least
+                paid[row["run"]] = max(1 - row["value"], paid.get(row["run"], 0.0))  # at the level with the fewest answers
     schedules: dict[tuple[str, int, int], dict[str, str]] = {}
     for run in sorted(runs, key=lambda run: (paid.get(run["run"], 0.0), str(run["run"]))):
-        schedules.setdefault((run["scenario"], run["seed"], run["nodes"]), {})[run["mode"]] = run["run"]  # the last pays most
+        # the last one has the highest cost
+        schedules.setdefault((run["scenario"], run["seed"], run["nodes"]), {})[run["mode"]] = run["run"]
 
     def worth(names: dict[str, str]) -> tuple[int, float, float]:
         ap, cp = (paid.get(names.get(mode, ""), 0.0) for mode in ("ap", "cp"))
@@ -43,8 +45,9 @@ def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) ->
 
 
 def spans(phases: DataFrame, runs: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Of the runs ``names``: run, at_ns (when the fault began, or else the run), from_ns, until_ns, width_ns of a cell, which is
-    never narrower than what observation resolves."""
+    """Of the runs ``names``: run, at_ns (begin of the fault, or else of the run), from_ns, until_ns, width_ns of a cell.
+
+    A cell is at least as wide as the resolution of the observation."""
     of_run = phases.where(F.col("run").isin(list(names)) & (F.col("phase") != "settle")).groupBy("run").agg(
         F.min("start_ns").alias("from_ns"),
         F.max(F.when(F.col("phase") != "final", F.col("end_ns"))).alias("until_ns"),
@@ -57,8 +60,10 @@ def spans(phases: DataFrame, runs: DataFrame, names: Sequence[str]) -> DataFrame
 
 
 def standings(states: DataFrame, close: DataFrame) -> DataFrame:
-    """What each node answered for most of a cell of time, of the runs ``close`` (``spans``): run, node, at_s since the fault
-    began, width_s, answer (a number that is the same for the same brokers); no row where nothing was answered for half of it."""
+    """Each node's main answer in each cell of time of the runs ``close`` (``spans``): run, node, at_s since the begin of the
+    fault, width_s, answer.
+
+    Equal brokers have the same number as answer. There is no row if the node answered for less than half of the cell."""
     own = states.where(F.col("key") == REGISTRATIONS).withColumnsRenamed({"from_ns": "_first", "until_ns": "_last"})
     own = own.join(F.broadcast(close), "run")
     begin, end = F.greatest("_first", "from_ns"), F.least("_last", "until_ns")
@@ -79,8 +84,9 @@ def standings(states: DataFrame, close: DataFrame) -> DataFrame:
 
 
 def latencies(operations: DataFrame, close: DataFrame) -> DataFrame:
-    """Operations in cells of time and latency: run, at_s since the fault began, latency_ms (both the middle of a cell; null
-    latency: never heard of again), outcome, operations."""
+    """Operations in cells of time and latency: run, at_s since the begin of the fault, latency_ms, outcome, operations.
+
+    Both numbers are the middle of a cell. A null latency means that the operation never ended."""
     own = operations.where(F.col("kind").isin("get", "put", "delete", "route")).join(F.broadcast(close), "run")
     own = own.where((F.col("start_ns") >= F.col("from_ns")) & (F.col("start_ns") < F.col("until_ns")))
     step = F.greatest(F.lit(1), F.floor((F.col("until_ns") - F.col("from_ns")) / BINS_MAX))

@@ -1,7 +1,7 @@
-"""Parts of traces, and what a Python worker makes of one: rows of the tables of ingest, and counts.
+"""Parts of traces, and the Python worker's code for a part: it makes rows of the ingest tables, and counts.
 
-Where workers reach files themselves (``write``), each line is read once and Parquet is written by pyarrow. Everywhere else Spark
-brings the lines and takes the rows (``rows_of_text``), once for each table. Both go through ``lines.read``.
+If workers can open the files (``write``), each line is read once and pyarrow writes Parquet. Otherwise Spark reads the lines
+and takes the rows (``rows_of_text``), once for each table. Both use ``lines.read``.
 """
 
 import os
@@ -21,7 +21,7 @@ from replicated_namesrv.spark.looks import Looks
 from replicated_namesrv.spark.schemas import CORRUPT
 
 BLOCK_BYTES = 16 << 20
-"""So much of a trace is parsed at once, and becomes one row group."""
+"""Amount of text that is parsed at once and becomes one row group."""
 
 
 class Part(NamedTuple):
@@ -38,12 +38,12 @@ COUNTS = pa.schema(
     [("run", pa.string()), *((name, pa.int64()) for name in
      ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final"))]
 )  # fmt: skip  # items grouped by line
-"""What is known of some lines: how many are good records and how many are none; times of the header, of the end, the first and
-the last; records that were asked for after they were answered; records of the phase ``final``."""
+"""Counts of lines: good records and others; times of the header, of the end, the first and the last; records whose question is
+later than their answer; records of the phase ``final``."""
 
 
 def blocks(part: Part) -> Iterator[pa.Array]:
-    """Lines of a part, many at a time."""
+    """The lines of a part in blocks."""
     with Path(part.path).open("rb") as file:
         if part.start > 0:
             file.seek(part.start - 1)
@@ -60,7 +60,9 @@ def blocks(part: Part) -> Iterator[pa.Array]:
 
 
 def write(part: Part, out: str) -> pa.Table:
-    """Add files named after the part to the tables below ``out``, whose folders are there; COUNTS of the part."""
+    """Write the part's rows to files named after it in the tables below ``out``, whose folders exist. Returns COUNTS of the
+    part.
+    """
     looks = Looks()
     counts = []
     with _Files(part, out) as files:
@@ -75,8 +77,8 @@ def write(part: Part, out: str) -> pa.Table:
 
 
 class _Files:
-    """One Parquet file in each table, which appear when all are whole: an attempt that fails leaves nothing, and one that is
-    made twice the same."""
+    """One Parquet file in each table. All appear when all are complete, so a failed attempt leaves nothing, and a repeated one
+    gives the same result."""
 
     def __init__(self, part: Part, out: str) -> None:
         self._part, self._out = part, out
@@ -90,7 +92,7 @@ class _Files:
         if rows.num_rows:
             if name not in self._open:
                 self._make_folder(name)
-                # Times grow evenly and all else repeats.
+                # Times increase and all other columns repeat.
                 times = [field.name for field in rows.schema if field.name.endswith("_ns")]
                 self._open[name] = pq.ParquetWriter(
                     f"{self._folder(name)}/{self._aside}", rows.schema, compression="zstd", store_schema=False,
@@ -100,7 +102,7 @@ class _Files:
             self._open[name].write_table(rows)
 
     def _make_folder(self, name: str) -> None:
-        """Below that of the table, which is there, or is no longer because the job was cancelled: then nothing may come back."""
+        """Create a folder below the table's. If the table's folder is gone, the job was cancelled, and nothing may be created."""
         for folder in (Path(self._folder(name)).parent, Path(self._folder(name))):
             folder.mkdir(exist_ok=True)
 
@@ -151,8 +153,8 @@ MAKE: Mapping[str, Callable[[Lines], pa.Table]] = {
 
 
 def rows_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]], name: str) -> Iterator[pa.RecordBatch]:
-    """Rows of the table ``name`` with ``run`` and ``mode`` from batches of ``value``, a line, and ``path``; ``runs`` says run and
-    mode by path."""
+    """Rows of the table ``name`` with ``run`` and ``mode`` from batches of ``value``, a line, and ``path``; ``runs`` maps a
+    path to run and mode."""
     for run, mode, lines in _of_runs(batches, runs):
         rows = MAKE[name](read(lines))
         for column, value in (("run", run), ("mode", mode)):
@@ -167,7 +169,7 @@ def counts_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[s
 
 
 def same_uri(uri: str) -> str:
-    """A file's URI without a scheme's other spellings: both one slash and three are in use where there is no host."""
+    """A file's URI in one spelling. Without a host both one slash and three are in use."""
     return re.sub("^file:/*", "file:/", uri)
 
 

@@ -1,14 +1,14 @@
-"""Histories of registrations: what look-ups told of a topic's brokers, judged as those of the key-value store are (M1 to M10).
+"""Judges registrations: the topic look-ups are judged as reads, like those of the key-value store (M1 to M10).
 
-Of a topic each broker is a register of its own: a registration writes its version, an unregistration writes "absent", and a
-look-up reads all of them at once. Whether a topic's history is linearizable is judged on whole look-ups; all else broker by
-broker, and a look-up is as stale as its stalest broker.
+Each broker of a topic is a register of its own: a registration writes its version, an unregistration writes "absent", and a
+look-up reads all of them at once. Linearizability is judged on whole look-ups. Everything else is judged broker by broker, and
+a look-up is as stale as its stalest broker.
 
-After a broker's death the cluster removes it by itself, at a time that nobody is told: an unregistration that is indeterminate
-from the death on. A registration of unknown outcome that a life ended with may still arrive: an indeterminate registration and
-another such removal. Left out are brokers of which not every change is known: those that no majority could reach for a time
-(state ``exposed``), since even a correct cluster may drop them; those of one name, which write one version together; and those
-with more than LATE_MAX such late registrations.
+After a broker's death the cluster removes it at an unknown time, so this is an indeterminate unregistration from the death on.
+If the last registration of a life has an unknown outcome, it may arrive later: this is an indeterminate registration and
+another such removal. Brokers whose changes are not all known are left out: those that no majority could reach for a time
+(state ``exposed``), because even a correct cluster may drop them; those that share a name, because they write one version
+together; and those with more than LATE_MAX such late registrations.
 """
 
 from collections import defaultdict
@@ -30,7 +30,7 @@ from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 
 LATE_MAX = 6
 CLUSTER = "the cluster"
-"""Client of what happens by itself."""
+"""Client name of the cluster's own removals."""
 
 
 def registration_operations(records: DataFrame, done: DataFrame, facts: DataFrame) -> DataFrame:
@@ -60,7 +60,7 @@ def registration_operations(records: DataFrame, done: DataFrame, facts: DataFram
 
 
 def _open(rows: DataFrame, kind: str, start: Column) -> DataFrame:
-    """Operations of unknown outcome that nobody was told of; their numbers are negative, so as not to be anybody's."""
+    """Operations with unknown outcome. Their numbers are negative, so that they differ from those of clients."""
     value = F.col("version") if kind == "register" else F.lit(None).cast("string")
     number = -1 - F.abs(F.xxhash64("run", "key", "broker", start, F.lit(kind)) % 2**52)
     return rows.select(
@@ -71,7 +71,7 @@ def _open(rows: DataFrame, kind: str, start: Column) -> DataFrame:
 
 
 def _late_copies(asked: DataFrame, facts: DataFrame) -> DataFrame:
-    """Registrations of unknown outcome of the version that a life ended with: run, broker, version, topics, start_ns."""
+    """Registrations of a life's last version with unknown outcome: run, broker, version, topics, start_ns."""
     lives = facts.select(
         F.col("run").alias("_run"), F.col("broker").alias("_broker"), "life", F.col("from_ns"), F.col("until_ns")
     )
@@ -89,7 +89,7 @@ def _late_copies(asked: DataFrame, facts: DataFrame) -> DataFrame:
 
 
 def _known_brokers(facts: DataFrame, late: DataFrame) -> DataFrame:
-    """Brokers of which every change is known: run, broker."""
+    """Brokers whose changes are all known: run, broker."""
     brokers = facts.groupBy("run", "broker").agg(F.max(F.col("state") == "exposed").alias("exposed"))
     brokers = brokers.withColumn("name", F.substring_index("broker", "/", 1))
     alone = brokers.groupBy("run", "name").agg(F.count("*").alias("_of_name"))
@@ -139,7 +139,7 @@ def _judged_topic(history: Sequence[tuple[KeyEvent, str | None, str | None]], le
 
 
 def _versions(members: str | None, written: set[str]) -> dict[str, str]:
-    """What a look-up told of the brokers that are judged."""
+    """The versions of the judged brokers in a look-up."""
     return {m["name"]: m["version"] for m in orjson.loads(members or "[]") if m["name"] in written}
 
 
@@ -159,7 +159,7 @@ def _operation(event: KeyEvent, value: Any) -> Operation:
 
 
 def together(parts: Sequence[KeyJudgement]) -> KeyJudgement:
-    """Judgements of a topic's brokers, in which the same look-ups are the reads, as one of the topic."""
+    """Merges the judgements of a topic's brokers, whose reads are the same look-ups, into those of the topic."""
     reads: defaultdict[int, list[Read]] = defaultdict(list)
     for part in parts:
         for read in part.reads:
@@ -177,7 +177,9 @@ def together(parts: Sequence[KeyJudgement]) -> KeyJudgement:
 
 
 def _worst(found: Sequence[Read]) -> Read:
-    """One look-up: as stale as its stalest broker, as old as the oldest of what it missed or else the youngest of what it saw."""
+    """One look-up: as stale as its stalest broker. Its age is the greatest of the versions it missed, or else the smallest of
+    those it saw.
+    """
     behind = [read.versions_behind for read in found]
     stale = [read.age_ns for read in found if read.age_ns is not None and not read.fresh]
     seen = [read.age_ns for read in found if read.age_ns is not None]

@@ -1,4 +1,4 @@
-"""The report: one page that opens offline, every figure also as SVG and PNG, every table also as CSV and Parquet."""
+"""The report: one page that opens offline, with every figure as SVG and PNG and every table as CSV and Parquet."""
 
 import csv
 import html
@@ -36,7 +36,9 @@ td .note { font-weight: 400; font-size: .8rem; }
 
 
 def write_report(storage: SparkStorage, results: Results, out: str) -> None:
-    """Write ``report/`` below ``out``: index.html, figures, tables; aside first, so that there is a whole one or none."""
+    """Write ``report/`` below ``out``: index.html, figures, tables. It is renamed into place, so that it is complete or
+    absent.
+    """
     final = f"{out.rstrip('/')}/report"
     folder = f"{final}.new"
     storage.delete(folder)
@@ -89,7 +91,7 @@ def _parquet(rows: list[dict[str, Any]], schema: pa.Schema) -> bytes:
 
 
 def _links(storage: SparkStorage, results: Results, folder: str) -> dict[str, tuple[str, str]]:
-    """Of each run: where its folder is from here (relative if both are on this machine), and its verdict."""
+    """For each run a link to its folder (relative if both are on this machine), and its verdict."""
     found = {}
     for run, place in results.folders.items():
         here, there = local_path(folder), local_path(place)
@@ -105,7 +107,7 @@ def _links(storage: SparkStorage, results: Results, folder: str) -> dict[str, tu
 
 
 def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, str]]) -> str:
-    """The whole page."""
+    """Render the whole page."""
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
         "<title>AP and CP compared</title>",
@@ -206,7 +208,7 @@ def _what_was_run(results: Results) -> str:
 
 
 def _whole(results: Results) -> dict[tuple[str, str], dict[str, Any]]:
-    """Over all scenarios, phases and sides; at the mode's own read level where the figure knows levels."""
+    """Over all scenarios, phases and sides; at the mode's own read level if the figure has levels."""
     own, found = own_levels(results), {}
     for row in sorted(results.summary, key=lambda row: row["level"] == own[row["mode"]]):
         if row["scenario"] == row["phase"] == row["side"] == "all" and row["level"] in ("all", own[row["mode"]]):
@@ -333,7 +335,7 @@ def _levels(results: Results) -> str:
 
 
 def _clocks(rows: Sequence[dict[str, Any]]) -> str:
-    """By how much the times may be wrong that figures of M4 to M9 compare; nothing where all nodes read one clock."""
+    """The clock error for the figures of M4 to M9; empty if all nodes read one clock."""
     uncertainty_ms = max((row["clock_uncertainty_ms"] or 0 for row in rows), default=0)
     return f" Times of two nodes are known to &plusmn; {uncertainty_ms:g} ms of each other." if uncertainty_ms else ""
 

@@ -1,4 +1,4 @@
-"""Figures of single runs: every table of the analysis reduced to rows of PER_RUN, one figure each.
+"""Figures of single runs. Each row of PER_RUN is one figure.
 
 A figure is given for each phase and side and for all of them together (``all``), and by read level.
 ``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
@@ -15,7 +15,7 @@ ALL = "all"
 
 
 class Metric(NamedTuple):
-    """What a figure is."""
+    """The definition of a figure."""
 
     code: str
     title: str
@@ -46,13 +46,13 @@ _OF_HISTORIES = {
     "lost_writes": Metric("M19", "keys whose final reads miss an acknowledged write", "keys", True),
     "resurrected": Metric("M19", "keys whose final reads show what an acknowledged delete had removed", "keys", True),
 }
-"""Of the key-value store's histories and of registrations' alike."""
+"""Figures of both the key-value store's histories and registrations'."""
 
 ROUTES = "route_"
-"""Begins the names of figures of registrations' histories: a key is a topic, a read a look-up, a write a registration."""
+"""Prefix of figures of registrations' histories, in which a key is a topic, a read a look-up, and a write a registration."""
 
 NOT_OF_ROUTES = ("read_your_writes", "writes_follow_reads")
-"""Who registers does not look up, so these cannot be broken."""
+"""Clients that register do not look up, so these guarantees cannot be broken."""
 
 
 def _of_routes(metric: Metric) -> Metric:
@@ -105,20 +105,20 @@ CATALOGUE = {
 """M5's t-visibility and M9's consistability are tables of their own."""
 
 CLOCK_SENSITIVE = ("M4", "M5", "M6", "M7", "M8")
-"""Figures that compare times of two nodes; the uncertainty of these clocks stands beside each."""
+"""Figures that compare times of two nodes. The uncertainty of the clocks is given with each."""
 
 NS_PER_MS = 1e6
 
 
 def share(condition: Column) -> Column:
-    """Share of rows for which ``condition`` holds; null counts as not."""
+    """Share of rows with ``condition``; null counts as false."""
     return F.avg(F.coalesce(condition, F.lit(False)).cast("double"))
 
 
 def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> DataFrame:
-    """Aggregate ``rows`` by run and ``by`` (of level, phase, side), and also over all of each; one row a figure.
+    """Aggregate ``rows`` by run and ``by`` (of level, phase, side), and also over all values of each; one row per figure.
 
-    Columns of PER_RUN without the run's own; figures without a value are left out.
+    The result has the columns of PER_RUN except those of the run. Figures without a value are left out.
     """
     grouped = over_all(rows, ["run"], by)
     table = grouped.agg(count.cast("long").alias("_count"), *[value.cast("double").alias(name) for name, value in values.items()])
@@ -132,8 +132,8 @@ def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> 
 
 
 def over_all(rows: DataFrame, always: Sequence[str], by: Sequence[str]) -> GroupedData:
-    """``rows`` grouped by ``always`` and each subset of ``by``: a cube without the groups that nobody asks for, each of which
-    would cost a copy of every row."""
+    """``rows`` grouped by ``always`` and each subset of ``by``: a cube without the unused groups, because each group would
+    cost a copy of every row."""
     sets = [[*always, *some] for size in range(len(by) + 1) for some in combinations(by, size)]
     return rows.groupingSets(sets, *always, *by)
 
@@ -180,7 +180,7 @@ def of_keys(keys: DataFrame, prefix: str = "") -> DataFrame:
 
 
 def _quantile(values: Column, at: float) -> Column:
-    """Of an array in ascending order, between its neighbours in proportion, as ``percentile`` does; null of an empty one."""
+    """Quantile of an ascending array, interpolated as ``percentile`` does; null if it is empty."""
     place = (F.size(values) - 1) * at
     low, high = (F.get(values, rounded(place).cast("int")) for rounded in (F.floor, F.ceil))
     return low + (place - F.floor(place)) * (high - low)
@@ -213,7 +213,7 @@ def of_look_ups(look_ups: DataFrame) -> DataFrame:
 
 
 ASKED = ("put", "get", "delete", "route")
-"""Kinds of what clients ask for; what brokers send by themselves is left out."""
+"""Kinds of client operations, without brokers' own requests."""
 
 
 def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
@@ -222,7 +222,7 @@ def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
     asked = asked.join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     ok, took_ns = F.col("outcome") == "ok", F.col("end_ns") - F.col("start_ns")
     in_time = share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000))
-    values = {"yield": share(ok), "yield_in_time": F.when(F.max("deadline_ms") > 0, in_time)}  # imported runs know no deadline
+    values = {"yield": share(ok), "yield_in_time": F.when(F.max("deadline_ms") > 0, in_time)}  # imported runs have no deadline
     for kind in ("put", "get", "route"):
         latency = F.when(ok & (F.col("kind") == kind), took_ns)
         values[f"{kind}_latency_median"] = F.percentile(latency, 0.5) / NS_PER_MS
@@ -235,7 +235,7 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
     known = gaps.where(F.col("kind").isin(*ASKED)).join(F.broadcast(runs.select("run", "deadline_ms")), "run")
     over = F.when(F.col("gap_ns") > F.col("deadline_ms") * 1_000_000, F.col("gap_ns")).otherwise(0)
     over = F.when(F.col("deadline_ms") > 0, over)
-    # Sums are of one kind, node and level; the worst of them counts.
+    # Sums are for one kind, node and level. The worst of them counts.
     grouped = over_all(known, ["run", "level", "kind", "entity"], ["phase", "side"])
     summed = grouped.agg(F.max("gap_ns").alias("longest"), F.sum(over).alias("total"), F.count("*").alias("n"))
     for name in ("phase", "side"):
@@ -251,11 +251,11 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 REGISTRATIONS = "brokers"
-"""Key of observations of registrations. KV entries are observed too; an AP node gets only those that it was asked to put."""
+"""Key of observations of registrations. KV entries are observed too, but an AP node gets only those that were put at it."""
 
 
 def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFrame) -> DataFrame:
-    """M14, M15 of registrations, without what is below resolution."""
+    """M14 and M15 of registrations, without differences below the resolution."""
     segments, episodes, convergence = (table.where(F.col("key") == REGISTRATIONS) for table in (segments, episodes, convergence))
     observed = segments.groupBy("run").agg(
         (F.sum(F.col("end_ns") - F.col("start_ns")) / 1e9).alias("observed_s"), F.count("*").alias("n")
@@ -281,7 +281,7 @@ def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFra
 
 
 def of_detections(detections: DataFrame, mistakes: DataFrame, runs: DataFrame) -> DataFrame:
-    """M16. Runs without a mistake have none, not no figure."""
+    """M16. A run without mistakes has the figure 0."""
     seconds = F.col("detected_ns") / 1e9
     table = figures(detections, [], F.count("*"), detection_median=F.percentile(seconds, 0.5), detection_max=F.max(seconds))
     wrong = runs.select("run").join(mistakes, "run", "left")
@@ -320,7 +320,7 @@ def per_run(rows: Iterable[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> l
     """Rows of PER_RUN from those of all figures."""
     same = ("mode", "scenario", "seed", "nodes", "fault_s")
     about = {run["run"]: {name: run[name] for name in same} for run in runs}
-    # Each of the two clocks may be wrong by so much.
+    # Each of the two clocks may have this error.
     uncertain_ms = {run["run"]: 2 * run["clock_uncertainty_ns"] / NS_PER_MS for run in runs}
     sensitive = {name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE}
     return [

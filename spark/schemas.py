@@ -1,6 +1,6 @@
-"""Schemas of all tables: what each stage takes and gives, declared once. docs/tables.md says what the columns mean.
+"""Schemas of all tables, declared once. docs/tables.md explains the columns.
 
-The columns of a trace's lines are derived from the record types of ``chaos.records``.
+The columns of trace lines are derived from the record types of ``chaos.records``.
 """
 
 from typing import Any
@@ -34,12 +34,11 @@ _OF_FIELD: tuple[tuple[Any, DataType], ...] = (
     (int, _LONG), (float, _REAL), (str, _TEXT), (bool, _FLAG),
     (list[str], _TEXTS), (list[list[str]], ArrayType(_TEXTS)), (list[Member], _TEXT),
 )  # fmt: skip  # items grouped by line
-"""Column of a field of a record, by the type of the field. Members stay JSON text: most answers repeat, and only what is new is
-decoded."""
+"""Column type for a field of a record. Members stay JSON text: most answers repeat, and only new ones are decoded."""
 
 
 def _columns_of(*records: type[TraceRecord]) -> StructType:
-    """All fields of some record types side by side. A name means one type in all of them."""
+    """All fields of some record types as columns. A name has the same type in all of them."""
     columns: dict[str, DataType] = {"record": _TEXT}
     for record in records:
         for name, declared in types_of(record).items():
@@ -50,14 +49,14 @@ def _columns_of(*records: type[TraceRecord]) -> StructType:
 
 
 RECORD_COLUMNS = _columns_of(*RECORDS.values())
-"""All record types of a trace side by side."""
+"""The fields of all record types of a trace."""
 
 OBSERVED = _columns_of(Observe)
-"""Observations alone. They are nearly all of a trace, and a column costs time even where it holds nothing."""
+"""Observations have their own table: they are nearly all of a trace, and a column costs time even where it is empty."""
 
 LOOKS = _table(key=_TEXT, node=_TEXT, from_ns=_LONG, last_ns=_LONG, members=_TEXT)
-"""Observations in succession with the same answer as one row, of the first and the last of them; ``members`` null: no answer.
-Rows that follow each other may be alike."""
+"""Consecutive observations with the same answer as one row, with the times of the first and the last. ``members`` null: no
+answer. Consecutive rows may be equal."""
 
 MEMBERS = ArrayType(_table(name=_TEXT, version=_TEXT))
 
@@ -109,7 +108,7 @@ JUDGED = StructType(
         }.values(),
     ]
 )
-"""READS, WRITES, KEYS and VISIBILITY side by side; ``what`` says which of them a row belongs to."""
+"""READS, WRITES, KEYS and VISIBILITY in one table; ``what`` is the kind of row."""
 
 _ARROW = {
     "string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32(),
@@ -119,7 +118,7 @@ _ARROW = {
 
 
 def arrow(schema: StructType) -> pa.Schema:
-    """The same schema for rows made in Python, which say nothing of their types where there are none."""
+    """The same schema for rows made in Python, whose types are unknown if there are none."""
     return pa.schema([(field.name, _ARROW[field.dataType.simpleString()]) for field in schema.fields])
 
 
@@ -127,8 +126,8 @@ PER_RUN = _table(
     run=_TEXT, mode=_TEXT, scenario=_TEXT, seed=_LONG, nodes=_INT, fault_s=_REAL, level=_TEXT, phase=_TEXT, side=_TEXT,
     metric=_TEXT, value=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
-"""One figure of one run; ``count`` is how many observations it stands on; ``clock_uncertainty_ms``, of M4 to M8, by how much the
-times of two nodes may be wrong against one another."""
+"""One figure of one run. ``count`` is the number of observations. ``clock_uncertainty_ms``, for M4 to M8, is the possible
+error between the clocks of two nodes."""
 
 SUMMARY = _table(
     mode=_TEXT, scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, runs=_INT, mean=_REAL,
@@ -144,16 +143,16 @@ T_VISIBILITY = _table(
     mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, compared=_LONG,
     clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
-"""``age_ms`` null: not reached within the ages that were seen."""
+"""``age_ms`` null: not reached within the observed ages."""
 
 HELD = _table(
     run=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, asked=_LONG, answered=_LONG, **{"class": _TEXT}, held=_LONG,
 )  # fmt: skip  # items grouped by line
-"""How many of the reads of a run were ``asked``, ``answered``, and answered as a class of consistency asks for (``held``)."""
+"""How many reads of a run were ``asked``, ``answered``, and answered as a class of consistency requires (``held``)."""
 
 CONSISTABILITY = _table(
     mode=_TEXT, scenario=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, **{"class": _TEXT}, probability=_REAL,
     low=_REAL, high=_REAL, of_answered=_REAL, whole_runs=_REAL, runs=_INT, asked=_LONG, clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
-"""M9: ``probability`` that a read is answered as the class asks for, the same of answered ones alone, and the share of runs in
-which no answer fell short of it."""
+"""M9: ``probability`` that a read is answered as the class requires, the same for answered reads only, and the share of runs
+in which every answer met the class."""

@@ -1,8 +1,8 @@
-"""One Spark session for a job: embedded by default, on a cluster where the caller says so, gone without a trace after it.
+"""One Spark session for a job: embedded by default, or on a cluster. It leaves no files behind.
 
-The session is given no master here but the embedded one; under ``spark-submit`` the cluster's own settings hold. Everything
-that Spark would leave on disk lies in one temporary folder, which is removed with the JVM. So does what the JVM says of itself,
-which is nothing that a user asked for; of a failure the last of it is told.
+Only the embedded master is set here; under ``spark-submit`` the cluster's own settings apply. All of Spark's files are in one
+temporary folder, which is removed with the JVM. The JVM's output also goes there, and the end of it is reported after a
+failure.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "8m",
-    # Rows of a run come file by file, so that many partitions can be written at once instead of sorting whole records.
+    # Rows of a run come file by file, so many partitions can be written at once and records need not be sorted.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
@@ -47,12 +47,12 @@ _SETTINGS = {
 
 
 class SparkFailedError(Exception):
-    """What Spark said of a failure, as text: its exceptions lie in the JVM, which is gone once the session is left."""
+    """Spark's failure as text, because its exceptions are in the JVM, which ends with the session."""
 
 
 @contextmanager
 def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBEDDED_MEMORY) -> Iterator[SparkSession]:
-    """A session named ``name``. ``master`` None: as spark-submit says. Raises NoJavaError, SparkFailedError."""
+    """A session named ``name``. ``master`` None: spark-submit's. Raises NoJavaError, SparkFailedError."""
     folder = Path(tempfile.mkdtemp(prefix="namesrv-analyze-"))
     before = dict(os.environ)
     try:
@@ -60,7 +60,7 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
         try:
             with _with_jvm_log(folder / "jvm.log"):
                 if master is not None:
-                    # What failed is raised, and told once.
+                    # A failure is raised, so it is not logged as well.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
                     logging.getLogger().addFilter(_is_ours)
                     AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]  # py4j has no hook for it
@@ -81,18 +81,18 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
 
 
 def _nothing_more(*_: object) -> None:
-    """Of a connection that ended with its JVM."""
+    """Ignore errors of a connection that ended with its JVM."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is of this product: the library that talks to the JVM writes there when it ends."""
+    """Whether a record of the root logger is from this product. The library that talks to the JVM logs there when it ends."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager
 def _own_handler() -> Iterator[None]:
-    """Control-C stays what it was. Spark's own handler asks the JVM from within whatever was interrupted, which may be a question
-    to the JVM; leaving the session ends all jobs anyway."""
+    """Keep the default handling of Control-C. Spark's own handler asks the JVM in the middle of the interrupted code, which
+    may be another request to the JVM. Leaving the session ends all jobs anyway."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if current_thread() is main_thread():
@@ -104,41 +104,41 @@ def _embedded(folder: Path, memory: str) -> dict[str, str]:
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no hidden file of checksums beside each file
-        # Lines are read in Python; what is left to this JVM are many small queries, and it does not live long enough for compiled
-        # code to pay: neither Spark's own nor that of the optimizing compiler.
+        # Lines are read in Python. This JVM runs many small queries and ends before compiled code would pay off, neither
+        # Spark's own nor that of the optimizing compiler.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": memory,
-        # A JVM without memory rather ends than lingers: what it did not do is told then, and cleared away.
+        # A JVM without memory ends at once; the failure is then reported and its files are removed.
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:ErrorFile={folder}/jvm-error.log "
         "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:+ExitOnOutOfMemoryError",
     }
 
 
 LOG_LINES = 400
-"""Of what the JVM said, as many last lines are looked through for the cause of a failure."""
+"""Number of last lines of the JVM's output that are searched for the cause of a failure."""
 
 
 @contextmanager
 def _with_jvm_log(log: Path) -> Iterator[None]:
-    """A failure is raised with what the JVM had said in ``log``."""
+    """Raise a failure together with the JVM's output in ``log``."""
     try:
         yield
-    except (PySparkException, Py4JError, ConnectionError) as cause:  # the last: the JVM has ended
+    except (PySparkException, Py4JError, ConnectionError) as cause:  # the last request: the JVM has ended
         said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
         raise SparkFailedError("\n".join([str(cause), *said[-LOG_LINES:]])) from None
 
 
 def _set_environment(master: str, folder: Path) -> None:
-    """What the JVM and the Python workers that it starts have to find."""
+    """Set the environment of the JVM and of the Python workers that it starts."""
     os.environ["JAVA_HOME"] = str(java_home(folder))
-    # The workers have to run this Python, with what is installed in it, not the first one on the PATH; and this package.
+    # Workers must run this Python with its installed packages and this package, not the first one on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(replicated_namesrv.__file__).parents[1])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", package)]
     os.environ["PYTHONPATH"] = os.pathsep.join([package, *paths])
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no look-up of this machine's own name
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # avoids a look-up of this machine's name
 
 
 def _restore(before: dict[str, str]) -> None:
@@ -150,8 +150,8 @@ def _restore(before: dict[str, str]) -> None:
 
 
 def on_own_connection(call: Callable[[], None]) -> None:
-    """Call in a thread of its own, which has its own connection to the JVM: that of a thread that was interrupted may still be
-    waiting for an answer, and would take it for that to its next question. What the JVM no longer answers is not raised."""
+    """Call in another thread, which has its own connection to the JVM. The connection of an interrupted thread may still wait
+    for an answer and would take it as the answer to its next request. Errors of a JVM that no longer answers are ignored."""
 
     def quietly() -> None:
         with contextlib.suppress(Py4JError, OSError):
@@ -163,7 +163,7 @@ def on_own_connection(call: Callable[[], None]) -> None:
 
 
 def _stop() -> None:
-    """Stop the session and its JVM, which would otherwise live as long as this process."""
+    """Stop the session and its JVM, which would otherwise run until this process ends."""
     gateway = SparkContext._gateway
     if gateway is None:
         return
@@ -177,5 +177,5 @@ def _stop() -> None:
         SparkContext._gateway = None
         SparkContext._jvm = None
         if process is not None:
-            process.stdin.close()  # at this the JVM ends, whatever it does
+            process.stdin.close()  # this ends the JVM in any case
             process.wait()

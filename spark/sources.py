@@ -1,7 +1,7 @@
-"""Runs as they are found in folders: what each is, by its manifest, and whether it can be analysed at all, before any is read.
+"""Finds runs in folders, and checks by their manifests and headers whether they can be analysed, before any trace is read.
 
-Bad input is refused here by name, with the remedy: no trace, no manifest, another schema version, a run given twice. Folders on
-this machine are looked at without Spark, so that a slip of the finger costs no start of a JVM.
+Bad input is refused with its name and the remedy: no trace, no manifest, another schema version, a run given twice. Folders on
+this machine are checked without Spark, so that a typing error does not cost the start of a JVM.
 """
 
 import json
@@ -17,16 +17,16 @@ from replicated_namesrv.spark.storage import Files, FolderEntry
 
 MODES = ("ap", "cp")
 DEPTH_MAX = 3
-"""Folders between one that is given and a run's."""
+"""Maximum number of folders between a given one and a run's."""
 _LONG_MAX = 2**63 - 1
 
 
 class InputError(NamesrvError):
-    """A run that cannot be analysed; the text names the file and the remedy."""
+    """A run that cannot be analysed. The text names the file and the remedy."""
 
 
 class Source(NamedTuple):
-    """A run as it was given."""
+    """A run found in a folder."""
 
     run: str
     folder: str
@@ -42,10 +42,7 @@ class Source(NamedTuple):
 
 
 def find_runs(files: Files, paths: Sequence[str]) -> list[Source]:
-    """Each path is a run's folder, or a folder that holds such folders at any depth up to three.
-
-    Raises InputError.
-    """
+    """The runs of each path, which is a run's folder or contains such folders at most three levels down. Raises InputError."""
     folders: dict[str, str] = {}
     for path in paths:
         try:
@@ -70,7 +67,7 @@ def find_runs(files: Files, paths: Sequence[str]) -> list[Source]:
 
 
 def check_name(path: str) -> None:
-    """Raises InputError for a path that Spark would not take word for word."""
+    """Raise InputError for a path that Spark would interpret as a pattern."""
     if set(path) & set("{}[]*?\\"):
         raise InputError(f"{path}: holds one of {{ }} [ ] * ? \\, which Spark takes for a pattern; rename the folder")
 
@@ -133,7 +130,7 @@ def _source(files: Files, folder: str) -> Source:
 def _manifest(files: Files, path: str) -> dict[str, Any]:
     """The run's row of RUNS."""
     if not files.exists(path):
-        raise InputError(f"{path}: is missing; without it nobody knows what was run. Restore it or record the run again")
+        raise InputError(f"{path}: is missing, and it describes the run. Restore it or record the run again")
     if files.entry(path).is_folder:
         raise InputError(f"{path}: is a folder, a JSON file is expected; restore it or record the run again")
     try:
@@ -148,13 +145,13 @@ def _manifest(files: Files, path: str) -> dict[str, Any]:
 
 
 class _Manifest:
-    """A manifest that may hold anything; what is read of it is checked."""
+    """A manifest with unchecked content. Each value is checked when it is read."""
 
     def __init__(self, path: str, content: dict[str, Any]) -> None:
         self._path, self._content = path, content
 
     def row(self) -> dict[str, Any]:
-        """What the run was. Raises InputError."""
+        """The run's parameters. Raises InputError."""
         content = self._content
         schema, run, mode, nodes = (content.get(name) for name in ("schema", "run", "mode", "nodes"))
         self._need("schema version", schema, schema == SCHEMA_VERSION, f"{SCHEMA_VERSION}, which this version reads")
@@ -207,5 +204,5 @@ class _Manifest:
 
 
 def runs_table(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
-    """One row a run, from the manifests."""
+    """One row per run, from the manifests."""
     return spark.createDataFrame([source.about for source in sources], RUNS)

@@ -1,11 +1,11 @@
-"""Stages that run side by side: each begins once what it is made of is there.
+"""Runs stages side by side: each begins when its inputs are complete.
 
-A stage is mostly planning, which takes one core, and small jobs, which do not fill two; so several are made at once, each by a
-thread with its own connection to the JVM. Where one fails, or the caller is interrupted, none begins any more, and those that
-had begun have ended before that is told: what they wrote can be removed then and does not come back.
+A stage is mostly planning, which uses one core, and small jobs, which do not use two. So several stages run at once, each in a
+thread with its own connection to the JVM. If a stage fails or the caller is interrupted, no further stage begins, and the
+error is raised after the running ones have ended. Their files can then be removed without being written again.
 
-A stage names the stages that it is made of as values of Python, so a type checker follows what is made of what, and a stage
-cannot be made of one that is declared after it: there are no cycles.
+A stage names its inputs as Python values. So a type checker checks the connections, and a stage cannot depend on one that is
+declared later: there are no cycles.
 """
 
 import time
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 THREADS = 4
 CANCEL_S = 30.0
-"""Longest wait for cancelled stages to end."""
+"""Time limit for cancelled stages to end."""
 _CANCEL_AGAIN_S = 0.2
 
 _T = TypeVar("_T")
@@ -29,7 +29,7 @@ _D = TypeVar("_D")
 
 
 class Stage(Generic[_T]):
-    """Something that is made of the values of other stages."""
+    """A value that is computed from the values of other stages."""
 
     def __init__(self, name: str, make: Callable[..., _T], of: tuple["Stage[Any]", ...] = ()) -> None:
         self.name, self.of = name, of
@@ -39,33 +39,33 @@ class Stage(Generic[_T]):
 
     @property
     def value(self) -> _T:
-        """What was made. Raises RuntimeError before that."""
+        """The computed value. Raises RuntimeError if it is not computed yet."""
         if not self._is_made:
             raise RuntimeError(f"stage {self.name} has not been made")
         return self._value
 
     def make(self) -> None:
-        """Make it of what it is made of, which has been made."""
+        """Compute the value. All inputs must be complete."""
         self._value = self._make(*(stage.value for stage in self.of))
         self._is_made = True
 
 
 def given(value: _T) -> Stage[_T]:
-    """A stage that is made already."""
+    """A stage with a given value."""
     stage = Stage("given", lambda: value)
     stage.make()
     return stage
 
 
 Finish = Callable[[str, DataFrame], _T]
-"""Has the table of a stage computed, which it is told with the stage's name; what it returns is the stage's value."""
+"""Computes the table of a stage with this name. The result is the stage's value."""
 
 
 class Stages:
-    """Stages that are declared one after the other and then made side by side."""
+    """Stages that are declared in order and then run side by side."""
 
     def __init__(self, done: Callable[[str], None], cancel: Callable[[], None]) -> None:
-        """``done`` is called with the name of each stage that is made, by the calling thread; ``cancel`` ends jobs that run."""
+        """``done`` is called by the calling thread with the name of each completed stage; ``cancel`` ends running jobs."""
         self._done, self._cancel = done, cancel
         self._stages: list[Stage[Any]] = []
 
@@ -101,13 +101,13 @@ class Stages:
         /,
     ) -> Stage[_T]: ...
     def add(self, name: str, finish: Finish[_T], make: Callable[..., DataFrame], /, *of: Stage[Any]) -> Stage[_T]:
-        """Declare what ``finish`` gives for the table that ``make`` makes of the values of these stages."""
+        """Declare a stage: ``finish`` of the table that ``make`` computes from the values of these stages."""
         stage = Stage(name, lambda *values: finish(name, make(*values)), of)
         self._stages.append(stage)
         return stage
 
     def run(self) -> None:
-        """Make all of them. Of stages that are ready the one that was declared first goes first."""
+        """Run all stages. Of the ready stages the one declared first goes first."""
         own = set(self._stages)
         sorter = TopologicalSorter({stage: [of for of in stage.of if of in own] for stage in self._stages})
         sorter.prepare()

@@ -1,6 +1,6 @@
-"""Files wherever Spark can reach them: a thin layer over Hadoop's file system; a folder may be local, HDFS or an object store.
+"""File operations through Hadoop's file system. A folder may be local, on HDFS, or in an object store.
 
-Only what is small passes through here: manifests, names, sizes. Records are read by Spark itself.
+Only small things are handled here: manifests, names, sizes. Spark itself reads the records.
 """
 
 import json
@@ -20,7 +20,7 @@ from replicated_namesrv.spark.session import on_own_connection
 _TEXT_BYTES_MAX = 16 << 20
 _LINE_BYTES_MAX = 1 << 16
 _CANCEL_S = 30.0
-"""Longest wait for cancelled jobs to end."""
+"""Time limit for cancelled jobs to end."""
 
 
 class FolderEntry(NamedTuple):
@@ -33,19 +33,19 @@ class FolderEntry(NamedTuple):
 
 
 class Files(Protocol):
-    """What finding runs asks of a file system. Each call raises OSError, which names the path."""
+    """The file operations needed to find runs. Each call raises OSError, which names the path."""
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder."""
 
     def entry(self, path: str) -> FolderEntry:
-        """What lies at ``path``; its own path is absolute."""
+        """The entry at ``path``, with its absolute path."""
 
     def list(self, path: str) -> list[FolderEntry]:
-        """What a folder holds, by name; empty if there is no such folder."""
+        """The entries of a folder, by name; empty if there is no such folder."""
 
     def read_text(self, path: str) -> str:
-        """A small text file. Raises ValueError for one of more than 16 MiB."""
+        """A small text file. Raises ValueError if it has more than 16 MiB."""
 
     def first_line(self, path: str) -> str:
         """Up to 64 KiB of a file's first line, without its end."""
@@ -58,19 +58,18 @@ class LocalFiles:
     """Files of this machine, without Spark."""
 
     def exists(self, path: str) -> bool:
-        """As in Files."""
         return os.path.lexists(path)
 
     def entry(self, path: str) -> FolderEntry:
-        """As in Files; symbolic links are followed, so that one folder has one path."""
+        """Symbolic links are followed, so that a folder has one path."""
         place = os.path.realpath(path)
         with _named(path):
             status = os.stat(place)
         return FolderEntry(place, os.path.isdir(place), status.st_size, status.st_mtime_ns // 1_000_000)
 
     def list(self, path: str) -> list[FolderEntry]:
-        """As in Files; a link that is called ``latest``, which suites set beside their runs, is left out, and so is what vanishes
-        meanwhile: an analysis may be writing its results beside the runs."""
+        """The link ``latest``, which suites create beside their runs, is left out, and so are entries that vanish during the
+        call, because an analysis may be writing its results beside the runs."""
         found = []
         with _named(path):
             names = sorted(os.listdir(path)) if os.path.isdir(path) else []
@@ -88,18 +87,15 @@ class LocalFiles:
         return found
 
     def read_text(self, path: str) -> str:
-        """As in Files."""
         with _named(path), open(path, "rb") as file:
             content = file.read(_TEXT_BYTES_MAX + 1)
         return _text(content)
 
     def first_line(self, path: str) -> str:
-        """As in Files."""
         with _named(path), open(path, "rb") as file:
             return file.readline(_LINE_BYTES_MAX).rstrip(b"\n").decode("utf-8", "replace")
 
     def ends_with_line_feed(self, path: str) -> bool:
-        """As in Files."""
         with _named(path), open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(size - 1, 0))
@@ -107,7 +103,7 @@ class LocalFiles:
 
 
 def local_path(path: str) -> str | None:
-    """The path that a path or URI names on this machine; None if it lies elsewhere."""
+    """The path on this machine of a path or URI; None if it is elsewhere."""
     if path.startswith("file:"):
         return unquote(urlsplit(path).path)
     return None if "://" in path else path
@@ -121,7 +117,7 @@ def _text(content: bytes) -> str:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """What fails says so as OSError, with the path."""
+    """Raise failures as OSError with the path."""
     try:
         yield
     except Py4JJavaError as cause:
@@ -132,13 +128,13 @@ def _named(path: str) -> Iterator[None]:
         reason = next((line[2:] for line in said.splitlines() if line.startswith(": ")), "cannot be used")
         raise OSError(f"{path}: {reason.split(': ', 1)[-1]}") from None
     except OSError as cause:
-        if cause.strerror is None or isinstance(cause, ConnectionError):  # the latter is of the JVM, not of the path
+        if cause.strerror is None or isinstance(cause, ConnectionError):  # the second is an error of the JVM, not of the path
             raise
         raise OSError(f"{path}: {cause.strerror}") from None
 
 
 class SparkStorage:
-    """File system calls by path or URI, as in Files and more; each raises OSError with the path where it fails."""
+    """File system calls by path or URI: Files and more. Each raises OSError with the path on failure."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -150,24 +146,21 @@ class SparkStorage:
         return place.getFileSystem(self._configuration), place
 
     def qualified(self, path: str) -> str:
-        """The path as a URI with its scheme and, where there is one, its host."""
+        """The path as a URI with its scheme and, if there is one, its host."""
         system, place = self._at(path)
         return str(system.makeQualified(place).toString())
 
     def exists(self, path: str) -> bool:
-        """As in Files."""
         with _named(path):
             system, place = self._at(path)
             return bool(system.exists(place))
 
     def entry(self, path: str) -> FolderEntry:
-        """As in Files."""
         with _named(path):
             system, place = self._at(path)
             return _entry(system.getFileStatus(place))
 
     def list(self, path: str) -> list[FolderEntry]:
-        """As in Files."""
         with _named(path):
             system, place = self._at(path)
             if not system.exists(place):
@@ -175,17 +168,14 @@ class SparkStorage:
             return sorted(_entry(status) for status in system.listStatus(place))
 
     def read_text(self, path: str) -> str:
-        """As in Files."""
         with _named(path), self._opened(path) as stream:
             return _text(bytes(stream.readNBytes(_TEXT_BYTES_MAX + 1)))
 
     def first_line(self, path: str) -> str:
-        """As in Files."""
         with _named(path), self._opened(path) as stream:
             return bytes(stream.readNBytes(_LINE_BYTES_MAX)).split(b"\n", 1)[0].decode("utf-8", "replace")
 
     def ends_with_line_feed(self, path: str) -> bool:
-        """As in Files."""
         size = self.entry(path).size_bytes
         if size == 0:
             return False
@@ -203,11 +193,11 @@ class SparkStorage:
             stream.close()
 
     def write_text(self, path: str, text: str) -> None:
-        """``write_bytes`` of UTF-8."""
+        """Write text as UTF-8 (``write_bytes``)."""
         self.write_bytes(path, text.encode("utf-8"))
 
     def write_bytes(self, path: str, content: bytes) -> None:
-        """Write aside, then rename, so that a reader sees the old file or the new one."""
+        """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
         with _named(path):
             system, place = self._at(path)
             aside = self._jvm.org.apache.hadoop.fs.Path(path + ".new")
@@ -220,18 +210,18 @@ class SparkStorage:
             system.rename(aside, place)
 
     def write_json(self, path: str, value: Any) -> None:
-        """``write_text`` of indented JSON."""
+        """Write indented JSON (``write_text``)."""
         self.write_text(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it; nothing happens if it is there."""
+        """Create a folder and its parents. A no-op if it exists."""
         with _named(path):
             system, place = self._at(path)
             if not system.mkdirs(place):
                 raise OSError(f"{path}: cannot be made")
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or folder; the target's parent is made."""
+        """Move a file or folder; the target's parent is created."""
         with _named(target):
             system, place = self._at(source)
             goal = self._jvm.org.apache.hadoop.fs.Path(target)
@@ -240,14 +230,15 @@ class SparkStorage:
                 raise OSError(f"{source}: cannot be renamed to {target}")
 
     def delete(self, path: str) -> None:
-        """Remove a file or folder with all in it; nothing happens if there is none."""
+        """Remove a file or folder with its content. A no-op if there is none."""
         with _named(path):
             system, place = self._at(path)
             system.delete(place, True)
 
     def discard(self, path: str) -> None:
-        """Remove a folder that jobs may be writing to: they are cancelled first. Also after an interruption, and if the JVM
-        has died, as far as the folder is on this machine."""
+        """Cancel all jobs and remove a folder to which they may be writing.
+
+        Works also after an interruption and, for a folder on this machine, after the JVM has died."""
 
         def cancel_and_delete() -> None:
             self._context.cancelAllJobs()
@@ -255,7 +246,7 @@ class SparkStorage:
             while tracker.getActiveJobsIds() and time.monotonic() < deadline:
                 time.sleep(0.05)
             self.delete(path)
-            while self.exists(path) and time.monotonic() < deadline:  # a Python worker of a cancelled job was still at it
+            while self.exists(path) and time.monotonic() < deadline:  # a Python worker of a cancelled job was still writing
                 time.sleep(0.05)
                 self.delete(path)
 

@@ -1,7 +1,7 @@
-"""Many runs put together: means with bootstrap confidence intervals, and AP beside CP where both ran the same schedule.
+"""Figures over many runs: means with bootstrap confidence intervals, and AP compared with CP for runs of the same schedule.
 
-The resampling is over runs (seeds), the only things that are independent of one another, and its randomness is fixed, so that the
-same runs give the same interval. Only figures of runs come here, never records.
+The bootstrap resamples runs (seeds), because only they are independent of one another. Its random numbers are fixed, so the
+same runs give the same interval. The input is figures of runs, never records.
 """
 
 import math
@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 
 
 def interval(values: Sequence[float], seed: int = 1) -> tuple[float, float]:
-    """Percentile bootstrap of the mean at 95 %. Of one value nothing can be said: the interval is that value."""
+    """Percentile bootstrap of the mean at 95 %. For a single value the interval is that value."""
     if len(values) < 2:
         return values[0], values[0]
     chooser = random.Random(seed)
@@ -27,7 +27,7 @@ def interval(values: Sequence[float], seed: int = 1) -> tuple[float, float]:
 
 
 def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of SUMMARY from rows of PER_RUN: by mode, scenario and the scenarios together (``all``)."""
+    """Rows of SUMMARY from rows of PER_RUN, for each mode, by scenario and over all scenarios (``all``)."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for figure in figures:
         for scenario in (figure["scenario"], "all"):
@@ -50,15 +50,15 @@ def summary(figures: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _uncertainty(members: Iterable[dict[str, Any]]) -> float | None:
-    """The greatest of the clocks' uncertainties; None where no figure depends on clocks."""
+    """The greatest of the clocks' uncertainties; None if no figure depends on clocks."""
     return max((known for member in members if (known := member["clock_uncertainty_ms"]) is not None), default=None)
 
 
 def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list[dict[str, Any]]:
-    """Rows of PAIRED: AP minus CP for each metric over the pairs of runs of the same scenario, seed and number of nodes.
+    """Rows of PAIRED: AP minus CP for each metric, over the pairs of runs of the same scenario, seed and number of nodes.
 
-    Levels differ by mode, so figures are compared at the level that each mode answers at unless it is asked for another
-    (``own_level`` by mode), called ``own``, and over all levels. Several runs of one schedule are averaged first.
+    Levels differ by mode. So figures are compared at each mode's own level (``own_level`` by mode), called ``own``, and over
+    all levels. Several runs of one schedule are averaged first.
     """
     found: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
@@ -99,13 +99,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 SHARES = (0.99, 0.999)
-"""Of reads that see a write; t-visibility is the time until so many do."""
+"""Shares of reads that see a write. t-visibility is the time until that share is reached."""
 
 
 def t_visibility(ages: Iterable[dict[str, Any]], clock_uncertainty_ns: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): how long after a write that share of all reads
-    see it or something newer, and stay so. The interval resamples runs; ``high_ms`` is null where some do not reach the share.
-    ``clock_uncertainty_ns`` is by run."""
+    """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): how long after a write at least that share of
+    reads see it or a newer one, from then on. The interval resamples runs; ``high_ms`` is null if some runs do not reach
+    the share. ``clock_uncertainty_ns`` is by run."""
     groups: dict[tuple[str, str, str], dict[str, dict[float, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
     for row in ages:
         groups[row["mode"], row["about"], row["level"]][row["run"]][row["age_ms"]] = row["compared"], row["seen"]
@@ -138,7 +138,7 @@ def _sum_curves(curves: Iterable[dict[float, tuple[int, int]]]) -> dict[float, t
 
 
 def age_at(curve: dict[float, tuple[int, int]], share: float) -> float | None:
-    """The least age from which on at least ``share`` of the reads see the write, whatever their age; None: at no age."""
+    """The least age from which at least ``share`` of the reads see the write at every age. None: there is no such age."""
     found = None
     for age, (compared, seen) in sorted(curve.items(), reverse=True):
         if seen < share * compared:

@@ -1,19 +1,19 @@
-"""When which phase was, and which side of the fault each node stood on."""
+"""The phases of each run, and each node's side of the fault over time."""
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 NOWHERE = "none"
-"""Side of an operation that no node is known to have taken."""
+"""Side of an operation without a known node."""
 
 JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 WHOLE, MAJORITY, MINORITY = "whole", "majority", "minority"
-"""Sides: all nodes can talk to one another; more than half of them can; the rest."""
+"""Sides: all nodes are connected; the connected part has more than half of them; the rest."""
 
 
 def phases(records: DataFrame) -> DataFrame:
-    """PHASES: each begins where the one before ends; ``end`` closes the last and is no phase."""
+    """PHASES: each begins where the previous one ends; ``end`` closes the last and is no phase."""
     of_run = Window.partitionBy("run").orderBy("time_ns")
     marks = records.where((F.col("record") == "phase") & F.col("corrupt_line").isNull())
     spans = marks.select("run", "phase", F.col("time_ns").alias("start_ns"), F.lead("time_ns").over(of_run).alias("end_ns"))
@@ -21,7 +21,7 @@ def phases(records: DataFrame) -> DataFrame:
 
 
 def sides(records: DataFrame, runs: DataFrame) -> DataFrame:
-    """SIDES: from each edge of a fault to the next; nodes that are not named before the first edge are whole."""
+    """SIDES: from each edge of a fault to the next. Before the first edge all nodes are on the side ``whole``."""
     of_run = Window.partitionBy("run").orderBy("time_ns", "edge_order")
     edges = (
         records.where((F.col("record") == "fault") & F.col("sides").isNotNull() & F.col("corrupt_line").isNull())
@@ -42,7 +42,7 @@ def sides(records: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def with_phase(rows: DataFrame, phases_table: DataFrame, moment: Column) -> DataFrame:
-    """``rows`` (with ``run``) that fall into a judged phase, with the column ``phase``."""
+    """``rows`` (with ``run``) of the judged phases, with the column ``phase``."""
     spans = phases_table.where(F.col("phase").isin(*JUDGED_PHASES)).select(
         F.col("run").alias("_run"), "phase", F.col("start_ns").alias("_start"), F.col("end_ns").alias("_end")
     )
@@ -52,7 +52,7 @@ def with_phase(rows: DataFrame, phases_table: DataFrame, moment: Column) -> Data
 
 
 def with_side(rows: DataFrame, sides_table: DataFrame, node: Column, moment: Column) -> DataFrame:
-    """``rows`` with the column ``side`` of the node at that moment; whole where no fault was in force, none without a node."""
+    """``rows`` with the column ``side`` of the node at that moment: whole if no fault was active, none without a node."""
     spans = sides_table.select(
         F.col("run").alias("_run"), F.col("node").alias("_node"), F.col("side").alias("_side"),
         F.col("start_ns").alias("_start"), F.col("end_ns").alias("_end"),

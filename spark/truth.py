@@ -1,7 +1,7 @@
-"""Answers held against the truth: harvest, ghosts (M11, M13), and how well name servers detect failures (M16).
+"""Compares answers with the true state of brokers: harvest, ghosts (M11, M13), and failure detection by name servers (M16).
 
-A broker belongs to the answer for a topic if it was serving it during the whole look-up, and does not belong there if it was
-dead during the whole of it; in between, both answers are right.
+A broker must be in the answer for a topic if it was serving the topic during the whole look-up. It must not be there if it was
+dead during the whole look-up. In between, both answers are correct.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -16,7 +16,7 @@ DEAD = ("dead", "silent")
 
 
 def truth_spans(records: DataFrame) -> DataFrame:
-    """What each broker was from one truth record to the next."""
+    """Each broker's state from one truth record to the next."""
     of_broker = Window.partitionBy("run", "broker").orderBy("time_ns")
     facts = records.where((F.col("record") == "truth") & F.col("corrupt_line").isNull())
     until = F.coalesce(F.lead("time_ns").over(of_broker), F.lit(2**63 - 1))
@@ -29,8 +29,8 @@ def truth_spans(records: DataFrame) -> DataFrame:
 
 
 def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
-    """One row an answered route look-up before ``final``: brokers that ``must`` be in the answer, how many of them are
-    (``found``), brokers in the answer (``answered``), and those of them that may not be there (``ghosts``)."""
+    """One row per answered route look-up before ``final``: brokers that ``must`` be in the answer, how many of them are
+    (``found``), brokers in the answer (``answered``), and those of them that must not be there (``ghosts``)."""
     routes = operations.where((F.col("kind") == "route") & (F.col("outcome") == "ok") & (F.col("phase") != "final"))
     routes = routes.withColumn("names", F.transform(F.from_json("members", MEMBERS), lambda m: m["name"]))
     routes = routes.select("run", "mode", "level", "phase", "side", "op", "key", "start_ns", "end_ns", "names")
@@ -39,7 +39,7 @@ def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
     now = F.array_contains("topics", F.col("key"))
     serves = F.col("state").isin(*SERVING) & now
     may = serves | (F.col("state").isin(*BETWEEN) & (now | F.array_contains("topics_before", F.col("key"))))
-    # A broker that changes its topics answers for the old ones until the change is acknowledged.
+    # A broker that changes its topics still serves the old ones until the change is acknowledged.
     may = may | (
         F.col("state").isin(*SERVING) & F.array_contains("topics_before", F.col("key")) & (F.col("from_ns") >= F.col("start_ns"))
     )
@@ -71,8 +71,8 @@ def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def detections(records: DataFrame, spans: DataFrame) -> DataFrame:
-    """T_D (Chen, Toueg and Aguilera 2002): for each death and each node that dropped the broker afterwards, ``detected_ns`` from
-    the death until it did so for good: what arrives late may list the dead broker once more."""
+    """T_D (Chen, Toueg and Aguilera 2002): for each death and each node that dropped the broker afterwards, ``detected_ns``
+    from the death until the last drop. A late request may list the dead broker again in between."""
     deaths = spans.where(F.col("state").isin(*DEAD)).select(
         "run", "broker", "life", F.col("from_ns").alias("died_ns"), "until_ns"
     )
@@ -84,9 +84,11 @@ def detections(records: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFrame:
-    """Drops of a broker that was alive: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns`` until
-    the next mistake of the node about this broker (null: none). Both within one life of the broker: with its end the drop
-    becomes right, and mistakes are defined where nothing fails (Chen, Toueg and Aguilera 2002)."""
+    """Drops of a live broker: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns`` until the
+    node's next mistake about this broker (null: none).
+
+    Both are within one life of the broker, because with its end the drop becomes correct, and mistakes are defined only while
+    no process fails (Chen, Toueg and Aguilera 2002)."""
     alive = spans.where(F.col("state").isin(*SERVING)).select("run", "broker", "life", "state", "from_ns", "until_ns")
     lives = alive.withColumn("_ends", F.max("until_ns").over(Window.partitionBy("run", "broker", "life")))
     drops = _drops(records)
@@ -103,7 +105,8 @@ def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFra
     back = wrong.join(listed, again, "left").groupBy("run", "broker", "life", "node", "at_ns", "state")
     following = Window.partitionBy("run", "broker", "life", "node").orderBy("at_ns")
     recurrence = F.lead("at_ns").over(following) - F.col("at_ns")
-    # A node cannot drop what it does not list, so it had listed the broker again by the next drop, seen or not.
+    # A node cannot drop a broker that it does not list, so it had listed the broker again by its next drop, even if that was
+    # not seen.
     return back.agg(F.min("_listed").alias("_back")).select(
         "run", "broker", "node", "at_ns", (F.col("state") == "exposed").alias("exposed"),
         F.least(F.col("_back") - F.col("at_ns"), recurrence).alias("mistake_ns"), recurrence.alias("recurrence_ns"),

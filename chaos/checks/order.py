@@ -60,7 +60,7 @@ def _broken_routes(story: Story, ops: Sequence[Op]) -> Iterator[str]:
             if any(broken):
                 read, version = by_op[number], of_broker[number].version or OLDEST
                 yield (
-                    f"{story.ms(read.start_ns)}: {read.client} is told registration {version.first:.0f} of {name} by {read.node} "
+                    f"{story.ms(read.start_ns)}: {read.client} sees registration {version.first:.0f} of {name} at {read.node} "
                     f"after it knew {newest.first:.0f}"
                 )
 
