@@ -2,9 +2,9 @@
 
     python -m benchmarks.name_server [--seconds 4] [--rounds 3] [--only route,rate,register,stall,hostile,size] [--json]
 
-The load comes from a Go program over raw epoll (benchmarks/loadgen), so that the generator is not what is measured. CPU is that
-of the server process alone, from the kernel's accounting, divided by the requests that were answered; both servers get a
-round of each case before it counts, and then take turns. Where there are no jars only our node is measured.
+The load comes from a Go program over raw epoll (benchmarks/loadgen), so that the generator is not the bottleneck. CPU is that
+of the server process alone, from the kernel's accounting, divided by the answered requests. Both servers get one warm-up round
+of each case and then take turns. Without RocketMQ's jars only our node is measured.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / TICKS
 
     def rss_mb(self, name: str = "VmRSS") -> float:
-        """Resident memory; ``VmHWM``: the most there has been."""
+        """Resident memory; ``VmHWM``: its maximum so far."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(name):
                 return int(line.split()[1]) / 1024
@@ -63,7 +63,7 @@ class LoadGenerator:
         self._program = program
 
     def run(self, mode: str, server: Server, *flags: str) -> dict[str, Any]:
-        """Its measurement, with the server's CPU microseconds per request as ``cpu_us``."""
+        """The generator's figures, with the server's CPU microseconds per request as ``cpu_us``."""
         before = server.cpu_s()
         done = subprocess.run([self._program, mode, "-addr", server.address, *flags], check=False, stdout=subprocess.PIPE)
         if done.returncode:
@@ -97,7 +97,7 @@ def document_of(child: "subprocess.Popen[bytes]", what: str) -> dict[str, Any]:
 
 
 def build_load_generator() -> LoadGenerator:
-    """Compile benchmarks/loadgen with whatever Go is at hand."""
+    """Compile benchmarks/loadgen with the Go that is found."""
     go = find_go()
     if go is None:
         raise SystemExit("the load generator needs Go 1.23 or later: ./namesrv setup go")
@@ -108,14 +108,14 @@ def build_load_generator() -> LoadGenerator:
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def alternate(
     generator: LoadGenerator, servers: list[Server], rounds: int, mode: str, *flags: str
 ) -> dict[str, list[dict[str, Any]]]:
-    """One warm-up and ``rounds`` counted runs of each server, in turn."""
+    """One warm-up and ``rounds`` counted runs of each server, alternating."""
     results: dict[str, list[dict[str, Any]]] = {server.name: [] for server in servers}
     for turn in range(rounds + 1):
         for server in servers:
@@ -134,7 +134,7 @@ def median(results: list[dict[str, Any]], key: str) -> float:
 
 
 class Report:
-    """Rows as they come, for people or for scripts."""
+    """Prints rows as they are measured, for people or for scripts."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -187,7 +187,7 @@ def measure_registrations(generator: LoadGenerator, servers: list[Server], argum
 
 
 def measure_stalls(generator: LoadGenerator, server: Server, arguments: argparse.Namespace, report: Report) -> None:
-    """The longest that a route query waits while a large registration is taken: all topics new or changed each time."""
+    """The longest wait of a route query while a large registration is processed. All its topics are new or changed each time."""
     with generator.staying("seed", server, "-brokers", "1", "-topics", "100"):
         for topics in ("10000", "60000"):
             big = subprocess.Popen(
@@ -207,7 +207,9 @@ def measure_stalls(generator: LoadGenerator, server: Server, arguments: argparse
 
 
 def measure_hostile(generator: LoadGenerator, server: Server, arguments: argparse.Namespace, report: Report) -> None:
-    """How long a route query waits while 40 connections send costly registrations of 16 MB, and what memory is left of them."""
+    """The longest wait of a route query while 40 connections send costly registrations of 16 MB, and the memory used after
+    them.
+    """
     before = server.rss_mb()
     with generator.staying("seed", server, "-brokers", "1", "-topics", "100"):
         attack = [str(generator._program), "hostile", "-addr", server.address, "-connections", "40"]
@@ -224,7 +226,7 @@ def measure_hostile(generator: LoadGenerator, server: Server, arguments: argpars
 
 
 def measure_size(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespace, report: Report) -> None:
-    """300 brokers x 10,000 topics, and 10,000 connections that say nothing, each on a fresh node."""
+    """Memory with 300 brokers x 10,000 topics, and with 10,000 idle connections, each on a fresh node."""
     server = ours(lab, "full")
     with generator.staying("seed", server, "-brokers", "300", "-topics", "10000"):
         report.note("300 brokers x 10,000 topics registered", rss_mb=server.rss_mb(), cpu_s=server.cpu_s())
@@ -241,7 +243,7 @@ def measure_size(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespa
 
 
 def ours(lab: Lab, name: str) -> Server:
-    """A node of ours, serving."""
+    """One of our nodes, serving."""
     address, process = lab.namesrv(name)
     return Server("ours", address, process.child.pid)
 
@@ -255,7 +257,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def jars() -> Path | None:
-    """The Java server's jars, if this machine can have them."""
+    """The Java server's jars, if they can be provided."""
     if find_java() is None:
         return None
     try:

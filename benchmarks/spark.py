@@ -2,11 +2,11 @@
 
     python -m benchmarks.spark [--rows 10000000] [--nodes 5] [--traces DIR] [--json]
 
-Generates the traces, or takes those that DIR holds already. Each engine runs in processes of its own; CPU time and resident
-memory of all of them (the JVM, Python and its workers) are polled from /proc. The analysis is counted from the moment its session
-has started. The traces are read once before each engine begins, so that both find them in memory: reading them from a disk may
-take longer than the analysis. It writes all tables as Parquet and the report, DuckDB keeps its tables in memory and writes
-nothing, so the ratio is not flattering. CPU seconds can be compared on a busy machine, wall time only on an idle one.
+Generates the traces, or uses those in DIR. Each engine runs in its own processes; the CPU time and resident memory of all of
+them (the JVM, Python and its workers) are polled from /proc. The analysis counts from the start of its session. The traces are
+read once before each engine begins, so that both find them in memory: reading them from a disk may take longer than the
+analysis. The analysis writes all tables as Parquet and the report, while DuckDB keeps its tables in memory, so the ratio
+favours DuckDB. CPU seconds can be compared on a busy machine, wall time only on an idle one.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def _program(pid: int) -> str:
 
 
 class Usage:
-    """CPU time and memory of a process and all below it, also of those that have ended."""
+    """CPU time and memory of a process and all its descendants, including those that have ended."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -69,13 +69,13 @@ class Usage:
             waiting += [(child, program) for child in parents[pid]]
             if pid in found:
                 self._cpu_s[pid], resident_mb = found[pid]
-                # A Java below Java is one that is about to become another program: until then it has the memory of the other.
+                # A Java below Java is about to execute another program. Until then it shares the memory of its parent.
                 total_mb += 0.0 if program == above == "java" else resident_mb
         self.peak_mb = max(self.peak_mb, total_mb)
 
 
 def measured(command: Sequence[str], begins: str) -> dict[str, float]:
-    """Wall and CPU seconds from the line of standard error that begins with ``begins``, and the peak of memory."""
+    """Wall and CPU seconds from the line of standard error that begins with ``begins``, and the peak memory."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     usage = Usage(process.pid)
     began = (time.monotonic(), 0.0)
@@ -100,7 +100,7 @@ def measured(command: Sequence[str], begins: str) -> dict[str, float]:
 
 
 def into_memory(traces: Path) -> None:
-    """Read all files below ``traces``; the system keeps what it has room for."""
+    """Read all files below ``traces`` into the page cache, as far as there is room."""
     for path in traces.glob("*/*.jsonl"):
         with path.open("rb") as file:
             while file.read(1 << 24):
@@ -108,7 +108,7 @@ def into_memory(traces: Path) -> None:
 
 
 def duckdb_alone(traces: Path) -> None:
-    """What the second process does."""
+    """Entry point of the second process."""
     from tests.spark.second_engine import SecondEngine
 
     say("DuckDB begins")
@@ -122,7 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--nodes", type=int, default=5)
-    parser.add_argument("--traces", type=Path, metavar="DIR", help="keep the traces here, or take those that are here")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of the traces; existing ones are reused")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--duckdb", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

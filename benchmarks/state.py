@@ -2,11 +2,11 @@
 
     python -m benchmarks.state [--topics 200000] [--groups 300] [--topics-each 2000] [--kv-mib 64] [--rounds 5] [--lines] [--json]
 
-One broker has ``--topics`` topics and as many static topic mappings, a slave, and names that others share; ``--groups`` have
-``--topics-each``; the KV config has ``--kv-mib`` in entries of 1 KiB, and 9,000 namespaces that were emptied; 10,000
-unregistrations are remembered. Each command is applied as it stands in the log, ``--rounds`` times, and followed by a digest;
-the longest counts. A turn must stay well below an election (300 ms). Times are processor time, which other work on the machine
-still makes up to twice as long; ``--lines`` counts the lines of the program that ran instead, which can be compared anywhere.
+One broker has ``--topics`` topics and as many static topic mappings, a slave, and names that others share. ``--groups`` groups
+have ``--topics-each`` topics. The KV config has ``--kv-mib`` MiB in entries of 1 KiB, and 9,000 emptied namespaces; 10,000
+unregistrations are remembered. Each command is applied in its log encoding ``--rounds`` times, each time followed by a digest;
+the longest time counts. A turn must stay well below an election time-out (300 ms). Times are processor time, which can still
+double on a busy machine. ``--lines`` counts executed lines of Python instead, which are comparable between machines.
 """
 
 import argparse
@@ -43,7 +43,7 @@ KV_BYTES = 1 << 10
 
 
 def lines_of(call: Callable[[], object]) -> int:
-    """Lines of the program that ``call`` runs."""
+    """Number of Python lines that ``call`` executes."""
     count = 0
 
     def line(frame: FrameType, event: str, argument: object) -> Any:
@@ -80,7 +80,7 @@ def removal(name: str, address: str, broker_id: int = 0) -> UnregisterBrokers:
 
 
 class State:
-    """The machine at full size, and what is done to it."""
+    """The state machine at full size, and the commands to measure."""
 
     def __init__(self, topics: int, groups: int, topics_each: int, kv_mib: int) -> None:
         self.routes = RouteStateMachine()
@@ -104,7 +104,7 @@ class State:
         self.machine.digest()
 
     def encoded(self, command: Command) -> bytes:
-        """As it stands in the log."""
+        """The command in its log encoding."""
         return encoded(self.routes, command, 1)
 
     def apply(self, command: Command) -> None:
@@ -146,7 +146,7 @@ class State:
 
 
 def measured(state: State, rounds: int, cost: Callable[[Callable[[], object]], float]) -> dict[str, tuple[float, float]]:
-    """By step the most that applying it and the digest after it cost."""
+    """For each step the greatest cost of applying it plus the digest."""
     most: dict[str, tuple[float, float]] = {}
 
     def note(name: str, *costs: float) -> None:
@@ -174,7 +174,7 @@ def measured(state: State, rounds: int, cost: Callable[[Callable[[], object]], f
 
 
 def main() -> None:
-    """Print a line for each command."""
+    """Print one line per command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.state", description=__doc__.splitlines()[0])
     parser.add_argument("--topics", type=int, default=200_000)
     parser.add_argument("--groups", type=int, default=300)

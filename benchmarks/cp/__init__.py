@@ -1,1 +1,1 @@
-"""Speed of a replicated cluster, beside an independent node in the same run: ``python -m benchmarks.cp --help``."""
+"""Speed of a replicated cluster compared with an independent node in the same run: ``python -m benchmarks.cp --help``."""

@@ -1,4 +1,6 @@
-"""``python -m benchmarks.cp PART``: what a replicated cluster costs, beside an independent node in the same run. Needs Go."""
+"""``python -m benchmarks.cp PART``: the cost of a replicated cluster compared with an independent node in the same run. Needs
+Go.
+"""
 
 import argparse
 import importlib
@@ -6,7 +8,7 @@ import sys
 
 PARTS = {
     "reads": "route queries by consistency level: CPU a request of the node asked and of the others, latency",
-    "watch": "how soon watchers of every node are told of a change",
+    "watch": "time until watchers of every node receive a change",
     "registrations": "brokers: latency of a change, cost of renewals, all brokers returning at once, restart",
 }
 

@@ -1,4 +1,4 @@
-"""Name servers under measurement: an independent node, or the three of a cluster, as processes on this machine."""
+"""Name servers under measurement as processes of this machine: one independent node, or a cluster of three."""
 
 import contextlib
 import json
@@ -19,11 +19,11 @@ from tests.interop.lab import wait_for
 from tests.support.ports import free_port
 
 PORTS = (1, 2, 10, 11, 12, 20, 21, 22)
-"""Offsets of the ports that a local cluster of three needs beside its first."""
+"""Offsets of the ports that a local cluster of three uses besides its first."""
 
 
 class Group:
-    """The processes of one mode: one independent node, or three that agree."""
+    """The processes of one mode: one independent node, or a Raft group of three."""
 
     def __init__(self, name: str, plans: Sequence[NodePlan], processes: Sequence["subprocess.Popen[bytes]"]) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Group:
         self.servers = [Server(name, host_port(p.listen), child.pid) for p, child in zip(plans, processes, strict=True)]
 
     def admin(self, number: int) -> str:
-        """Where one node's admin HTTP is."""
+        """Address of one node's admin HTTP."""
         return f"http://{host_port(self._plans[number].admin)}"
 
     def status(self, number: int) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Group:
         return bool(self.status(number)["ready"])
 
     def restart(self, number: int) -> float:
-        """Stop a node and start it again; seconds from the start until it serves."""
+        """Restart a node. Returns the seconds from the start until it serves."""
         plan = self._plans[number]
         self.processes[number].terminate()
         self.processes[number].wait()
@@ -57,11 +57,11 @@ class Group:
         return time.monotonic() - began
 
     def roles(self) -> list[str]:
-        """Role of each node in the group."""
+        """Role of each node."""
         return [(self.status(number)["replication"] or {}).get("role", "independent") for number in range(len(self._plans))]
 
     def with_role(self, role: str, name: str) -> Server:
-        """The first node of a role, under the name it is to have in the report."""
+        """The first node with a role, named as in the report."""
         found = self.servers[self.roles().index(role)]
         return Server(name, found.address, found.pid)
 
@@ -72,7 +72,7 @@ class Group:
 
 @contextlib.contextmanager
 def group(name: str, mode: str, *settings: str) -> Iterator[Group]:
-    """Nodes of ``mode`` that serve: one (ap) or three (cp); they end with the block. ``settings``: NAME=VALUE."""
+    """Nodes of ``mode`` that serve: one (ap) or three (cp). They are stopped when the block ends. ``settings``: NAME=VALUE."""
     with tempfile.TemporaryDirectory(prefix=f"benchmark-{name}-") as folder:
         plans = plan_nodes(1 if mode == "ap" else 3, mode, "127.0.0.1", free_port(*PORTS), Path(folder), settings)
         processes = []

@@ -1,8 +1,8 @@
-"""Route queries of a replicated cluster beside those of an independent node, in one run.
+"""Route queries of a replicated cluster compared with those of an independent node in the same run.
 
-Every case is measured in turn with all others, round after round. The figure is requests per CPU second of the node that was
-asked, as a share of the independent node's in the same round: it travels to other machines and a busy one spoils it least. What
-the other nodes of the cluster spend meanwhile is told beside it.
+All cases are measured in turn, round after round. The figure is requests per CPU second of the node that was asked, relative
+to the independent node in the same round. This ratio is comparable between machines and is least affected by other load. The
+CPU time of the cluster's other nodes is reported separately.
 """
 
 import argparse
@@ -22,7 +22,7 @@ TARGETS = {"linearizable, leader": 0.70, "linearizable, follower": 0.50, "stale,
 
 
 class Case(NamedTuple):
-    """One node to ask."""
+    """The node to ask."""
 
     name: str
     group: Group
@@ -62,8 +62,8 @@ def cases(generator: LoadGenerator) -> Iterator[list[Case]]:
 
 
 def measure(generator: LoadGenerator, case: Case, flags: list[str]) -> dict[str, Any]:
-    """One run: the generator's figures, CPU microseconds a request of the node asked and of all others. Repeated while the
-    node lost its role meanwhile."""
+    """One run: the generator's figures, and CPU microseconds per request of the node asked and of all others. It is repeated
+    if the node lost its role."""
     while True:
         server = case.server()
         before = sum(case.group.cpu_s())
@@ -77,7 +77,7 @@ def measure(generator: LoadGenerator, case: Case, flags: list[str]) -> dict[str,
 
 
 def report(connections: str, results: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Print and give a row a case: medians over the rounds."""
+    """Print and return one row per case: medians over the rounds."""
     base = results["independent"]
     rows = []
     title = f"route query, {connections} connections"
@@ -93,7 +93,7 @@ def report(connections: str, results: dict[str, list[dict[str, Any]]]) -> list[d
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; 1 where a target was missed at 128 connections."""
+    """Measure and print. Returns 1 if a target was missed at 128 connections."""
     generator = build_load_generator()
     rows = []
     with cases(generator) as all_cases:

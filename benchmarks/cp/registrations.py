@@ -1,9 +1,9 @@
-"""Brokers and a replicated cluster: what a change, a period of renewals and the return of all brokers at once cost.
+"""Brokers and a replicated cluster: the cost of a change, of a period of renewals, and of the return of all brokers at once.
 
-``changed``: one broker at a time announces something new to one node; its answer means that a majority has it on disk.
-``renewing``: brokers with 100 topics each register with every node every 30 s and say nothing new.
-``mass``: brokers with 10,000 topics each register with every node of a cold cluster; then a node is restarted with the log of
-that, and once more after brokers have changed until it took a snapshot.
+``changed``: one broker at a time registers a change with one node. The answer means that a majority has it on disk.
+``renewing``: brokers with 100 topics each register with every node every 30 s without a change. ``mass``: brokers with 10,000
+topics each register with every node of a cold cluster. Then a node is restarted with that log, and again after changes until
+it took a snapshot.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RENEWING_S = 60.0
 PERIOD_S = 30.0
 MASS_TIMEOUT_MS = 120_000
 ENTRIES_OF_A_LEADER = 2
-"""What every new leader writes: Raft's no-op, and LEAD. A busy machine causes elections."""
+"""Entries that every new leader writes: Raft's no-op, and LEAD. A busy machine causes elections."""
 TARGETS = {
     "changed p50 ms": 4.0,
     "changed p99 ms": 15.0,
@@ -41,7 +41,7 @@ TARGETS = {
     "mass restart from the log s": 15.0,
     "mass restart from a snapshot s": 15.0,
 }
-"""The most that each figure may be."""
+"""Upper limit of each figure."""
 
 
 class Broker:
@@ -65,7 +65,7 @@ class Broker:
         self._counter = 0
 
     def request(self) -> RemotingCommand:
-        """What it says at present."""
+        """The current registration."""
         version = {"counter": self._counter, "stateVersion": 0, "timestamp": 1_700_000_000_000 + self._counter}
         wrapper = {"dataVersion": version, "topicConfigTable": self._table}
         body = json.dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper}, separators=(",", ":")).encode()
@@ -81,7 +81,7 @@ class Broker:
         )
 
     def change(self) -> RemotingCommand:
-        """What it says after a change of one topic."""
+        """The registration after a change of one topic."""
         self._counter += 1
         self._table[f"T{self._counter % len(self._table)}"]["readQueueNums"] = 8 + self._counter % 8
         return self.request()
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _scenarios(text: str) -> list[str]:
-    """Names with commas between them. Raises ArgumentTypeError for one that is none."""
+    """Names separated by commas. Raises ArgumentTypeError for an unknown name."""
     names = text.split(",")
     if unknown := sorted(set(names) - set(SCENARIOS)):
         raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
@@ -105,7 +105,7 @@ def _scenarios(text: str) -> list[str]:
 
 
 async def say(client: RemotingClient, address: str, request: RemotingCommand, timeout_ms: int = 10_000) -> float:
-    """Milliseconds until the answer."""
+    """Register. Returns the milliseconds until the answer."""
     began = time.perf_counter()
     answer = await client.request(address, request, timeout_ms)
     if answer.code != 0:
@@ -114,7 +114,7 @@ async def say(client: RemotingClient, address: str, request: RemotingCommand, ti
 
 
 async def changed(nodes: Group, count: int) -> dict[str, float]:
-    """Latency of changes through the leader and through a follower; the slower one is reported as the figure."""
+    """Latency of changes through the leader and through a follower. The slower one is the figure."""
     client, found = RemotingClient(), {}
     for role in ("leader", "follower"):
         server, broker = nodes.with_role(role, role), Broker(1 if role == "leader" else 2, 10)
@@ -138,7 +138,7 @@ async def renewing(nodes: Group, brokers: int) -> dict[str, float]:
     async def everywhere(number: int) -> None:
         await asyncio.gather(*(say(clients[number], address, requests[number]) for address in addresses))
 
-    for _ in range(2):  # the second time nothing is new
+    for _ in range(2):  # the second registration has no change
         for number in range(brokers):
             await everywhere(number)
 
@@ -170,7 +170,7 @@ async def renewing(nodes: Group, brokers: int) -> dict[str, float]:
 
 
 async def mass(nodes: Group, brokers: int) -> dict[str, float]:
-    """Everybody registers everywhere at once, from nothing; then a node restarts, twice."""
+    """All brokers register everywhere at once with an empty cluster. Then a node restarts twice."""
     saying = [Broker(number, 10_000) for number in range(brokers)]
     requests = [broker.request() for broker in saying]
     clients = [RemotingClient() for _ in range(brokers)]
@@ -198,7 +198,7 @@ async def mass(nodes: Group, brokers: int) -> dict[str, float]:
 
 
 async def insist(client: RemotingClient, address: str, request: RemotingCommand) -> int:
-    """Say it until it is answered, as brokers do; how often it had to be repeated."""
+    """Register until it is answered, as brokers do. Returns the number of repetitions."""
     for repeated in itertools.count():
         try:
             await say(client, address, request, MASS_TIMEOUT_MS)
@@ -209,7 +209,7 @@ async def insist(client: RemotingClient, address: str, request: RemotingCommand)
 
 
 async def restarted(nodes: Group, number: int, source: str) -> dict[str, float]:
-    """Restart a node: until it serves, and the CPU time that it spent on it; what it had to read."""
+    """Restart a node. Reports the time until it serves, its CPU time, and what it had to read."""
     raft = nodes.status(number)["replication"]["raft"]
     restart_s = await asyncio.to_thread(nodes.restart, number)
     return {
@@ -221,7 +221,7 @@ async def restarted(nodes: Group, number: int, source: str) -> dict[str, float]:
 
 
 async def change_until_snapshot(nodes: Group, number: int, brokers: list[Broker]) -> None:
-    """Brokers change, one after the other, until the node has taken a snapshot since its start."""
+    """Let brokers change one after the other until the node has taken a snapshot since its start."""
     client = RemotingClient()
     address = nodes.with_role("leader", "leader").address
     for broker in itertools.cycle(brokers):
@@ -233,13 +233,13 @@ async def change_until_snapshot(nodes: Group, number: int, brokers: list[Broker]
 
 
 def log_state(nodes: Group) -> tuple[int, int]:
-    """Entries in the log so far, and the term."""
+    """Number of log entries, and the term."""
     found = [nodes.status(number)["replication"] for number in range(len(nodes.servers))]
     return max(int(each["lastIndex"]) for each in found), max(int(each["term"]) for each in found)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and print; 1 where a target was missed."""
+    """Measure and print. Returns 1 if a target was missed."""
     measures: dict[str, Callable[[Group], Any]] = {
         "changed": partial(changed, count=arguments.changes),
         "renewing": partial(renewing, brokers=arguments.brokers),

@@ -1,7 +1,7 @@
-"""How soon watchers are told: from the acknowledgement of a write to the arrival of its event, at every node of a cluster.
+"""Time from the acknowledgement of a write to the arrival of its event at watchers of every node.
 
-Writer and watchers are one process with one clock. A node may tell a watcher before the writer has its answer: then the figure is
-negative. The time from the sending of the write bounds it from above: it holds the commit as well.
+Writer and watchers are one process with one clock. An event may arrive before the writer has its answer; the figure is then
+negative. The time from the sending of the write is an upper bound, because it includes the commit.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure; the exit code: 1 if the target is missed."""
+    """Measure. The exit code is 1 if the target is missed."""
     with group("cluster", "cp") as nodes:
         rows = asyncio.run(measure(nodes, arguments.writes, arguments.per_second, arguments.watchers))
     if arguments.json:
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def measure(nodes: Group, writes: int, per_second: int, watchers: int) -> list[dict[str, float | int | str]]:
-    """A row a node, its role as its name."""
+    """One row per node, named by its role."""
     sent: dict[int, float] = {}
     acknowledged: dict[int, float] = {}
     arrivals: list[list[tuple[int, float]]] = [[] for _ in nodes.servers]
@@ -74,7 +74,7 @@ async def measure(nodes: Group, writes: int, per_second: int, watchers: int) -> 
 
 
 async def write(address: str, writes: int, per_second: int, sent: dict[int, float], acknowledged: dict[int, float]) -> None:
-    """Put entry after entry at a steady pace, whether or not the ones before are answered."""
+    """Put entries at a constant rate, whether or not earlier ones are answered."""
     client = RemotingClient()
 
     async def put(number: int) -> None:

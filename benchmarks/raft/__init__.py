@@ -1,1 +1,1 @@
-"""Speed of the Raft core, beside plain PySyncObj and etcd on the same machine: ``python -m benchmarks.raft``."""
+"""Speed of the Raft core compared with plain PySyncObj and etcd on the same machine: ``python -m benchmarks.raft``."""

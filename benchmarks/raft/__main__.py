@@ -1,11 +1,12 @@
-"""Speed of the Raft core beside plain PySyncObj and etcd: three processes each on this machine, one group after the other.
+"""Speed of the Raft core compared with plain PySyncObj and etcd: groups of three processes on this machine, one after the
+other.
 
     python -m benchmarks.raft [--seconds 4] [--only ours,plain,etcd,failover,idle,restart] [--json]
 
 Latency is that of one client with one operation in flight; throughput that of many. CPU is that of all nodes together, from
-the kernel's accounting, per operation. Our clients run inside the node they ask, so their cost is in our figures; etcd's run
-in a process of their own, which is not counted. Both sync every commit to disk; plain PySyncObj syncs nothing.
-etcd is built from its module (benchmarks/raft/etcd wraps etcdmain) if Go is at hand. A busy machine spoils latencies.
+the kernel's accounting, per operation. Our clients run inside the node they ask, so their cost is in our figures. etcd's
+clients run in another process, which is not counted. Both sync every commit to disk; plain PySyncObj does not sync. etcd is
+built from its module (benchmarks/raft/etcd wraps etcdmain) if there is a Go. Latencies on a busy machine are not valid.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def wait_for(condition: Any, what: str, seconds: float = 60) -> Any:
 
 
 class Group(Protocol):
-    """Three processes that agree on something."""
+    """Three processes of one consensus group."""
 
     processes: list[subprocess.Popen[bytes]]
 
@@ -68,7 +69,7 @@ class Group(Protocol):
 
 
 class NodeGroup:
-    """Our nodes, or plain PySyncObj's, each in a process that takes requests on standard input."""
+    """Our nodes, or plain PySyncObj's. Each is a process that takes requests on standard input."""
 
     def __init__(self, directory: Path, target: str, config: dict[str, object] | None = None) -> None:
         ports = free_ports(3)
@@ -89,7 +90,7 @@ class NodeGroup:
 
     def start(self, node: int) -> None:
         command = [sys.executable, "-m", "benchmarks.raft.node", json.dumps(self.settings[node])]
-        plain = self.settings[node]["target"] != "ours"  # warns by the thousand that it truncates what it had applied
+        plain = self.settings[node]["target"] != "ours"  # it logs thousands of warnings about truncating applied entries
         self.processes[node] = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if plain else None, cwd=ROOT
         )
@@ -182,7 +183,7 @@ class EtcdGroup:
 
 @contextlib.contextmanager
 def running(make: Any) -> Iterator[Any]:
-    """A group in a temporary directory; its processes end with it."""
+    """A group in a temporary directory. Its processes end with the block."""
     with tempfile.TemporaryDirectory(prefix="raft-benchmark-", dir=os.environ.get("BENCHMARK_DIRECTORY")) as directory:
         group = make(Path(directory))
         try:
@@ -234,7 +235,7 @@ CASES = (
 
 
 def run_cases(groups: dict[str, Any], seconds: float, results: dict[str, Any]) -> None:
-    """Each case on each group in turn, so that all see the same machine."""
+    """Run each case on each group in turn, so that other load affects all groups."""
     for title, on_leader, kind, clients in CASES:
         for name, group in groups.items():
             if kind == "read" and name.startswith("plain"):
@@ -245,7 +246,7 @@ def run_cases(groups: dict[str, Any], seconds: float, results: dict[str, Any]) -
 
 
 def fail_over(group: Group, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds from the loss of the leader to the next commit, by kill -9 and by SIGSTOP in turn."""
+    """Milliseconds from the loss of the leader, by kill -9 and by SIGSTOP in turn, to the next commit."""
     times: dict[str, list[float]] = {"kill -9": [], "SIGSTOP": []}
     for number in range(rounds):
         leader = group.leader()
@@ -274,7 +275,7 @@ def show_fail_over(name: str, times: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def idle(group: Group, seconds: float) -> float:
-    """CPU of one node while nothing happens, in percent of one core."""
+    """CPU of one idle node, in percent of one core."""
     group.leader()
     time.sleep(SETTLE_SECONDS)
     before = cpu_seconds(group)
@@ -283,7 +284,7 @@ def idle(group: Group, seconds: float) -> float:
 
 
 def restart(directory: Path, entries: int) -> float:
-    """Seconds for a node with this many entries since its snapshot to open them, apply them and take a commit."""
+    """Seconds until a node with this many entries since its snapshot has loaded and applied them and commits a new one."""
     group = NodeGroup.__new__(NodeGroup)
     group.addresses = {"n1": ["127.0.0.1", free_ports(1)[0]]}
     config = {"compact_entries": 10 * entries, "compact_bytes": 1 << 40, "entry_bytes_max": 1}

@@ -1,7 +1,8 @@
-"""One node of the benchmark in a process of its own.
+"""One node of the benchmark as a process of its own.
 
-``python -m benchmarks.raft.node SETTINGS`` (JSON); then one JSON request a line on standard input, one JSON answer a line on
-standard output. ``load`` runs clients inside the process (their cost is counted as ours), each with one operation in flight.
+``python -m benchmarks.raft.node SETTINGS`` (JSON). Then it reads one JSON request per line on standard input and writes one
+JSON answer per line on standard output. ``load`` runs clients inside the process, so their cost is counted as ours. Each has
+one operation in flight.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ VALUE = b"x" * 100
 
 
 class Target(Protocol):
-    """What a load can be put on: ours, or plain PySyncObj."""
+    """A target of the load: our node, or plain PySyncObj."""
 
     async def start(self) -> None: ...
 
@@ -32,7 +33,7 @@ class Target(Protocol):
 
 
 class Store:
-    """A map of the last value per key; its snapshot can be made as large as wanted."""
+    """A map of the last value per key, with a snapshot of configurable size."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}

@@ -1,6 +1,7 @@
-"""Plain PySyncObj as a target of the same load: its own threads, sockets and journal, tuned for speed (no batching delay).
+"""Plain PySyncObj as a target of the same load, with its own threads, sockets and journal, tuned for speed (no batching
+delay).
 
-It does not sync its journal, knows no linearizable read, and its acknowledged writes are not safe; it is here for scale only.
+It does not sync its journal, has no linearizable read, and can lose acknowledged writes. It only shows the scale.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ TUNED: dict[str, object] = {"appendEntriesUseBatch": False, "dnsCacheTime": 60.0
 
 
 class Plain:
-    """A SyncObj that runs its own tick thread, asked from an asyncio loop."""
+    """A SyncObj with its own tick thread, used from an asyncio loop."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         addresses = {name: f"{host}:{port}" for name, (host, port) in settings["addresses"].items()}
