@@ -1,5 +1,6 @@
-"""The code that ships, in a seeded world of faults: virtual clock, network, disks and processes that can fail in every way.
+"""Deterministic simulator: the shipped code with virtual clock, network and disks, and processes that fail in every way.
 
-A run is a function of its seed: same seed, same trace digest, on any machine. ``subjects`` says what can be put into the world,
-``application`` what runs on it, ``invariants`` what must hold after every event; ``campaign`` runs many seeds.
+A run is a function of its seed: the same seed gives the same trace digest on any machine. ``subjects`` lists what can be
+simulated, ``application`` what runs on the cluster, and ``invariants`` what is checked after every event; ``campaign`` runs
+many seeds.
 """

@@ -1,7 +1,7 @@
-"""What runs on the simulated cluster: the process of each machine, its clients, and what their histories must satisfy.
+"""Applications of the simulated cluster: the process on each machine, the clients, and the checks of their histories.
 
-The simulator knows applications by ``Application`` alone. ``RegisterApplication`` is the one it ships for the Raft core: a few
-registers, clients that write, delete and read them on every node, linearizably, by read index or lease.
+The simulator uses applications only through ``Application``. ``RegisterApplication`` is for the Raft core: a few registers,
+and clients that write, delete and read them linearizably on every node, by read index or lease.
 """
 
 import zlib
@@ -19,42 +19,42 @@ from replicated_namesrv.verify import Outcome as Known
 
 
 class Application(Protocol):
-    """What the simulator runs on the machines and asks of them."""
+    """What the simulator runs on the machines and calls."""
 
     catch_up_ns: int
-    """After the last heal, every node must have caught up within this time."""
+    """Time limit after the last heal for every node to catch up."""
     drain_ns: int
-    """So long after the clients have stopped, everything asked for must have ended."""
+    """Time limit after the clients have stopped for every request to end."""
     disturbs: bool
-    """Whether, at the very end, a follower is isolated and returns."""
+    """Whether a follower is isolated at the very end and returns."""
     counts: dict[str, int]
-    """What happened, for the report."""
+    """Event counts for the report."""
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
-        """Boot ``machine``; what is raised leaves it down."""
+        """Boot ``machine``. An exception leaves it down."""
 
     def start_clients(self) -> None:
         """Begin the load."""
 
     def stop_clients(self) -> None:
-        """Ask for nothing more."""
+        """Send no more requests."""
 
     def quiet(self, duration_ns: int) -> None:
-        """The clients begin nothing new for a while."""
+        """Pause the clients for a while."""
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine``, which may be deposed, and write on all, as fast as can be: to catch a stale answer, and to leave
-        it with entries that nobody else has."""
+        """Read on ``machine``, which may be deposed, and write on all machines at a high rate. This provokes stale answers,
+        and leaves ``machine`` with entries that no other node has."""
 
     def read_finally(self) -> None:
-        """Begin the reads that find out whether everything acknowledged is there, on every node."""
+        """Begin the final reads on every node, which show whether every acknowledged write is there."""
 
     def check(self) -> None:
-        """Everything has ended: judge it, telling violations to the ``Invariants``."""
+        """Check the history after everything has ended, and report violations to ``Invariants``."""
 
 
 class Ledger:
-    """Everything that was asked of the nodes, so that each thing is seen to end exactly once."""
+    """All requests to the nodes. It checks that each ends exactly once."""
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants
@@ -63,9 +63,9 @@ class Ledger:
         self.outcomes: dict[str, int] = {}
 
     def begin(self, what: str, machine: Machine, limit_ns: int) -> Callable[[object], bool]:
-        """Something begins; call the result with its outcome. It answers False if that must not have happened.
+        """Record the begin of a request. Call the result with its outcome; it returns False if that outcome is a violation.
 
-        It must end within ``limit_ns``, unless the process is paused meanwhile.
+        The request must end within ``limit_ns``, unless the process is paused in that time.
         """
         assert machine.life is not None
         self._number += 1
@@ -86,7 +86,7 @@ class Ledger:
         return end
 
     def check(self) -> None:
-        """Whatever began in a process that still runs has ended."""
+        """Check that every request to a process that still runs has ended."""
         for what, life in self._pending.values():
             if not life.over:
                 self._invariants.violated("every proposal ends", f"{what} has never ended")
@@ -108,7 +108,9 @@ class RegisterCommand:
 
 
 class RegisterHistory:
-    """What all registers of a run have applied, over all nodes: no command twice, no two histories."""
+    """What all registers of a run have applied, over all nodes. It checks that no command is applied twice and all histories
+    agree.
+    """
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants
@@ -116,7 +118,7 @@ class RegisterHistory:
         self._digests: dict[int, int] = {}
 
     def applied(self, node: str, identity: str, position: int, digest: int) -> None:
-        """``node`` has applied the command as its ``position``-th; ``digest`` covers all it has applied so far."""
+        """Record that ``node`` applied the command as its ``position``-th; ``digest`` covers all commands applied so far."""
         if self.positions.setdefault(identity, position) != position:
             self._invariants.violated("at most once", f"{node} applies command {identity} a second time")
         if self._digests.setdefault(position, digest) != digest:
@@ -124,7 +126,7 @@ class RegisterHistory:
 
 
 class RegisterStateMachine:
-    """A map of registers (``StateMachine``). ``ballast`` makes its snapshots long."""
+    """A map of registers (``StateMachine``). ``ballast`` makes its snapshots larger."""
 
     def __init__(self, node: str, history: RegisterHistory, ballast: int, slice_bytes: int) -> None:
         self._node, self._history, self._ballast, self._slice_bytes = node, history, ballast, slice_bytes
@@ -132,7 +134,7 @@ class RegisterStateMachine:
         self.position = 0
         self._digest = 0
         self.take_memory_error: Callable[[], bool] = lambda: False
-        """Whether the next command finds no memory on this machine."""
+        """Whether applying the next command fails for lack of memory."""
 
     def apply(self, command: bytes) -> object:
         if self.take_memory_error():
@@ -156,7 +158,7 @@ class RegisterStateMachine:
         return _RegisterRestoration(self)
 
     def replace(self, raw: bytes) -> None:
-        """Become what ``raw``, a whole snapshot, says."""
+        """Replace the state by ``raw``, a whole snapshot."""
         text, _, ballast = raw.decode().rpartition("\n")
         assert len(ballast) == self._ballast, "a snapshot arrived in part"
         head, *lines = text.split("\n")
@@ -180,7 +182,7 @@ class _RegisterRestoration:
 
 
 class Submitter(Protocol):
-    """How the clients reach the process of a machine: the calls of ``RaftNode``."""
+    """The calls of ``RaftNode`` that clients use."""
 
     def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None) -> None: ...
 
@@ -190,7 +192,7 @@ class Submitter(Protocol):
 
 
 class RegisterApplication:
-    """Registers on the given machines. ``boot`` makes the process around a state machine."""
+    """Registers on the given machines. ``boot`` creates the process around a state machine."""
 
     disturbs = True
 
@@ -305,7 +307,7 @@ class RegisterApplication:
 
 
 class RegisterClient:
-    """One client: one operation at a time, mostly on one node."""
+    """One client with one operation at a time, mostly on one node."""
 
     def __init__(self, application: RegisterApplication, name: str) -> None:
         self._application, self._name = application, name
@@ -317,7 +319,7 @@ class RegisterClient:
         self.stopped = False
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Begin to send requests."""
         self._world.after(int(self._rng.random() * SECOND), self._step)
 
     def _again(self) -> None:
@@ -393,12 +395,12 @@ class RegisterClient:
                 return Known.INDETERMINATE
 
     def timeout_ns(self) -> int:
-        """How long this client waits before it gives up."""
+        """Time-out of this client's requests."""
         return int((0.5 + 2 * self._rng.random()) * SECOND)
 
 
 class RegisterProbe(RegisterClient):
-    """A hasty client that only reads, or only writes, one key on one machine until a given time."""
+    """A client that only reads, or only writes, one key on one machine at a high rate until a given time."""
 
     def __init__(self, application: RegisterApplication, name: str, machine: Machine, reads: bool, until_ns: int) -> None:
         super().__init__(application, name)
@@ -423,7 +425,7 @@ class RegisterProbe(RegisterClient):
 
 
 class _Call:
-    """One operation between a client and a machine, until it is known or the client gives up."""
+    """One operation between a client and a machine, until its outcome is known or the client gives up."""
 
     def __init__(
         self, client: RegisterClient, machine: Machine, op: str, key: str, value: str | None, then: Callable[[], None] | None
@@ -435,7 +437,7 @@ class _Call:
         self._timeout_ns = client.timeout_ns() if then is not None else 10 * SECOND
 
     def make(self, ask: Callable[[Process], None]) -> None:
-        """Ask the machine; one that is down is known not to have done it."""
+        """Send the request. If the machine is down, the outcome is certainly "not applied"."""
         if not self._machine.is_up():
             self.finish(Known.FAIL, None)
             return
@@ -443,7 +445,7 @@ class _Call:
         self._machine.enqueue(ask)
 
     def finish(self, known: Known, value: str | None) -> None:
-        """The outcome; what comes after the first is ignored, as a client that gave up ignores it."""
+        """Record the outcome. Later outcomes are ignored, because the client has given up."""
         if self._operation is None:
             return
         operation, self._operation = self._operation, None

@@ -1,22 +1,23 @@
-"""``--application routes``: the route state machine with the liveness of brokers on top of Raft, and brokers that live and die.
+"""``--application routes``: the route state machine and broker liveness on top of Raft, with simulated brokers that start and
+fail.
 
-Each broker registers with every node, period after period, as RocketMQ's do. Some are *frugal*: they register with one node,
-every third of their time-out, and go to another node when that one fails. In some runs many brokers fall silent, or close their
-connection, at once. Seeded, a broker changes its topics, restarts (with its content, without, at another address; killed, or
-stopped with its UNREGISTER_BROKERs held back on the way), swaps its id with its partner, unregisters, falls silent with its
-connections open, or is cut off from a node. Leaders are lost as often as a time-out allows, and nobody leads for longer than one.
-Beside the invariants of Raft, which hold after every event, these do:
+Each broker registers periodically with every node, as RocketMQ's do. Some are *frugal*: they register with one node, every third
+of their time-out, and use another node when that one fails. At seeded times a broker changes its topics, restarts, swaps its id
+with its partner, unregisters, falls silent with its connections open, or is cut off from a node. A restart keeps its content or
+loses it, or moves it to another address. The old process is killed, or stopped with its UNREGISTER_BROKER requests delayed. In
+some runs many brokers fall silent, or close their connection, at once. Leaders are lost as often as a time-out allows, and none
+leads for longer than one time-out. In addition to the invariants of Raft, these are checked:
 
-- What was acknowledged is there: a linearizable read, on whichever node, shows a broker that was acknowledged and goes on being
-  heard by a majority, with the newest acknowledged version or a newer one.
+- A linearizable read on any node shows each broker that was acknowledged and is still in contact with a majority, with the
+  newest acknowledged version or a newer one.
 - A broker that was acknowledged by any node within half of its time-out is never dropped.
 - A dead broker is dropped within its time-out and a third of it for each change of leader, counting time in which somebody leads.
 - A broker whose unregistration was answered stays away until a registration reaches a node after that, if it was acknowledged
   before. (If it was fenced with an epoch that had ended, as when another broker took its id, a newer registration of its own may
   be there.)
 - Two nodes that have applied the same entries have the same digest, entry by entry.
-- At the end all nodes are equal, show every living broker with its present content, and no dead one: each was gone within
-  two time-outs after the last fault.
+- At the end all nodes are equal and show every live broker with its present content, and no dead one. Each dead one was
+  removed within two time-outs after the last fault.
 """
 
 from asyncio import Future
@@ -38,20 +39,22 @@ from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 CLUSTER = "c"
 SAME_PROCESS_NS = 1_500 * MS
-"""Connections that were opened closer together count as those of one process, and a late 104 over one ends the next process."""
+"""Connections opened within this time count as those of one process. A late ``UNREGISTER_BROKER`` (104) over one of them ends
+the next process.
+"""
 SETTLED_NS = 2 * SECOND
-"""So long after a restart or a change of ids the broker may be dropped for a round."""
+"""For this long after a restart or a swap of ids the broker may be dropped for a round."""
 TIMEOUTS_MS = (2_500, 4_000, 4_000, 9_000)
 BURST_MAX = 60
-"""Brokers that end at once: enough to tell a removal of many from one of a few, few enough to cost little."""
+"""Brokers that end at once: enough to distinguish a removal of many from one of a few, few enough to cost little."""
 LED_SLACK_NS, CHANGE_SLACK_NS = 3 * SECOND, 700 * MS
-"""What a removal may take beside its bound: commits over slow disks; and with each change of leader, what is under way then."""
+"""Extra time for a removal: commits over slow disks, and with each change of leader the requests in flight."""
 SAMPLE_NS = 100 * MS
 Key = tuple[str, str]
 
 
 class Life:
-    """One process of a broker: what it says, and what it was told."""
+    """One process of a broker: its content, and the answers that it received."""
 
     def __init__(self, brokers: "Brokers", broker: "Broker", address: str) -> None:
         self.address, self.key = address, (CLUSTER, address)
@@ -65,11 +68,11 @@ class Life:
         self.home = rng.randrange(len(brokers.machines))
         """Position of the node that a frugal broker registers with."""
         self.is_leaving = False
-        """It has begun to unregister."""
+        """Whether it has begun to unregister."""
         self.left_ns: int | None = None
         """When an unregistration was first answered."""
         self.left_epoch: int | None = None
-        """The epoch that this one was fenced with; None: whatever there was when it came."""
+        """The epoch with which this unregistration was fenced; None: the epoch when it arrived."""
 
 
 class Broker:
@@ -88,9 +91,9 @@ class Broker:
         self._changed_ns = 0
         self.topics = self._topics()
         self.is_steady = True
-        """False once another process may have said something under this broker's id or address."""
+        """False once another process may have sent requests under this broker's id or address."""
         self.alone_ns = 0
-        """Since when no other process of it, or under its id, is around."""
+        """Since when no other process of it, or under its id, exists."""
         self.life = self._begin(f"10.0.{number}.1:10911")
 
     def _topics(self) -> dict[str, QueueData]:
@@ -105,7 +108,7 @@ class Broker:
         return life
 
     def command(self) -> RegisterBroker:
-        """Its present registration."""
+        """Its current registration."""
         version = DataVersion(self._changed_ns // MS, 0, self.count)
         return RegisterBroker(
             CLUSTER,
@@ -122,7 +125,7 @@ class Broker:
             None,
         )
 
-    # What it does
+    # Actions
 
     def _round(self, life: Life) -> None:
         if life is not self.life or not life.is_running:
@@ -169,7 +172,7 @@ class Broker:
         assert answer is None or isinstance(answer, DataVersionAnswer)
 
     def _give_up(self, life: Life, machine: Machine, sent_ns: int) -> None:
-        """As RocketMQ's brokers: an answer that does not come in 3 s closes the connection."""
+        """Close the connection after 3 s without an answer, as RocketMQ's brokers do."""
         if life.is_running and life is self.life and life.acknowledged_ns.get(machine.name, -1) < sent_ns:
             life.wires[machine.name].hang_up()
             self._leave_home(life, machine)
@@ -181,7 +184,7 @@ class Broker:
             life.home = (life.home + 1) % len(machines)
 
     def change(self) -> None:
-        """Another content."""
+        """Change the content."""
         if self.life.is_running:
             self.count += 1
             self._changed_ns = self._world.now_ns
@@ -196,14 +199,14 @@ class Broker:
             wire.hang_up()
 
     def fall_silent(self) -> None:
-        """It says nothing any more, and nobody sees its connections end."""
+        """Stop all requests but keep the connections open."""
         self._world.note(f"{self.name} falls silent")
         self.life.is_running = False
         for wire in self.life.wires.values():
             wire.forget()
 
     def stop_late(self) -> None:
-        """The process ends in order, but some of its 104s are held back, and arrive when the next process runs."""
+        """Stop the process regularly, but delay some of its ``UNREGISTER_BROKER`` (104) requests until the next process runs."""
         self._world.note(f"{self.name} stops, and what it says last is late")
         life, removal = self.life, BrokerRemoval(CLUSTER, self.life.address, self.group, self.broker_id, None)
         life.is_running = False
@@ -215,7 +218,7 @@ class Broker:
             wire.hang_up()
 
     def leave(self) -> None:
-        """Code 104 to every node in turn, then the process ends."""
+        """Send ``UNREGISTER_BROKER`` (104) to every node in turn, then end the process."""
         self._world.note(f"{self.name} unregisters")
         life, left = self.life, list(self._brokers.machines)
         life.is_running, life.is_leaving = False, True
@@ -247,7 +250,7 @@ class Broker:
         next_one()
 
     def restart(self) -> None:
-        """A new process: the same, one that lost its disk, or one at another address."""
+        """Start a new process: with the same content, with a lost disk, or at another address."""
         if self.life.is_running:
             dialled_ns = max(self.life.began_ns, *(wire.dialled_ns for wire in self.life.wires.values()))
             if self.rng.random() < 0.5 and self._world.now_ns - dialled_ns > SAME_PROCESS_NS:
@@ -264,7 +267,7 @@ class Broker:
         self.life = self._begin(address)
 
     def switch(self, other: "Broker") -> None:
-        """Master and slave change places."""
+        """Swap the ids of master and slave."""
         self._world.note(f"{self.name} and {other.name} switch ids")
         self.is_steady = other.is_steady = False
         self.alone_ns = other.alone_ns = self._world.now_ns
@@ -272,17 +275,17 @@ class Broker:
         self.change()
         other.change()
 
-    # What must be true of it
+    # Expectations
 
     def is_acknowledged(self) -> bool:
-        """Whether it must not be dropped: alive, alone, and lately acknowledged by any node."""
+        """Whether it must not be dropped: it is alive, alone, and was recently acknowledged by any node."""
         life, now_ns = self.life, self._world.now_ns
         since_ns = max(now_ns - self.timeout_ms * MS // 2, life.began_ns)
         is_alone = now_ns - self.alone_ns > SETTLED_NS
         return life.is_running and is_alone and max(life.acknowledged_ns.values(), default=-1) >= since_ns
 
     def is_heard(self) -> bool:
-        """Whether it must be shown: alive, and lately acknowledged by a majority."""
+        """Whether it must be shown: it is alive, and was recently acknowledged by a majority."""
         life, machines = self.life, self._brokers.machines
         since_ns = self._world.now_ns - self.timeout_ms * MS // 2
         lately = sum(1 for at_ns in life.acknowledged_ns.values() if at_ns >= max(since_ns, life.began_ns))
@@ -290,11 +293,11 @@ class Broker:
 
 
 class DeadBroker:
-    """One that is dead and still registered."""
+    """A broker that is dead and still registered."""
 
     def __init__(self, contact_ns: int) -> None:
         self.contact_ns = contact_ns
-        """When something that it had said arrived last."""
+        """When its last request arrived."""
         self.led_ns = self.changes = 0
 
 
@@ -317,12 +320,12 @@ class Brokers:
         self._arrived_ns: dict[Key, int] = {}
         """When a registration of this address last reached a node."""
         self._contact_ns: dict[Key, int] = {}
-        """When anything of this address did, or was answered."""
+        """When any request of this address last arrived or was answered."""
         self._memos: dict[tuple[int, Key], tuple[RegisterBroker, int]] = {}
         self.drain_ns = 0
         self.disturbs = world.random("disturbance").random() < 0.25
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
-        """Have ``machine``, which leads, hand over."""
+        """Ask the leader on ``machine`` to transfer leadership."""
         self._dead: dict[Key, DeadBroker] = {}
         self.chase_until_ns = 0
         """Until when leaders are lost on purpose."""
@@ -349,21 +352,21 @@ class Brokers:
             self.world.after(SECOND, self._read)
 
     def stop_clients(self) -> None:
-        """Whoever lives goes on as it is; the others stay dead."""
+        """Live brokers continue as they are; the others stay dead."""
         self._is_over = True
 
     def quiet(self, duration_ns: int) -> None:
         self._quiet_until_ns = self.world.now_ns + duration_ns
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine``, change brokers elsewhere."""
+        """Read on ``machine`` and change brokers elsewhere."""
         for broker in self.brokers:
             broker.change()
         for number in range(20):
             self.world.after(duration_ns * number // 20 + 1, self._read_on, machine, self._rng.choice(self.brokers))
 
     def read_finally(self) -> None:
-        """The state of every node is looked at in ``check``."""
+        """No-op: ``check`` looks at the state of every node."""
 
     # Load
 
@@ -427,7 +430,7 @@ class Brokers:
     # Leaders
 
     def _leader(self) -> NameServer | None:
-        """Who leads and has applied its LEAD."""
+        """The leader, if it has applied its LEAD."""
         servers = (self.cluster.servers.get(machine.name) for machine in self.machines if machine.is_up())
         leading = [server for server in servers if server is not None and server.is_alive and server.node.led_term is not None]
         ready = [s for s in leading if s.node.liveness.role is not None and s.node.liveness.role.silence is not None]
@@ -470,7 +473,7 @@ class Brokers:
     # The dead
 
     def _sample(self) -> None:
-        """Count the time in which somebody leads, for every broker that is dead and still registered."""
+        """Add the time with a leader for every broker that is dead and still registered."""
         self.world.after(SAMPLE_NS, self._sample)
         leader = self._leader()
         if leader is None:
@@ -498,11 +501,11 @@ class Brokers:
             del self._dead[key]
 
     def arrived(self, key: Key) -> None:
-        """Something that this broker said has arrived at a node, or was answered."""
+        """Record that a request of this broker arrived at a node, or was answered."""
         self._contact_ns[key] = self.world.now_ns
 
     def register(self, server: NameServer, connection: SimulatedConnection, command: RegisterBroker) -> object:
-        """Code 103 at a node, with a memo like the server's."""
+        """``REGISTER_BROKER`` (103) at a node, with a memo like the server's."""
         outcome = self._register(server, connection, command)
         if isinstance(outcome, Future):
             outcome.add_done_callback(lambda _: self.arrived((command.cluster_name, command.broker_addr)))
@@ -609,7 +612,7 @@ class Brokers:
                     self.invariants.violated("the living stay", text)
 
     def check(self) -> None:
-        """All nodes are equal and show what there is."""
+        """Check that all nodes are equal and show the live brokers."""
         states = {machine.name: self.cluster.servers[machine.name].node.state for machine in self.machines}
         digests = {name: state.digest().hex() for name, state in states.items()}
         if len(set(digests.values())) > 1:
@@ -636,7 +639,7 @@ class Brokers:
 
 
 def or_else(renewed: "Future[Result | None]", register: Callable[[], object]) -> "Future[object]":
-    """The renewal's result, or what registering gives."""
+    """The renewal's result, or else that of the registration."""
     done: Future[object] = renewed.get_loop().create_future()
 
     def settle(future: "Future[object]") -> None:

@@ -1,4 +1,4 @@
-"""Many runs, on all cores; and of a run that failed, the least that still fails, as a readable trace."""
+"""Runs many seeds on all cores, reduces a failing run, and prints it as a readable trace."""
 
 import os
 import time
@@ -12,9 +12,9 @@ from replicated_namesrv.simulation.subjects import run
 
 _SHRINK_RUNS = 60
 _EVENTS_SHOWN = 45
-"""Lines of the readable trace without messages."""
+"""Maximum of trace lines without messages."""
 _MESSAGES_S = 0.05
-"""Messages are printed for so long before the violation."""
+"""Messages are printed for this long before the violation."""
 _MESSAGES_SHOWN = 40
 
 
@@ -24,7 +24,7 @@ def cores() -> int:
 
 
 def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[RunResult]:
-    """Results as they come; few scenarios are in flight, so an early end costs little."""
+    """Results as they arrive. Few scenarios are in flight, so an early end costs little."""
     if processes <= 1:
         for scenario in scenarios:
             yield run(scenario)
@@ -45,7 +45,7 @@ def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[RunResult
 
 
 class Shrinker:
-    """Makes a failing run smaller while the same invariant breaks: shorter, with fewer faults, with fewer clients."""
+    """Reduces a failing run while the same invariant breaks: less time, fewer faults, fewer clients."""
 
     def __init__(self, failing: RunResult, seconds: float, tell: Callable[[str], None]) -> None:
         self._best, self._tell = failing, tell
@@ -94,7 +94,7 @@ class Shrinker:
 
 
 def explain(result: RunResult) -> str:
-    """The readable account of a failing run: its faults, what led to the violation, how to repeat it."""
+    """The readable account of a failing run: its faults, the events before the violation, and the command to repeat it."""
     scenario = result.scenario
     failure = run(scenario, readable=True)
     before = [

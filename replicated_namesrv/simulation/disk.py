@@ -1,13 +1,13 @@
-"""A disk that keeps what was synced, and of the rest whatever it likes.
+"""A simulated disk. Synced data is durable; any part of the rest may survive a power loss.
 
-What is visible (the page cache) and what is durable are two things. A killed process loses nothing visible; a power loss keeps
-of each file its durable bytes and a random part of what was written later, the tail perhaps torn into zeros or noise, and of the
-directory the names as of its last sync plus some of the later changes. A disk can also be full, slow, hang, or fail to sync, and
-its content can go back to an image taken earlier.
+Visible data (the page cache) and durable data are separate. A killed process loses no visible data. A power loss keeps the
+durable bytes of each file and a random part of later ones, with a tail that may be torn into zeros or noise. Of the directory
+it keeps the names of its last sync and some of the later changes. A disk can also be full, slow, hang, or fail to sync, and
+its content can be replaced by an earlier image.
 
-A sync that fails does what it does on Linux: what it should have made durable counts as clean from then on. It can still be
-read, the next sync of that file reports success without writing it, and it is gone after a power loss, or as soon as the pages
-are dropped from memory, which here happens between two processes or not at all.
+A failed sync behaves as on Linux: its data counts as clean from then on. It can still be read, and the next sync of the file
+reports success without writing it. The data is lost after a power loss, or when the pages are dropped from memory, which
+happens here only between two processes.
 """
 
 import errno
@@ -19,14 +19,14 @@ from replicated_namesrv.simulation.world import MS, exponential
 
 
 class _File:
-    """One file's bytes, apart from its name."""
+    """The bytes of one file, without its name."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.clean = 0
-        """A sync has nothing to do for so many leading bytes of ``data``: they are on the disk, but for ``lost``."""
+        """The leading bytes of ``data`` that a sync need not write: they are on the disk, except ``lost``."""
         self.lost: list[tuple[int, int]] = []
-        """Parts (from, to) that a failed sync has left in memory alone."""
+        """Ranges (from, to) that only memory has after a failed sync."""
 
     def synced(self, length: int) -> None:
         self.clean = max(self.clean, length)
@@ -37,7 +37,7 @@ class _File:
             self.clean = length
 
     def read_again(self, rng: Random) -> None:
-        """From now on memory shows what is on the disk: of what failed to be synced nothing, a part or all."""
+        """Drop the pages: for data whose sync failed, memory then shows the disk's content for none, a part or all of it."""
         for start, end in self.lost:
             start = rng.choice((start, rng.randint(start, end)))
             if end == len(self.data) and rng.random() < 0.5:
@@ -48,7 +48,7 @@ class _File:
         self.clean = min(self.clean, len(self.data))
 
     def lose_power(self, rng: Random) -> None:
-        """Keep what was durable and a random part of the rest."""
+        """Keep the durable bytes and a random part of the rest."""
         loose = len(self.data) - self.clean
         if loose > 0:
             kept = rng.choice((0, loose, rng.randint(0, loose)))
@@ -61,7 +61,7 @@ class _File:
 
 
 class _Renamed(NamedTuple):
-    """A change of the directory: ``name`` now is ``file`` (None: gone), and ``old`` is gone."""
+    """A change of the directory: ``name`` is now ``file`` (None: removed), and ``old`` is removed."""
 
     name: str
     file: _File | None
@@ -69,7 +69,7 @@ class _Renamed(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """What a sync has to cover: the state at the time it was asked for."""
+    """What a sync has to cover: the state when it was requested."""
 
     files: tuple[tuple[_File, int], ...]
     """File and length."""
@@ -78,7 +78,7 @@ class SyncRequest(NamedTuple):
 
 
 class SimulatedDisk:
-    """``Storage`` of one machine; outlives its processes."""
+    """``Storage`` of one machine. It outlives the machine's processes."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -87,13 +87,13 @@ class SimulatedDisk:
         self._changes: list[_Renamed] = []
         self._changes_gone = 0
         self.mean_ms = 1.0
-        """Mean time that a sync takes while nothing is wrong."""
+        """Mean duration of a sync without a fault."""
         self.full = False
         self.failing = False
         self.hung = False
-        """No sync completes; the owner keeps what waits."""
+        """No sync completes; the owner keeps the waiting requests."""
         self.slow_ms = 0
-        """Added to each sync, up to this."""
+        """Maximum of the extra delay of each sync."""
         self.written = 0
         """Bytes appended since the disk was made."""
 
@@ -162,7 +162,7 @@ class SimulatedDisk:
             self._changes_gone += count
 
     def fail_sync(self, request: SyncRequest) -> None:
-        """Let ``request`` fail: nothing it covers is durable, and no later sync will write those bytes."""
+        """Let ``request`` fail: none of its bytes become durable, and no later sync writes them."""
         for file, length in request.files:
             file.sync_failed(length)
 
@@ -178,14 +178,14 @@ class SimulatedDisk:
         self._changes.append(change)
 
     def drop_pages(self) -> None:
-        """Nobody has files open: of some, what no sync is waiting for is dropped from memory."""
+        """No process has files open: of some files, drop the pages that no sync is waiting for."""
         for name in sorted(self._names):
             file = self._names[name]
             if file.lost and self._rng.random() < 0.5:
                 file.read_again(self._rng)
 
     def lose_power(self) -> None:
-        """Forget what was not durable, or only some of it."""
+        """Drop all or some of the data that was not durable."""
         rng = self._rng
         names = dict(self._durable_names)
         share, in_order = rng.choice((0.0, 0.5, 1.0)), rng.random() < 0.5
@@ -206,11 +206,11 @@ class SimulatedDisk:
                 file.lose_power(rng)
 
     def image(self) -> dict[str, bytes]:
-        """What is visible, as a snapshot of the volume would keep it."""
+        """The visible content, as a snapshot of the volume has it."""
         return {name: bytes(file.data) for name, file in self._names.items()}
 
     def restore(self, image: dict[str, bytes]) -> None:
-        """Another disk with the content of ``image``, all of it durable."""
+        """Another disk with the content of ``image``, all durable."""
         self.wipe()
         for name, data in image.items():
             file = _File()

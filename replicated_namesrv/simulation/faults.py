@@ -1,8 +1,8 @@
-"""Faults: a schedule drawn from the seed, and the hand that carries it out.
+"""Faults: a schedule drawn from the seed, and the nemesis that executes it.
 
-A run draws which kinds of faults it knows (swarm testing: runs that know few kinds reach states that runs with all kinds never
-do), how dense they are, and then every fault's time, length and kind. Whom a fault strikes is decided when it strikes, by a
-stream of its own, so that a schedule with faults taken out strikes the same way.
+A run draws its kinds of faults (swarm testing: runs with few kinds reach states that runs with all kinds never reach), their
+density, and then the time, length and kind of every fault. The victim is chosen when the fault strikes, from a separate random
+stream, so a schedule without some of the faults chooses the same victims for the others.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,16 +17,16 @@ from replicated_namesrv.simulation.network import Link, Network
 from replicated_namesrv.simulation.world import MS, SECOND, World, exponential
 
 _RACES = ("abandoned", "amnesia", "deaf_hand_over", "forgetful_voter", "old_image", "orphaned_join", "put_back", "slow_leader")
-"""Kinds that need some calm before they strike."""
+"""Kinds that need a calm period before they strike."""
 _RACE_NS = 500 * MS
-"""How long a machine is tempted to answer what is stale."""
+"""How long stale answers are provoked on a machine."""
 _ALONE = frozenset(
     (
         "pause", "crash", "power_loss", "restart", "crash_all", "power_loss_all",
         "slow_disk", "full_disk", "failing_disk", "hung_disk", "no_memory", "clock",
     )
 )  # fmt: skip  # items grouped by line
-"""Kinds of faults that make sense for a single node."""
+"""Kinds of faults that are possible with a single node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Fault:
     kind: str
 
     def describe(self) -> str:
-        """For people."""
+        """The fault as text."""
         return f"#{self.number} {self.kind} at {self.at_ns / SECOND:.3f} s for {self.duration_ns / SECOND:.3f} s"
 
 
@@ -64,32 +64,32 @@ def plan_faults(world: World, end_ns: int, kinds: Iterable[str]) -> list[Fault]:
 
 
 class Nemesis:
-    """Carries out faults on machines and network."""
+    """Executes faults on machines and network."""
 
     def __init__(self, world: World, machines: list[Machine], network: Network, clock_drift_max: float) -> None:
         self._world, self._machines, self._network, self._drift = world, machines, network, clock_drift_max
         self._by_name = {machine.name: machine for machine in machines}
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
-        """Ask the leader on a machine to hand over; given by the simulation."""
+        """Asks the leader on a machine to transfer leadership; set by the simulation."""
         self.provoke: Callable[[Machine, int], None] = lambda machine, duration_ns: None
-        """Tempt a machine to answer what is stale; given by the application."""
+        """Provokes stale answers on a machine; set by the application."""
         self.watch_joins: Callable[[Callable[[str, str], None]], None] = lambda watch: None
-        """Have a function called with (node that first knows it, node that joined) when a join is committed."""
+        """Registers a function that is called with (first node that knows it, node that joined) when a join is committed."""
         self.quiet: Callable[[int], None] = lambda duration_ns: None
-        """Have the clients pause; given by the application."""
+        """Pauses the clients; set by the application."""
         self.spared = frozenset(Nemesis.kinds()) - _ALONE if len(machines) == 1 else frozenset[str]()
-        """Kinds of faults that do not strike."""
+        """Kinds of faults that are disabled."""
         self.struck: dict[str, int] = {}
         self.down: list[Machine] = []
         """Machines that stay down when everything else is healed."""
         self.copies: list[Machine] = []
-        """Running on copies of the directories of others."""
+        """Machines that run on copies of other machines' directories."""
         self.single_directories = False
         """The application cannot run two processes under one name."""
         self.down_for_good = False
-        """Those are down already."""
+        """Machines of the minority that are already down."""
         self._sheltered_ns = 0
-        """Until then nothing else strikes: Raft survives one disk that went back, if those that remember it stay up."""
+        """Until then no other fault strikes: Raft survives one disk that went back only if the nodes that remember it stay up."""
         self._over = False
 
     @staticmethod
@@ -98,7 +98,7 @@ class Nemesis:
         return sorted(name.removeprefix("_do_") for name in vars(Nemesis) if name.startswith("_do_"))
 
     def schedule(self, faults: Iterable[Fault]) -> None:
-        """Put ``faults`` into the world's future."""
+        """Schedule ``faults`` in the world."""
         for fault in faults:
             self._world.after(fault.at_ns - self._world.now_ns, self._strike, fault)
 
@@ -122,17 +122,17 @@ class Nemesis:
         undo()
 
     def draw_clock_rates(self) -> None:
-        """Give each machine a rate that the declared drift allows."""
+        """Give each machine a clock rate within the declared drift."""
         rng = self._world.random("clock")
         for machine in self._machines:
             machine.set_clock_rate(self._rate(rng))
 
     def _rate(self, rng: Random) -> float:
-        """Two rates differ by at most the declared share of the slower one; extremes are likely."""
+        """A rate. Two rates differ by at most the declared share of the slower one, and extremes are likely."""
         return 1.0 + self._drift * 0.49 * rng.choice((-1.0, 0.0, 1.0, 2 * rng.random() - 1))
 
     def _later(self, delay_ns: int, call: Callable[..., None], *arguments: object) -> None:
-        """Call in ``delay_ns``, unless everything has been healed by then."""
+        """Call after ``delay_ns``, unless everything has been healed by then."""
 
         def strike() -> None:
             if not self._over:
@@ -141,7 +141,7 @@ class Nemesis:
         self._world.after(delay_ns, strike)
 
     def heal(self) -> None:
-        """End everything that may still be wrong."""
+        """End all active faults."""
         self._world.note("everything is healed")
         self._over = True
         self._remove_copies()
@@ -159,26 +159,26 @@ class Nemesis:
                 machine.resume()
 
     def stop_minority(self) -> None:
-        """Some machines, but no majority, will stay down when everything else is healed."""
+        """Choose a minority of machines that stays down when everything else is healed."""
         rng = self._world.random("minority")
         if len(self._machines) > 1 and rng.random() < 0.5:
             self.down = rng.sample(self._machines, rng.randint(1, (len(self._machines) - 1) // 2))
 
     def start_minority(self) -> None:
-        """Start those that were down."""
+        """Start these machines."""
         for machine in self.down:
             machine.kept_down = False
             machine.start()
         self.down = []
 
-    # Whom
+    # Choosing victims
 
     def _leader(self) -> Machine | None:
         leaders = [machine for machine in self._machines if machine.raft is not None and machine.raft.role == "leader"]
         return max(leaders, key=lambda machine: machine.raft.term if machine.raft else 0, default=None)
 
     def _victim(self, rng: Random) -> Machine:
-        """The leader as often as anybody."""
+        """A random machine; the leader with probability one half."""
         somebody = rng.choice(self._machines)
         return (self._leader() or somebody) if rng.random() < 0.5 else somebody
 
@@ -219,7 +219,7 @@ class Nemesis:
         return self._cut(rng, self._between(set(names[:middle]), set(names[middle + 1 :])))
 
     def _do_ring(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """Each node hears only its two neighbours on a random ring, or fewer."""
+        """Each node is connected only to its two neighbours on a random ring, or to fewer."""
         names = [machine.name for machine in self._machines]
         rng.shuffle(names)
         ring = {frozenset(pair) for pair in zip(names, names[1:] + names[:1], strict=True)}
@@ -254,14 +254,14 @@ class Nemesis:
         return lambda: _forget(self._network.loss, links)
 
     def _do_one_sided_latency(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """One direction of a machine's links is slow, by the same time for each message."""
+        """One direction of a machine's links is slow, with a constant delay."""
         name, side, delay_ms = self._victim(rng).name, rng.randrange(2), rng.choice((5, 10, 40, 120))
         links = [link for link in self._network.links if link[side] == name]
         self._network.late_ms.update(dict.fromkeys(links, delay_ms))
         return lambda: _forget(self._network.late_ms, links)
 
     def _do_lasting_one_way(self, rng: Random, fault: Fault) -> None:
-        """One direction of one link, or of all of a machine, is cut until everything is healed; once in a run."""
+        """One direction of one link, or of all links of a machine, is cut until everything is healed; once in a run."""
         if self.struck[fault.kind] > 1:
             return
         name, side = self._victim(rng).name, rng.randrange(2)
@@ -313,7 +313,7 @@ class Nemesis:
         self._all(rng, fault, power_loss=True)
 
     def _do_no_memory(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """The next command that is applied finds no memory."""
+        """Applying the next command fails for lack of memory."""
         machine = self._victim(rng)
         machine.out_of_memory = True
 
@@ -351,7 +351,7 @@ class Nemesis:
         return undo
 
     def _do_failing_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """What it could not sync is in memory for the next process to read, until the power fails, often soon after."""
+        """Syncs fail. The data stays readable in memory for the next process, until the power fails, often soon after."""
         machine = self._victim(rng)
         self._world.note(f"  syncs of {machine.name} fail")
         machine.disk.failing = machine.disk_faulted = True
@@ -372,7 +372,7 @@ class Nemesis:
         return undo
 
     def _do_hung_disk(self, rng: Random, fault: Fault) -> Callable[[], None]:
-        """No sync completes; in the end all do, or the power fails."""
+        """No sync completes. At the end all complete, or the power fails."""
         machine, fails = self._victim(rng), rng.random() < 0.3
         self._world.note(f"  the disk of {machine.name} hangs")
         machine.disk.hung = True
@@ -386,7 +386,9 @@ class Nemesis:
         return undo
 
     def _do_lost_disk(self, rng: Random, fault: Fault) -> Callable[[], None] | None:
-        """Only while every node counts every other in its present incarnation: Raft survives one lost disk at a time."""
+        """A disk is lost, only while every node counts every other in its present incarnation: Raft survives one lost disk at
+        a time.
+        """
         if not self._all_voters():
             return None
         machine = self._victim(rng)
@@ -404,7 +406,7 @@ class Nemesis:
         machine.disk.wipe()
 
     def _shelter(self) -> bool:
-        """Whether disks may go back now. Raft cannot survive more: everybody else is up and reachable, and stays so."""
+        """Whether a disk may go back now: all other nodes must be up, reachable, and stay so. Raft cannot survive more."""
         calm = self._network.is_whole and self._all_voters() and not any(machine.pauses for machine in self._machines)
         if calm:
             self._sheltered_ns = self._world.now_ns + 4 * SECOND
@@ -417,9 +419,10 @@ class Nemesis:
         machine.restored = True
 
     def _do_old_image(self, rng: Random, fault: Fault) -> None:
-        """A minority lags; then the disk of a node that knew what they do not goes back, and the others who knew are cut off.
+        """A minority lags. Then the disk of a node that knew the missing entries goes back, and the other nodes that knew them
+        are cut off.
 
-        The others have heard since the image was taken how far that disk was."""
+        Since the image was taken, the others have learned how far that disk was."""
         if not self._shelter():
             return
         machines = list(self._machines)
@@ -453,14 +456,14 @@ class Nemesis:
         self._later(2 * SECOND, strike)
 
     def _remembers(self, machine: Machine, victim: Machine, image: dict[str, bytes]) -> bool:
-        """Whether ``machine`` knows of more on the disk of ``victim`` than ``image`` has."""
+        """Whether ``machine`` knows that the disk of ``victim`` had more than ``image`` has."""
         remembered = getattr(machine.raft, "remembered_records", None)
         if remembered is None or victim.raft is None:
             return False
         return bool(remembered(victim.name, victim.raft.incarnation) > records_in(image))
 
     def _do_orphaned_join(self, rng: Random, fault: Fault) -> None:
-        """A node loses its disk; the leader that promotes it is lost for good at the moment when the join is committed."""
+        """A node loses its disk. The leader that promotes it is permanently lost when the join is committed."""
         leader = self._leader()
         if leader is None or self.down_for_good or not self._shelter():
             return
@@ -479,7 +482,7 @@ class Nemesis:
         machine.start()
 
     def _do_copied_directory(self, rng: Random, fault: Fault) -> None:
-        """A second process is started on a copy of a directory; then the leader is restarted. Everybody hears both."""
+        """A second process runs on a copy of a directory, and messages of both reach all nodes. Then the leader is restarted."""
         if self.single_directories or not self._shelter():
             return
         machine, leader = self._victim(rng), self._leader()
@@ -503,7 +506,7 @@ class Nemesis:
         self.copies.clear()
 
     def _do_put_back(self, rng: Random, fault: Fault) -> None:
-        """A node loses its disk and is promoted with another; then its old disk is put back."""
+        """A node loses its disk and is promoted with a new one. Then its old disk is put back."""
         if not self._shelter():
             return
         machine = self._victim(rng)
@@ -530,13 +533,13 @@ class Nemesis:
     def _do_clock(self, rng: Random, fault: Fault) -> None:
         self._victim(rng).set_clock_rate(self._rate(rng))
 
-    # Races of a deposed leader, which may still answer, with the new one
+    # Races between a deposed leader, which may still answer, and the new one
 
     def _into(self, name: str) -> list[Link]:
         return [link for link in self._network.links if link[1] == name]
 
     def _do_slow_leader(self, rng: Random, fault: Fault) -> None:
-        """The leader's clock runs slowest, all others fastest, and it is cut off."""
+        """The leader's clock runs slowest and all others fastest, and the leader is cut off."""
         leader = self._leader()
         if leader is None:
             return
@@ -548,8 +551,9 @@ class Nemesis:
         self.provoke(leader, _RACE_NS)
 
     def _do_abandoned(self, rng: Random, fault: Fault) -> None:
-        """The leader is cut off in the middle of writes; then it returns and its successor is cut off, and so on: uncommitted
-        entries of several terms at equal indexes, here and there on one follower."""
+        """The leader is cut off while it writes. Then it returns and its successor is cut off, and so on.
+
+        This leaves uncommitted entries of several terms at equal indexes, some of them on one follower."""
 
         def strike(cut: list[Link], left: int) -> None:
             self._network.mend(cut)
@@ -566,7 +570,7 @@ class Nemesis:
         strike([], rng.randint(1, 4))
 
     def _do_deaf_hand_over(self, rng: Random, fault: Fault) -> None:
-        """The leader hands over, and a moment later hears nothing any more."""
+        """The leader transfers leadership, and soon afterwards no message reaches it."""
         leader = self._leader()
         if leader is None:
             return
@@ -577,7 +581,7 @@ class Nemesis:
         self.provoke(leader, _RACE_NS)
 
     def _do_forgetful_voter(self, rng: Random, fault: Fault) -> None:
-        """One node has not heard the leader for long; then the leader is cut off and the others are restarted."""
+        """One node has had no contact with the leader for long. Then the leader is cut off and the others are restarted."""
         leader = self._leader()
         others = [machine for machine in self._machines if machine is not leader]
         if leader is None or not others:
@@ -601,7 +605,9 @@ class Nemesis:
         self._later(fault.duration_ns + 2 * SECOND, self._network.mend, early)
 
     def _do_amnesia(self, rng: Random, fault: Fault) -> None:
-        """A minority lags; then a node that knew what they do not loses its disk, and the others who knew are cut off."""
+        """A minority lags. Then a node that knew the missing entries loses its disk, and the others that knew them are cut
+        off.
+        """
         if not self._all_voters():
             return
         machines = list(self._machines)
@@ -624,7 +630,7 @@ class Nemesis:
 
 
 def records_in(image: dict[str, bytes]) -> int:
-    """Records that the log in an image of a disk has."""
+    """Number of log records in an image of a disk."""
     disk = SimulatedDisk(Random(0))
     disk.restore(image)
     return Log(disk).number

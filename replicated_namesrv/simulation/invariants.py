@@ -1,16 +1,16 @@
-"""What must hold after every event, whatever befell the cluster. Each check looks only at what has changed since the last.
+"""Invariants that are checked after every event. Each check looks only at changes since the last one.
 
-- Election safety: at most one leader in a term, and it holds the votes of a majority of distinct nodes in that term.
+- Election safety: at most one leader in a term, and it has the votes of a majority of distinct nodes in that term.
 - Log matching: two entries of equal index and term have equal payload and follow entries of equal term (by induction, equal
   logs up to there).
-- State-machine safety: what one node commits at an index, all nodes commit.
-- Leader completeness: who becomes leader has every entry that was committed in an earlier term.
-- No node cuts an entry from its log that was committed.
-- A leader that was deposed knows it within two election times, unless it is paused.
-- No node goes back: the commit index and the term of a running process never fall.
-- Nothing that a node holds for its peers, its disk or its callers grows beyond its stated bound (``raft/memory_bounds.py``).
-- There is a leader wherever there can be one (``LeaderWatch``).
-- Everything asked for ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
+- State-machine safety: all nodes commit the same entry at an index.
+- Leader completeness: a new leader has every entry that was committed in an earlier term.
+- No node cuts a committed entry from its log.
+- A deposed leader steps down within two election time-outs, unless it is paused.
+- The commit index and the term of a running process never decrease.
+- The memory that a node uses for its peers, its disk and its callers stays within its bounds (``raft/memory_bounds.py``).
+- A leader exists whenever there can be one (``LeaderWatch``).
+- Every request ends exactly once and in time (``Ledger``), and no process spins (``Machine``).
 
 The first violation ends the run.
 """
@@ -31,13 +31,13 @@ class Violation(NamedTuple):
 
     name: str
     text: str
-    """By whom and where."""
+    """Node and details."""
     at_ns: int
-    """When; a history that is judged at the end may have gone wrong long before."""
+    """Time of detection. A history that is checked at the end may have gone wrong long before."""
 
 
 class _Watched:
-    """What was seen of one running process."""
+    """What was observed of one running process."""
 
     def __init__(self, base: int) -> None:
         self.base = base
@@ -68,7 +68,7 @@ class Invariants:
         self._newest = (0, 0)
         """Highest term that has a leader, and since when."""
         self.single_node = False
-        """A group of one."""
+        """Whether the group has one node."""
         self.quorum = 0
         """Votes that a leader needs; 0: not checked."""
         self._votes: dict[tuple[int, str], set[str]] = {}
@@ -77,11 +77,11 @@ class Invariants:
         """Node -> incarnation of the newest committed vacancy (0) or join."""
         self._joined_at: dict[str, int] = {}
         self.on_join: Callable[[str, str], None] = lambda name, joined: None
-        """Told that ``name`` is the first that knows a join of ``joined`` to be committed."""
+        """Called when ``name`` is the first that knows a join of ``joined`` to be committed."""
         self.deposed_ns = 0
-        """How long a deposed leader may go on; 0: not checked."""
+        """How long a deposed leader may continue; 0: not checked."""
         self._entries: dict[tuple[int, int], tuple[int, int]] = {}
-        """(index, term) -> (checksum of the payload, term of the entry before)."""
+        """(index, term) -> (checksum of the payload, term of the previous entry)."""
         self.committed: dict[int, _Committed] = {}
         self.highest_committed = 0
         self.elections = 0
@@ -101,15 +101,15 @@ class Invariants:
             self._world.trace.event(self._world.now_ns, "violation", name)
 
     def note(self, text: str) -> None:
-        """A line for the readable account."""
+        """Add a line to the readable account."""
         self._world.note(text)
 
     def observer(self, machine: MachineView) -> Observer:
-        """What a new process on ``machine`` reports to."""
+        """The observer for a new process on ``machine``."""
         return _MachineObserver(self, machine)
 
     def started(self, machine: MachineView) -> None:
-        """A process has recovered; its log is whatever it is now."""
+        """A process has recovered; its log is its current log."""
         raft = machine.raft
         assert raft is not None
         watched = self._watched[machine.name] = _Watched(raft.first_index)
@@ -121,7 +121,7 @@ class Invariants:
         self._watched.pop(machine.name, None)
 
     def check(self, machine: MachineView) -> None:
-        """Look at what the last turn of ``machine`` has changed."""
+        """Check what the last turn of ``machine`` has changed."""
         raft, watched = machine.raft, self._watched.get(machine.name)
         if raft is None or watched is None or raft.failed is not None:
             return
@@ -146,7 +146,7 @@ class Invariants:
         if raft.first_index > watched.last() + 1 or raft.last_index < watched.last():
             if raft.first_index <= watched.last() + 1:
                 self._check_cut(name, watched, max(raft.last_index + 1, watched.base))
-            # Cut, or replaced by a snapshot: look at all of it again.
+            # The log was cut, or replaced by a snapshot: check all of it again.
             watched.base, watched.terms = raft.first_index, []
         if raft.first_index > watched.base:
             del watched.terms[: raft.first_index - watched.base]
@@ -179,7 +179,8 @@ class Invariants:
             return
         committed = raft.commit_index
         if self.single_node:
-            # Alone, PySyncObj commits its no-op when it appends it. Nothing is acknowledged before that is on disk.
+            # A single PySyncObj node commits its no-op when it appends it. No write is acknowledged before that entry is on
+            # disk.
             committed = max(watched.commit_index, min(committed, raft.durable_index))
         for index in range(max(watched.commit_index, raft.first_index) + 1, committed + 1):
             term, payload = raft.term_at(index), raft.entry_at(index)
@@ -219,7 +220,7 @@ class Invariants:
         watched.role = raft.role
 
     def watch_joins(self, watch: Callable[[str, str], None]) -> None:
-        """Have ``watch`` called as ``on_join`` says."""
+        """Call ``watch`` as described at ``on_join``."""
         self.on_join = watch
 
     def voted(self, name: str, candidate: str, term: int) -> None:
@@ -227,7 +228,9 @@ class Invariants:
         self._votes.setdefault((term, candidate), set()).add(name)
 
     def led(self, name: str, term: int, candidate: str | None = None) -> None:
-        """``name`` leads ``term``, be it for less than a turn. ``candidate``: the name that votes were given to, if another."""
+        """``name`` became leader of ``term``, possibly for less than a turn. ``candidate``: the name that received the votes,
+        if another.
+        """
         votes = self._votes.get((term, candidate or name), set())
         if len(votes) < self.quorum:
             self.violated("votes", f"{name} leads term {term} with the votes of {sorted(votes)}, {self.quorum} are needed")
@@ -254,7 +257,7 @@ class Invariants:
             self.violated("deposed leader", f"{machine.name} still leads term {term}, {late_s:.2f} s after term {newest} began")
 
     def _check_cut(self, name: str, watched: _Watched, index: int) -> None:
-        """``name`` has cut its log before ``index``: nothing committed may be gone."""
+        """``name`` has cut its log before ``index``: check that no committed entry was cut."""
         self.truncations += 1
         self._world.note(f"{name} cuts its log before {index}")
         for cut in range(index, watched.last() + 1):
@@ -264,7 +267,7 @@ class Invariants:
                 return
 
     def truncated(self, name: str, index: int) -> None:
-        """``name`` reports that it cuts its log; a cut that is mended in the same turn is seen by this alone."""
+        """``name`` reports that it cuts its log. Only this call sees a cut that is repaired in the same turn."""
         watched = self._watched.get(name)
         if watched is not None and watched.base <= index <= watched.last():
             self._check_cut(name, watched, index)

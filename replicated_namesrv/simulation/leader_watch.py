@@ -1,14 +1,15 @@
-"""Judges during faults: a leader exists within a bound whenever a majority of voters can talk, whatever the others do.
+"""Checks during faults that a leader exists within a bound whenever a majority of voters can communicate.
 
 A set of machines can elect if all of this holds without interruption for the bound:
 - They are a majority, each is a voter of the committed configuration, and one of them has every committed entry.
 - Each is up and not paused. Its disk is neither full, failing, hung nor slow, and never went back to an older image.
 - Each pair is connected both ways. No message between them is lost, delayed or late, and no late message is in flight anywhere.
 
-Then a leader that a majority follows and can answer must exist, or an entry must be committed, at least once in the bound.
+Then at least once within the bound, there must be a leader that a majority follows and can answer, or an entry must be
+committed.
 
-The watch looks at the cluster at short intervals. Cuts, new connections, pauses and restarts between two looks count, too.
-It draws no randomness and schedules no event, so a run has the same trace with it and without it.
+The watch looks at the cluster at short intervals. Cuts, new connections, pauses and restarts between two looks count, too. The
+watch uses no randomness and schedules no event, so it does not change the trace.
 """
 
 from itertools import combinations
@@ -19,27 +20,27 @@ from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND
 
 LOOK_NS = 30 * MS
-"""Time between two looks; no multiple and no part of the periods in which links flap."""
+"""Time between two looks; neither a multiple nor a divisor of the periods in which links flap."""
 
 
 class LeaderWatch:
-    """Looks at all machines of a run; ``bound_ns`` is the time that an able majority has."""
+    """Looks at all machines of a run; ``bound_ns`` is the time limit for a majority."""
 
     def __init__(self, machines: list[Machine], network: Network, invariants: Invariants, bound_ns: int) -> None:
         self._machines, self._network, self._invariants, self._bound_ns = machines, network, invariants, bound_ns
         self._majority = len(machines) // 2 + 1
         self._steady: dict[tuple[str, ...], tuple[object, int]] = {}
-        """(machine), (machine, "complete") or (sender, receiver), if without a fault -> (what it was, since when)."""
+        """(machine), (machine, "complete") or (sender, receiver), if it has no fault -> (its identity, since when)."""
         self._committed = 0
         self._progress_ns = 0
-        """When a leader existed, or an entry was committed, for the last time."""
+        """When a leader last existed, or an entry was last committed."""
         self._judged_ns = 0
-        """When the last bound counted in ``judged`` ended."""
+        """End of the last bound counted in ``judged``."""
         self.judged = 0
-        """Bounds, one after the other, in which a majority was able."""
+        """Number of consecutive bounds in which a majority could elect."""
 
     def look(self, now_ns: int) -> None:
-        """Judge the present; to be called often."""
+        """Check the present state. To be called often."""
         highest = self._invariants.highest_committed
         if highest > self._committed or self._is_led():
             self._committed, self._progress_ns = highest, now_ns
@@ -56,7 +57,7 @@ class LeaderWatch:
             )
 
     def voters(self) -> list[Machine]:
-        """Machines with a process that the committed configuration lets vote."""
+        """Machines whose process may vote by the committed configuration."""
         return [
             machine
             for machine in self._machines
@@ -79,7 +80,7 @@ class LeaderWatch:
         return None
 
     def _is_led(self) -> bool:
-        """Whether a leader exists that a majority follows and can answer. A leader that hears nobody has to step down."""
+        """Whether there is a leader that a majority follows and can answer. A leader without contact has to step down."""
         for leader in self._machines:
             if leader.raft is None or leader.raft.role != "leader":
                 continue
@@ -96,7 +97,7 @@ class LeaderWatch:
         return self._network.is_cut((one, other)) or self._network.is_cut((other, one))
 
     def _able_since(self, now_ns: int) -> int | None:
-        """Since when a majority has been able; None if none is."""
+        """Since when a majority has been able to elect; None if none is."""
         self._note_what_is_steady(now_ns)
         able = [machine.name for machine in self._machines if (machine.name,) in self._steady]
         since: list[int] = []

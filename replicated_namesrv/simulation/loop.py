@@ -1,7 +1,7 @@
-"""An asyncio event loop in virtual time: the code that ships runs unchanged in the simulated world.
+"""An asyncio event loop in virtual time, so that the shipped code runs unchanged in the simulator.
 
-It runs when its machine has a turn and knows no IO. Callbacks run in the order in which they were scheduled, timers in that of
-their times, so a run is as repeatable as the world.
+It runs when its machine has a turn and does no IO. Callbacks run in the order in which they were scheduled, and timers in the
+order of their times, so a run is repeatable.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Within, this is the running loop."""
+        """Within this context, this is the running loop."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -40,7 +40,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(before)
 
     def run(self) -> bool:
-        """Run what is ready, and what follows from it; False if there was nothing. Call it within ``running``."""
+        """Run all ready callbacks and those that they schedule. Returns False if there were none. Call it within ``running``."""
         for turn in range(_TURNS_MAX):
             now = self._now()
             while self._timers and self._timers[0][0] <= now:
@@ -54,14 +54,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         raise RuntimeError("callbacks follow one another without end")
 
     def next_time(self) -> float:
-        """When ``run`` has something to do at the latest."""
+        """The latest time at which ``run`` must be called."""
         if self._ready:
             return 0.0
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else float("inf")
 
-    # What asyncio asks of a loop
+    # Methods that asyncio calls
 
     def time(self) -> float:
         return self._now()
@@ -94,7 +94,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when its time comes."""
+        """No-op: a cancelled timer is dropped when its time comes."""
 
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)

@@ -1,7 +1,8 @@
-"""One machine of the simulated world: a disk, a clock that drifts, and the life of the process that runs on it.
+"""One simulated machine: a disk, a clock that drifts, and the process that runs on it.
 
-The process sees what the shipped driver would show it: arrivals collect while it is busy or paused and are handled as one batch,
-then it ticks; it is woken when it asked to be. A crash drops the process and keeps the page cache, a power loss asks the disk.
+The process sees what the shipped driver would show it. Arrivals collect while it is busy or paused and are handled as one
+batch. Then it ticks, and it is woken when it asked to be. A crash drops the process and keeps the page cache; a power loss
+also affects the disk.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +19,11 @@ from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND
 _IDLE_TURNS_MAX = 5_000
-"""Turns in which a process does something long in small steps, a snapshot for example."""
+"""Number of turns in which a process may do something long in small steps, for example a snapshot."""
 
 
 class ProcessLife:
-    """``Environment`` of one process, from start to crash. After the crash nothing it asked for happens."""
+    """``Environment`` of one process, from start to crash. After the crash its pending requests are dropped."""
 
     def __init__(self, machine: "Machine", rng: Random) -> None:
         self._machine = machine
@@ -42,12 +43,12 @@ class ProcessLife:
         return self._machine.local_now()
 
     def send(self, peer: str, message: Message) -> None:
-        """Hand to the network."""
+        """Pass a message to the network."""
         if not self.over:
             self._machine.network.send(self._machine.speaks_as, peer, message)
 
     def request_sync(self, token: int, names: Sequence[str], directory: bool) -> None:
-        """Sync later; requests of one process may complete in any order."""
+        """Sync later. Requests of one process may complete in any order."""
         disk, world = self._machine.disk, self._machine.world
         if not self.over:
             world.after(disk.sync_delay_ns(), self._synced, token, disk.begin_sync(names, directory))
@@ -68,7 +69,7 @@ class ProcessLife:
 
 
 class Machine(Endpoint):
-    """A machine by name. ``start_process`` is given by the application."""
+    """A machine by name. The application gives ``start_process``."""
 
     network: Network
 
@@ -77,7 +78,7 @@ class Machine(Endpoint):
     ) -> None:
         self.world, self.name, self.invariants, self._start_process = world, name, invariants, start_process
         self.speaks_as = name
-        """Name in the group and on the network: another one for a process on a copy of a machine's directory."""
+        """Name in the group and on the network. A process on a copy of a machine's directory uses that machine's name."""
         self._rng = world.random(f"machine/{name}")
         self.disk = SimulatedDisk(world.random(f"disk/{name}"))
         self.process: Process | None = None
@@ -89,15 +90,15 @@ class Machine(Endpoint):
         self.ran_since_ns = 0
         """Since when the process has run without a pause."""
         self.disk_faulted = False
-        """Some disk fault was on in this life: that the process stops by itself is right."""
+        """A disk fault was active in this life, so the process may stop by itself."""
         self.out_of_memory = False
-        """The next command that is applied finds no memory."""
+        """Applying the next command fails for lack of memory."""
         self.memory_faulted = False
-        """It did in this life: that the process stops by itself is right."""
+        """That happened in this life, so the process may stop by itself."""
         self.kept_down = False
-        """It stays down until this is taken back."""
+        """It stays down until this is reset."""
         self.restored = False
-        """The disk went back to an older image: a process that finds it out may stop."""
+        """The disk went back to an older image, so a process that detects this may stop."""
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1
@@ -113,17 +114,17 @@ class Machine(Endpoint):
         return self._clock_base + (self.world.now_ns - self._clock_since_ns) * self._clock_rate / SECOND
 
     def set_clock_rate(self, rate: float) -> None:
-        """From now on the clock runs ``rate`` times as fast as the world's."""
+        """Run the clock ``rate`` times as fast as the world's from now on."""
         self._clock_base, self._clock_since_ns = self.local_now(), self.world.now_ns
         self._clock_rate = rate
 
-    # Life
+    # Start and stop
 
     def is_up(self) -> bool:
         return self.process is not None
 
     def start(self) -> None:
-        """Boot the process; a disk it cannot use leaves the machine down until it is started again."""
+        """Boot the process. If it cannot use the disk, the machine stays down until it is started again."""
         if self.process is not None or self.kept_down:
             return
         self.boots += 1
@@ -151,18 +152,18 @@ class Machine(Endpoint):
 
     @property
     def is_copy(self) -> bool:
-        """Whether it runs on a copy of another machine's directory, and speaks under that machine's name."""
+        """Whether it runs on a copy of another machine's directory and uses that machine's name."""
         return self.speaks_as != self.name
 
     def copied(self) -> "Machine":
-        """A machine with a copy of this one's directory; to be started, and to be crashed in the end."""
+        """A machine with a copy of this one's directory. The caller starts it and crashes it in the end."""
         copy = type(self)(self.world, f"{self.name}-copy-{self.world.now_ns}", self.invariants, self._start_process)
         copy.network, copy.speaks_as, copy.disk.mean_ms, copy.restored = self.network, self.name, self.disk.mean_ms, True
         copy.disk.restore(self.disk.image())
         return copy
 
     def crash(self, power_loss: bool) -> None:
-        """Kill the process; with a power loss the disk forgets too."""
+        """Kill the process. With a power loss the disk loses data, too."""
         if self.process is not None:
             self.world.note(f"{self.name} {'loses power' if power_loss else 'is killed'}")
             self._end()
@@ -178,19 +179,19 @@ class Machine(Endpoint):
         self.invariants.ended(self)
 
     def take_memory_error(self) -> bool:
-        """Whether memory runs out now; once for each time that ``out_of_memory`` was set."""
+        """Whether memory runs out now; true once each time ``out_of_memory`` was set."""
         found, self.out_of_memory = self.out_of_memory, False
         self.memory_faulted |= found
         return found
 
     def resume_disk(self) -> None:
-        """The disk completes what it held back."""
+        """The disk completes the syncs that hung."""
         self.disk.hung = False
         if self.life is not None:
             self.life.resume_syncs()
 
     def pause(self) -> None:
-        """As SIGSTOP does: nothing runs, time goes on. Pauses add up."""
+        """Pause the process as SIGSTOP does; time continues. Pauses add up."""
         self.pauses += 1
 
     def resume(self) -> None:
@@ -213,7 +214,7 @@ class Machine(Endpoint):
         self.enqueue(lambda process: process.on_message(peer, message))  # type: ignore[arg-type]  # the network carries Raft messages only
 
     def enqueue(self, event: Callable[[Process], None]) -> None:
-        """Hand an event to the process at its next turn; lost if there is no process."""
+        """Pass an event to the process at its next turn. It is lost if there is no process."""
         if self.process is not None:
             self._inbox.append(event)
             self._turn_soon()
@@ -266,7 +267,7 @@ class Machine(Endpoint):
             self.world.after(delay, self._wake, life, wake_at)
 
     def _stopped(self) -> None:
-        """The process has stopped by itself: right after some faults, wrong otherwise."""
+        """The process has stopped by itself, which is a violation unless a fault permits it."""
         assert self.raft is not None
         self.world.note(f"{self.name} stops by itself: {self.raft.failed!r}")
         self.disk_faulted |= self.disk.full or self.disk.failing

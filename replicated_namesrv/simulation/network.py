@@ -1,10 +1,10 @@
-"""The network: one connection for each ordered pair of machines, as the shipped transport has, and everything that befalls it.
+"""The network: one connection for each ordered pair of machines, as in the shipped transport, and its faults.
 
-Messages of a connection arrive in order or are lost. A link (an ordered pair) can be cut: then messages are lost or held back
-until it is mended, and no new connection comes about. It can be slow, lossy, or repeat messages: a repeated message arrives a
-second time at any later moment, also after the connection is gone and its sender or receiver has been restarted. When a
-connection is reset, what it had in flight is lost or arrives late, after messages of the connection that replaces it. An
-echoing link delivers old messages again, of rare kinds as often as of common ones: votes of earlier terms, too.
+Messages of a connection arrive in order or are lost. A link (an ordered pair) can be cut: then messages are lost or held until
+it is mended, and no new connection is established. It can be slow, lossy, or repeat messages. A repeated message arrives a
+second time at any later time, also after the connection has ended and its sender or receiver has been restarted. When a
+connection is reset, its messages in flight are lost or arrive late, after messages of the next connection. An echoing link
+delivers old messages again, rare kinds as often as common ones, including votes of earlier terms.
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ Link = tuple[str, str]
 
 
 class Endpoint:
-    """What the network needs of a machine."""
+    """A machine as the network uses it."""
 
     name: str
 
@@ -32,7 +32,7 @@ class Endpoint:
         raise NotImplementedError
 
     def disconnected(self, peer: str) -> None:
-        """It is gone."""
+        """The connection to ``peer`` has ended."""
         raise NotImplementedError
 
     def receive(self, peer: str, message: object) -> None:
@@ -46,10 +46,10 @@ class _SimulatedConnection:
     def __init__(self) -> None:
         self.closed = False
         self.late = False
-        """Closed, but what was in flight still arrives."""
+        """Closed, but messages in flight still arrive."""
         self.last_arrival_ns = 0
         self.disturbed = 0
-        """Cuts so far."""
+        """Number of active cuts."""
         self.held: list[object] = []
 
 
@@ -62,15 +62,15 @@ class Network:
         names = list(self._endpoints)
         self.links: list[Link] = [(source, target) for source in names for target in names if source != target]
         self.copies: dict[str, Endpoint] = {}
-        """By name: a second process that speaks as this endpoint, shares its connections and gets all its messages."""
+        """By name: a second process that uses this endpoint's name and connections and receives all its messages."""
         self._connections: dict[Link, _SimulatedConnection] = {}
         self._dialling: set[Link] = set()
         self._cuts: dict[Link, int] = dict.fromkeys(self.links, 0)
         self._holds: set[Link] = set()
         self.slow_ms: dict[Link, int] = {}
-        """Greatest delay added, another one for each message."""
+        """Greatest random delay of each message."""
         self.late_ms: dict[Link, int] = {}
-        """Delay added, the same for each message."""
+        """Constant delay of each message."""
         self.loss: dict[Link, float] = {}
         self.repeats: dict[Link, float] = {}
         self.echoes: dict[Link, float] = {}
@@ -83,7 +83,7 @@ class Network:
     # Faults
 
     def cut(self, links: Iterable[Link], hold: bool) -> None:
-        """Cut ``links``; cuts add up. ``hold``: messages wait for the mending instead of getting lost."""
+        """Cut ``links``; cuts add up. ``hold``: messages wait until the link is mended instead of being lost."""
         for link in links:
             self._cuts[link] += 1
             if link in self._connections:
@@ -121,16 +121,16 @@ class Network:
         return not any(self._cuts.values())
 
     def is_cut(self, link: Link) -> bool:
-        """Whether messages of ``link`` are lost or held back; False from an endpoint to itself."""
+        """Whether messages of ``link`` are lost or held; False from an endpoint to itself."""
         return self._cuts.get(link, 0) > 0
 
     def undisturbed(self, link: Link) -> object | None:
-        """None if no message gets through ``link`` now, or some are lost or late; else an object that is equal at two moments
-        exactly if neither a cut nor a new connection came between them."""
+        """None if messages on ``link`` are lost, held or late now. Otherwise an object that is equal at two times if and only
+        if there was neither a cut nor a new connection between them."""
         connection = self._connections.get(link)
         if connection is None or self._cuts[link] or link in self.slow_ms or link in self.late_ms or link in self.loss:
             return None
-        if connection.last_arrival_ns > self._world.now_ns + MS:  # a late message, and all others come after it
+        if connection.last_arrival_ns > self._world.now_ns + MS:  # this message is late, and all later ones follow it
             return None
         return connection, connection.disturbed
 
@@ -151,13 +151,13 @@ class Network:
     # Connections
 
     def dial_all(self, name: str) -> None:
-        """A process has started on ``name``: it connects to everybody."""
+        """A process has started on ``name``: dial all others in both directions."""
         for link in self.links:
             if link[0] == name:
                 self.dial(link, int((0.5 + 2.5 * self._rng.random()) * MS))
 
     def add_copy(self, name: str, copy: Endpoint) -> None:
-        """From now on ``copy`` speaks and hears under ``name``, too."""
+        """From now on ``copy`` also sends and receives under ``name``."""
         self.copies[name] = copy
         for link in list(self._connections):
             if link[0] == name:
@@ -183,7 +183,7 @@ class Network:
             self.copies[link[0]].connected(link[1])
 
     def drop_all(self, name: str) -> None:
-        """The process on ``name`` is gone, and with it its connections, both ways."""
+        """The process on ``name`` has ended: drop its connections in both directions."""
         for link in self.links:
             if name in link:
                 self.reset(link)
@@ -191,7 +191,7 @@ class Network:
     # Messages
 
     def send(self, source: str, target: str, message: object) -> None:
-        """Hand a message to the connection from ``source`` to ``target``; lost if there is none."""
+        """Pass a message to the connection from ``source`` to ``target``. It is lost if there is none."""
         link = (source, target)
         connection = self._connections.get(link)
         if connection is None:

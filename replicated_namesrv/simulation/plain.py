@@ -1,13 +1,18 @@
-"""PySyncObj as it comes, in the same world: what our core is compared with.
+"""Unmodified PySyncObj in the same simulator, for comparison with our core.
 
-Nothing of its consensus is changed. Its clock is the machine's, its random election times come from the seed, its nodes are
-ordered as ours are; a command goes to the register directly instead of through pickle.
+Its consensus code is unchanged. Its clock is the machine's, its random election times come from the seed, and its nodes are
+ordered as ours are. A command goes to the register directly instead of through pickle.
 
-In its favour: links never lose or repeat a message within a connection, as TCP does not; its journal, which it never syncs,
-loses nothing in a power loss; the log is never compacted (a compaction interrupted by a kill loses acknowledged entries);
-reads count only on a node that takes itself for the leader. Some things are counted but do not end a run, so that worse can
-be seen: followers cut committed entries and take their commit index back (this happens without any fault), proposals never
-end, a leader that was cut off goes on for half a minute, and nodes that return depose the leader.
+In its favour:
+
+- Links never lose or repeat a message within a connection, as with TCP.
+- Its journal, which it never syncs, loses nothing in a power loss.
+- The log is never compacted, because a compaction interrupted by a kill loses acknowledged entries.
+- Reads count only on a node that believes to be the leader.
+
+Some violations are counted but do not end a run, so that worse ones can be found. Followers cut committed entries and decrease
+their commit index, even without any fault. Proposals never end. A leader that was cut off continues for half a minute.
+Returning nodes depose the leader.
 """
 
 import logging
@@ -32,7 +37,7 @@ _SURELY_NOT = ("QUEUE_FULL", "MISSING_LEADER", "DISCARDED", "NOT_LEADER", "REQUE
 
 
 class PlainJournal:
-    """Duck type of pysyncobj's journal. Lives as long as the machine's disk."""
+    """Duck type of pysyncobj's journal. It lives as long as the machine's disk."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[bytes, int, int]] = []
@@ -83,7 +88,7 @@ class PlainJournal:
 
 
 class PlainNode:
-    """One PySyncObj process: ``Process``, ``RaftView`` and what clients call."""
+    """One PySyncObj process: ``Process``, ``RaftView`` and the calls of clients."""
 
     failed: BaseException | None = None
     stopped = False
@@ -191,7 +196,7 @@ class PlainNode:
 
 def build_plain(simulation: Simulation) -> Application:
     """Plain PySyncObj, with registers on top."""
-    logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)  # what it warns of is counted here
+    logging.getLogger("pysyncobj").setLevel(logging.CRITICAL + 1)  # its warnings are counted here
     simulation.invariants.tolerated.update(dict.fromkeys(_COUNTED, 0))
     simulation.invariants.deposed_ns = 2 * _ELECTION_MAX_MS * MS
     simulation.nemesis.spared = frozenset(("loss", "repeats", "echoes", "no_memory"))

@@ -1,4 +1,4 @@
-"""What the simulator's parts see of a process and of the machine that it runs on."""
+"""A process and its machine as the simulator's parts see them."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -8,7 +8,7 @@ from replicated_namesrv.raft.raft_messages import Message
 
 
 class RaftView(Protocol):
-    """What the invariants look at; ``RaftNode`` has it, and so has plain PySyncObj through an adapter."""
+    """A process as the invariants see it. ``RaftNode`` satisfies it, and plain PySyncObj through an adapter."""
 
     @property
     def role(self) -> str: ...
@@ -48,11 +48,11 @@ class RaftView(Protocol):
     def entry_at(self, index: int) -> bytes | None: ...
 
     def memory(self) -> Mapping[str, Bounded]:
-        """What it holds for its peers, its disk and its callers, and the bound of each."""
+        """Memory used for its peers, its disk and its callers, each with its bound."""
 
 
 class Process(Protocol):
-    """What runs on a machine: a ``RaftNode``, or something built around one."""
+    """What runs on a machine: a ``RaftNode``, or an object around one."""
 
     def on_connected(self, peer: str) -> None: ...
 
@@ -72,21 +72,21 @@ class Process(Protocol):
 
 
 class MachineView(Protocol):
-    """What the invariants look at of a machine."""
+    """A machine as the invariants see it."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def speaks_as(self) -> str:
-        """Name in the group: another one for a process on a copy of a machine's directory."""
+        """Name in the group. A process on a copy of a machine's directory uses that machine's name."""
 
     @property
     def raft(self) -> RaftView | None: ...
 
     @property
     def life(self) -> object:
-        """Another object for each process that was started."""
+        """A different object for each process that was started."""
 
     @property
     def ran_since_ns(self) -> int:

@@ -1,7 +1,7 @@
-"""Name servers of CP mode on simulated machines: ``ReplicatedNode`` as it ships, with the connections of its brokers.
+"""Name servers of CP mode on simulated machines: the shipped ``ReplicatedNode`` with the connections of its brokers.
 
-Only sockets are missing. A connection belongs to one life of one machine's process; what is said over it arrives there in order,
-later, or never.
+Only sockets are missing. A connection belongs to one life of one machine's process. Messages over it arrive there in order,
+late or never.
 """
 
 import logging
@@ -95,7 +95,7 @@ def _setter(future: "Future[Any]") -> Callable[[Any], None]:
 
 
 class _Observers(Observer):
-    """The node hears everything, the invariants what concerns them."""
+    """Passes each report to the node and, if it concerns them, to the invariants."""
 
     def __init__(self, node: Observer, invariants: Observer, applied: Callable[[int], None]) -> None:
         self._node, self._invariants, self._applied = node, invariants, applied
@@ -129,7 +129,7 @@ class _Observers(Observer):
 
 
 class SimulatedConnection:
-    """``service.Connection`` between a broker and one life of a machine. ``ended`` tells the broker's side, later."""
+    """``service.Connection`` between a broker and one life of a machine. ``ended`` is called on the broker's side, later."""
 
     def __init__(self, server: "NameServer", peer: str, ended: Callable[[], None]) -> None:
         self.server, self.peer, self._ended = server, peer, ended
@@ -139,14 +139,14 @@ class SimulatedConnection:
         self.is_open = False
 
     def open(self) -> None:
-        """Accept it; call in the server's turn."""
+        """Accept the connection; called in the server's turn."""
         self.is_open = True
         self.opened_revision = self.server.node.state.revision
         self.server.connections[self.connection_id] = self
         self.server.node.connection_opened(self)
 
     def close(self, reason: CloseReason) -> None:
-        """See ``service.Connection``; ``connection_lost`` follows in a later turn, as over a socket."""
+        """Close the connection. ``connection_lost`` follows in a later turn, as with a socket."""
         if self.is_open:
             self.is_open = False
             self.server.loop.call_soon(self._lost, reason)
@@ -244,7 +244,7 @@ class NameServer:
             self.raft.node.on_sync_failed(token, error)
 
     def tick(self) -> None:
-        """What the loop and the core do until nothing is left to do."""
+        """Run the loop and the core until both are idle."""
         with self.loop.running():
             for _ in range(_TURNS_MAX):
                 self.raft.node.tick()
@@ -268,13 +268,13 @@ class RouteCluster:
         peers = ",".join(f"{name}=127.0.0.1:{number + 1}" for number, name in enumerate(names))
         self.flags = {"mode": "cp", "peers": peers, "dataDir": str(Path("simulated")), **flags}
         self.defences = LivenessDefences()
-        """Of the nodes that are started from now on."""
+        """Settings of nodes that are started from now on."""
         self.servers: dict[str, NameServer] = {}
         self.clock_skew_s: dict[str, float] = {}
         self.on_failure: Callable[[str], None] = lambda text: None
         self.on_applied: Callable[[NameServer, int, RouteStateMachine], None] = lambda server, index, state: None
         self._graveyard: list[NameServer] = []
-        """Processes that ended: their tasks are kept from running on in the garbage collector."""
+        """Processes that ended. Keeping them prevents the garbage collector from running their tasks."""
 
     def start_process(self, machine: Machine) -> tuple[NameServer, RaftNode]:
         """Boot ``machine``."""
@@ -285,7 +285,7 @@ class RouteCluster:
         return server, server.raft.node
 
     def failed(self, server: NameServer, error: BaseException | str) -> None:
-        """Something in a process raised that nobody caught."""
+        """A process raised an exception that was not caught."""
         if server.is_alive:
             self.on_failure(f"{server.machine.name}: {error!r}")
 
@@ -295,22 +295,23 @@ class RouteCluster:
 
 
 class Wire:
-    """What one broker says to one machine and hears from it, over one connection at a time."""
+    """One broker's messages to and from one machine, over one connection at a time."""
 
     def __init__(self, cluster: RouteCluster, machine: Machine, peer: str, rng: Random) -> None:
         self._cluster, self.machine, self._peer, self._rng = cluster, machine, peer, rng
         self._world = cluster.world
         self.connection: SimulatedConnection | None = None
         self.is_cut = False
-        """Nothing arrives, in neither direction."""
+        """No message arrives, in either direction."""
         self.dialled_ns = 0
-        """When its connection was opened last."""
+        """When its connection was last opened."""
         self._arrives_ns = 0
         self._life: ProcessLife | None = None
 
     def call(self, ask: Callable[[NameServer, SimulatedConnection], object], done: Callable[[object], None]) -> None:
-        """Have ``ask`` called at the machine; ``done`` gets its result, or None if the connection ended instead. A call that
-        arrives nowhere ends never."""
+        """Call ``ask`` at the machine. ``done`` gets its result, or None if the connection ended first.
+
+        If the request does not arrive, the call never ends."""
         if self.is_cut:
             return
         if self.connection is None or not self._is_up():
@@ -326,7 +327,7 @@ class Wire:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, for all that the broker knows."""
+        """Whether there is a connection, as far as the broker knows."""
         return self._is_up()
 
     def _is_up(self) -> bool:
@@ -334,7 +335,7 @@ class Wire:
         return connection is not None and connection.is_open and connection.server.is_alive
 
     def _deliver(self, connection: SimulatedConnection, arrive: Callable[[object], None]) -> None:
-        """In order, over this connection."""
+        """Deliver in order over this connection."""
         self._arrives_ns = max(self._arrives_ns + 1, self._world.now_ns + self._delay_ns())
 
         def hand_over() -> None:
@@ -386,17 +387,17 @@ class Wire:
         self._deliver(connection, accept)
 
     def hold_back(self, duration_ns: int) -> None:
-        """What is said from now on over this connection arrives so much later, in order."""
+        """Delay the following messages over this connection by this time, in order."""
         self._arrives_ns = max(self._arrives_ns, self._world.now_ns) + duration_ns
 
     def hang_up(self) -> None:
-        """Close the connection from the broker's side; the server sees it unless the wire is cut."""
+        """Close the connection from the broker's side. The server notices unless the wire is cut."""
         connection, self.connection = self.connection, None
         if connection is not None and not self.is_cut:
             self._deliver(connection, lambda _: connection.close(CloseReason.PEER))
 
     def forget(self) -> None:
-        """Let go of the connection without a word: the server goes on believing in it."""
+        """Drop the connection on the broker's side only. The server still considers it open."""
         self.connection = None
 
     def _delay_ns(self) -> int:
@@ -405,7 +406,7 @@ class Wire:
 
 @contextmanager
 def silenced() -> Iterator[None]:
-    """No log lines: the world has its own account of what happens."""
+    """Disable log lines: the simulator has its own account of events."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,10 +1,13 @@
-"""One run: a cluster, its clients and its faults under one seed, from first boot to the final judgement.
+"""One run: a cluster, its clients and its faults under one seed, from the first boot to the final checks.
 
-Phases: faults strike until ``duration``; meanwhile there must be a leader wherever there can be one (``LeaderWatch``). Then
-everything is healed but, in half of the runs, a minority of the machines, which stays down: if enough voters are left, a leader
-must commit new entries within the application's bound. Then those are started, too, and each node must catch up, and be a voter,
-while the clients go on. Then the clients stop, everything asked for must end, every node is read once more and the application
-judges what happened; at last a follower is isolated and returns.
+Phases:
+
+1. Faults strike until ``duration``. In this time there must be a leader whenever there can be one (``LeaderWatch``).
+2. Everything is healed, except that in half of the runs a minority of the machines stays down. If enough voters are left, a
+   leader must commit new entries within the application's bound.
+3. The minority is started. Each node must catch up and be a voter, while the clients continue.
+4. The clients stop, all requests must end, every node is read once more, and the application checks the history.
+5. A follower is isolated and returns.
 """
 
 import time
@@ -20,29 +23,29 @@ from replicated_namesrv.simulation.network import Network
 from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _FAR_FACTOR = 2
-"""Over long links a node may take so many times as long to catch up."""
+"""With slow links, the time limit for catching up is multiplied by this."""
 Build = Callable[["Simulation"], Application]
-"""Makes the application of a run; it may draw from the world's randomness and give the nemesis its ``transfer``."""
+"""Creates the application of a run. It may draw from the world's randomness and set the nemesis's ``transfer``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything a run depends on, besides the code."""
+    """All parameters of a run."""
 
     seed: int
     nodes: int = 3
     duration_s: float = 30.0
     """Virtual time in which faults strike."""
     subject: str = "raft"
-    """``raft``, or ``plain`` for PySyncObj as it comes."""
+    """``raft``, or ``plain`` for unmodified PySyncObj."""
     off: str | None = None
     """The defence that is switched off."""
     clients: int | None = None
     """None: drawn from the seed."""
     faults: tuple[int, ...] | None = None
-    """Only these faults of the schedule; None: all."""
+    """Only these faults of the schedule. None: all."""
     application: str = "registers"
-    """What runs on the shipped core: ``registers``, or ``routes`` with brokers and leases."""
+    """What runs on the shipped core: ``registers``, or ``routes`` with brokers."""
 
     def command(self) -> str:
         """The command line that repeats this run."""
@@ -62,29 +65,29 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run came to."""
+    """The result of a run."""
 
     scenario: Scenario
     violation: str | None
     """Name of the broken invariant."""
     text: str
-    """What broke it."""
+    """Details of the violation."""
     violated_at_s: float
     digest: str
-    """Of the whole trace."""
+    """Digest of the whole trace."""
     catch_up_s: float
-    """From the last heal until every node had caught up."""
+    """Time from the last heal until every node had caught up."""
     virtual_s: float
     wall_s: float
     counts: dict[str, int]
-    """Elections, truncations, messages, outcomes, faults …"""
+    """Counts of elections, truncations, messages, outcomes, faults …"""
     faults: tuple[Fault, ...]
     lines: tuple[str, ...] = field(repr=False, default=())
-    """The readable trace, if asked for."""
+    """The readable trace, if requested."""
 
 
 def describe_message(message: object) -> str:
-    """One short line for the readable trace: long bytes as their length, incarnations left out."""
+    """One short line for the readable trace. Long bytes are shown as their length; incarnations are left out."""
     fields = message._asdict() if isinstance(message, tuple) and hasattr(message, "_asdict") else {"": message}
     shown = []
     for name, value in fields.items():
@@ -116,7 +119,7 @@ class Simulation:
         self.nemesis = Nemesis(self.world, self.machines, self.network, clock_drift_max(self.world))
         self.nemesis.watch_joins = self.invariants.watch_joins
         self.may_be_far = False
-        """Whether the settings drawn allow links to be long: over windows of one message nothing catches up in time."""
+        """Whether the drawn settings allow slow links: with windows of one message no node catches up in time."""
         self._application = build(self)
         self.nemesis.provoke, self.nemesis.quiet = self._application.provoke, self._application.quiet
         self._leader_watch = LeaderWatch(self.machines, self.network, self.invariants, self._application.catch_up_ns)
@@ -124,7 +127,7 @@ class Simulation:
         self.faults = tuple(fault for fault in planned if scenario.faults is None or fault.number in scenario.faults)
         self.catch_up_s = 0.0
         self.minority_down = self.went_on = 0
-        """1 if a minority stayed down; 1 if the others had to go on."""
+        """1 if a minority stayed down; 1 if the others had to commit."""
 
     def _stopped(self) -> bool:
         return self.invariants.violation is not None
@@ -134,7 +137,7 @@ class Simulation:
             self.world.run_until(self.world.now_ns + duration_ns, self._stopped)
 
     def _run_watched(self, duration_ns: int) -> None:
-        """Judge all the time whether there is a leader where there can be one."""
+        """Check during the run that there is a leader whenever there can be one."""
         end_ns = self.world.now_ns + duration_ns
         while self.world.now_ns < end_ns and not self._stopped():
             self._run(min(LOOK_NS, end_ns - self.world.now_ns))
@@ -168,7 +171,7 @@ class Simulation:
         return self._result(time.perf_counter() - started)
 
     def _catch_up(self) -> None:
-        """Every node has what was committed at the heal, and knows the one leader, within the bound."""
+        """Check that within the bound every node has the entries committed at the heal and knows the one leader."""
         healed_ns, target = self.world.now_ns, self.invariants.highest_committed
         end_ns = healed_ns + self._application.catch_up_ns * (_FAR_FACTOR if self._write_from_afar() else 1)
         while self.world.now_ns < end_ns and not self._stopped():
@@ -183,7 +186,7 @@ class Simulation:
         self.network.late_ms.clear()
 
     def _write_from_afar(self) -> bool:
-        """In some runs, links take as long as between data centres and writes come one after the other meanwhile."""
+        """In some runs, slow the links to those between data centres and let writes come one after the other."""
         rng = self.world.random("catch-up")
         if not self.may_be_far or rng.random() < 0.7:
             return False
@@ -192,10 +195,10 @@ class Simulation:
         return True
 
     def _commit_without_minority(self) -> None:
-        """Enough voters are up, and one of them has all that was committed: they elect a leader and commit more.
+        """Enough voters are up, and one of them has all committed entries: check that they elect a leader and commit more.
 
-        The bound starts when the last late message has arrived: an append of the machine that is down counts as contact with
-        the leader, and holds elections back."""
+        The bound starts when the last late message has arrived, because an append of the machine that is down counts as
+        contact with the leader and delays elections."""
         if not self.nemesis.down:
             return
         self.minority_down += 1
@@ -205,7 +208,7 @@ class Simulation:
         self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
-        able = able and self._able(target)  # a process whose disk had gone back, or was copied, may have rejoined meanwhile
+        able = able and self._able(target)  # a process whose disk went back, or was copied, may have rejoined in this time
         if able and self.invariants.highest_committed <= target:
             down = ", ".join(machine.name for machine in self.nemesis.down)
             self.invariants.violated(
@@ -215,12 +218,12 @@ class Simulation:
         self.went_on += able
 
     def _able(self, target: int) -> bool:
-        """Whether a majority of those whom the committed configuration lets vote is up, and one of them has everything."""
+        """Whether a majority of the voters of the committed configuration is up, and one of them has all committed entries."""
         voters = self._leader_watch.voters()
         return len(voters) > len(self.machines) // 2 and any(self._leader_watch.has(machine, target) for machine in voters)
 
     def _disturb(self) -> None:
-        """A follower that hears nothing but can talk, and one that comes back from isolation, do not depose the leader."""
+        """Check that a follower that can send but not receive, and one that returns from isolation, do not depose the leader."""
         leader, followers = None, []
         for machine in self.machines:
             if machine.raft is not None and machine.raft.role == "leader":

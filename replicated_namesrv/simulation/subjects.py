@@ -1,7 +1,7 @@
-"""What can be put into the world: the Raft core as shipped (perhaps without one defence), or plain PySyncObj.
+"""What can be simulated: the shipped Raft core (possibly without one defence), or plain PySyncObj.
 
-A run draws its settings from its seed: small limits are drawn often, so that snapshots, chunked messages and full windows are
-daily business and not rare events.
+A run draws its settings from its seed. Small limits are drawn often, so that snapshots, chunked messages and full windows are
+frequent.
 """
 
 from replicated_namesrv.raft.raft_config import Defences, RaftConfig
@@ -25,7 +25,7 @@ LATE_COPY_MS = 450
 
 
 def draw_config(world: World, defences: Defences) -> RaftConfig:
-    """Settings of one run."""
+    """Draw the settings of one run."""
     rng = world.random("config")
     compact_entries = rng.choice((20, 60, 300, 2_000))
     append_bytes_max = rng.choice((512, 2_048, 256 << 10))
@@ -38,7 +38,7 @@ def draw_config(world: World, defences: Defences) -> RaftConfig:
         entry_bytes_max=rng.choice((64, 1_024, 128 << 10)),
         append_bytes_max=append_bytes_max,
         inflight_bytes_max=rng.choice((2_048, 4 << 20)),
-        # Less in flight would not catch up over slow disks in the time allowed.
+        # With fewer in flight a node would not catch up over slow disks in the allowed time.
         inflight_messages_max=rng.choice((8, 64) if append_bytes_max == 512 else (1, 3, 64)),
         apply_entries_max=rng.choice((16, 512)),
         compact_entries=compact_entries,

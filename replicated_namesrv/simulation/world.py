@@ -1,8 +1,7 @@
-"""Virtual time, seeded randomness and the trace: what makes a run a function of its seed.
+"""Virtual time, seeded randomness and the trace, which make a run a function of its seed.
 
-Nothing in a simulation reads a clock, a hash of a string, a set's order, shared randomness or a transcendental function. Each
-consumer of randomness has a stream of its own, named; so the clients do not change their minds because a fault was taken out of
-the schedule.
+A simulation never reads a clock, a hash of a string, the order of a set, shared randomness or a transcendental function. Each
+consumer of randomness has its own named stream, so removing a fault from the schedule does not change the clients' choices.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ _BATCH = 2_048
 def exponential(rng: Random) -> float:
     """Exponentially distributed with mean 1, by comparing uniform numbers (von Neumann, 1951).
 
-    ``Random.expovariate`` takes a logarithm, whose last bit differs between machines; a trace must not.
+    ``Random.expovariate`` uses a logarithm, whose last bit differs between machines.
     """
     whole = 0
     while True:
@@ -35,17 +34,17 @@ def exponential(rng: Random) -> float:
 
 
 class Trace:
-    """Digest of everything that happened and, on request, a readable account of it."""
+    """Digest of all events and, on request, a readable account of them."""
 
     def __init__(self, readable: bool) -> None:
         self.readable = readable
         self.lines: list[str] = []
-        """Only if ``readable``: time in seconds, then what happened."""
+        """Only if ``readable``: time in seconds and the event."""
         self._events: list[tuple[int | str, ...]] = []
         self._hash = hashlib.blake2b(digest_size=16)
 
     def event(self, *facts: int | str) -> None:
-        """Enter an event into the digest."""
+        """Add an event to the digest."""
         self._events.append(facts)
         if len(self._events) >= _BATCH:
             self._flush()
@@ -55,13 +54,13 @@ class Trace:
         self._events.clear()
 
     def digest(self) -> str:
-        """Equal for two runs exactly if the same happened in both."""
+        """Equal for two runs if and only if they had the same events."""
         self._flush()
         return self._hash.hexdigest()
 
 
 class World:
-    """The event queue. Time is whole nanoseconds since the start; events at equal times run in the order they were made."""
+    """The event queue. Time is whole nanoseconds since the start. Events at equal times run in the order of their creation."""
 
     def __init__(self, seed: int, readable: bool = False) -> None:
         self.seed = seed
@@ -72,16 +71,18 @@ class World:
         self._sequence = 0
 
     def random(self, stream: str) -> Random:
-        """A stream of randomness that depends on the seed and the name of the stream alone."""
+        """A random stream that depends only on the seed and the stream's name."""
         return Random(f"{self.seed}/{stream}")
 
     def after(self, delay_ns: int, call: Callable[..., None], *arguments: object) -> None:
-        """Call in ``delay_ns`` from now."""
+        """Call after ``delay_ns``."""
         self._sequence += 1
         heapq.heappush(self._queue, (self.now_ns + delay_ns, self._sequence, call, arguments))
 
     def run_until(self, end_ns: int, stop: Callable[[], bool] | None = None) -> None:
-        """Run all events before ``end_ns``, or until ``stop`` says so; then it is ``end_ns``, or the moment it stopped."""
+        """Run all events before ``end_ns``, or until ``stop`` returns true. The time is then ``end_ns``, or that of the last
+        event.
+        """
         queue = self._queue
         while queue and queue[0][0] < end_ns:
             self.now_ns, _, call, arguments = heapq.heappop(queue)
@@ -92,6 +93,6 @@ class World:
         self.now_ns = end_ns
 
     def note(self, text: str) -> None:
-        """A line for the readable account."""
+        """Add a line to the readable account."""
         if self.trace.readable:
             self.trace.lines.append(f"{self.now_ns / SECOND:10.6f}  {text}")
