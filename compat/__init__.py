@@ -1,7 +1,7 @@
-"""AP mode: a node that knows only what peers tell it, as RocketMQ's own name server.
+"""AP mode: an independent node that learns only from its own peers, like RocketMQ's name server.
 
-It answers from memory, exchanges no word with other nodes, comes back empty from a restart (brokers register again) and
-keeps the KV config in a file. The server and the admin side are the same code as in CP.
+It answers from memory and does not communicate with other nodes. After a restart it is empty until brokers register again;
+only the KV config is kept in a file. Server and admin side are the same code as in CP.
 """
 
 from replicated_namesrv.compat.independent_node import IndependentNode

@@ -1,12 +1,15 @@
 """IndependentNode: the service of AP mode.
 
-Commands are applied here and nowhere else, at once; a broker is dropped when this node has not heard it within its time-out or
-its connection here is gone. Removals that this node decides itself (a closed connection, an expiry) carry the epoch they
-saw, so one that is overtaken by a new registration does nothing.
+Commands are applied at once, and only here. A broker is removed after its time-out without contact, or when its connection to
+this node ends. Removals that this node decides (a closed connection, an expiry) carry the epoch that they saw, so they are
+no-ops after a new registration.
 
-Differences from Java that are meant: every broker of a closed connection is removed and not only the first; an expiry closes
-the connection only when no other live broker shares it; time in which this process did not run (a stopped or starved
-machine) is not held against brokers whose heartbeats wait in the socket.
+Intended differences from Java:
+
+- When a connection closes, all its brokers are removed, not only the first.
+- An expiry closes the connection only if no other live broker shares it.
+- Time in which the event loop stalled (a stopped or starved machine) does not count against brokers, because their heartbeats
+  may wait in the socket.
 """
 
 import asyncio
@@ -58,11 +61,11 @@ DUMPED_CHARACTERS = 1_000
 """Of a value in the log."""
 NO_RESTORE = "this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'"
 REMOVALS_PER_TURN = 4
-"""Silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
+"""Maximum of silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
 
 
 class IndependentNode:
-    """A name server of its own, with RocketMQ's semantics."""
+    """An independent name server with RocketMQ's semantics."""
 
     confirms_reads = False
 
@@ -86,9 +89,9 @@ class IndependentNode:
         self.history_id = uuid4().hex[:12]
         self.live = LiveTable()
         self.expired_count = 0
-        """Brokers dropped because they were not heard, since the start."""
+        """Brokers removed after their time-out, since the start."""
         self.lost_count = 0
-        """Brokers dropped because their connection ended, since the start."""
+        """Brokers removed because their connection ended, since the start."""
         self._freshness = Freshness(ReadLevel.LOCAL, 0, "", UNKNOWN_AGE)
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._kv = KVWriter(Path(settings.kv_config_path), self.state.kv_table, self._apply)
@@ -101,12 +104,12 @@ class IndependentNode:
 
     @property
     def fenced(self) -> bool:
-        """Never: an independent node needs nobody."""
+        """Always false: an independent node needs no majority."""
         return False
 
     @property
     def answers_stale(self) -> bool:
-        """Never: its answers promise nothing."""
+        """Always false: AP answers have no freshness guarantee."""
         return False
 
     @property
@@ -116,12 +119,12 @@ class IndependentNode:
 
     @property
     def unsynced_ms(self) -> float:
-        """Nothing waits: the KV file is written before its change is answered."""
+        """Always 0: the KV file is written before a change is answered."""
         return 0.0
 
     @property
     def disk_problem(self) -> str | None:
-        """Of a log, which this node does not have."""
+        """Always None: this node has no log."""
         return None
 
     @property
@@ -136,19 +139,19 @@ class IndependentNode:
 
     @property
     def staleness_ms(self) -> int:
-        """Nobody can tell."""
+        """Always unknown."""
         return UNKNOWN_AGE
 
     def suspected_since(self) -> dict[tuple[str, str], int]:
-        """Silence is not recorded."""
+        """Not recorded in AP."""
         return {}
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the broker was last heard, None for one that is not registered here."""
+        """Milliseconds since the last contact with the broker; None if it is not registered here."""
         return self.live.age_ms(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
 
     def check_restore(self) -> None:
-        """Raises SettingError: brokers register again by themselves, and what else there is is the KV config."""
+        """Raise SettingError. Brokers register again, and the KV config can be imported."""
         raise SettingError(NO_RESTORE)
 
     def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
@@ -164,28 +167,28 @@ class IndependentNode:
         return None
 
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
-        """``perform`` is called with the effects of each command, at once."""
+        """Register ``perform``, which is called with the effects of each command at once."""
         self._perform = perform
 
     def on_serving(self, change: Callable[[bool], None]) -> None:
-        """Never calls ``change``: an independent node always serves."""
+        """No-op: an independent node always serves."""
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
-        """Never calls ``stop``: nothing ends an independent node."""
+        """No-op: an independent node never stops because of a failure."""
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
-        """Never calls ``tell``: there is no leader."""
+        """No-op: there is no leader."""
 
     def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
-        """Never calls ``notify``: silence is not recorded."""
+        """No-op: silence is not recorded."""
 
     async def start(self) -> None:
-        """Load the KV config and begin to look for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
+        """Load the KV config and start the scan for silent brokers. Raises StorageError if kvConfig.json cannot be used."""
         path = Path(self._settings.kv_config_path)
         for namespace, entries in (await asyncio.to_thread(read_kv_file, path)).items():
             for key, value in entries.items():
                 self._apply(PutKVConfig(namespace, key, value))
-            if not entries:  # a namespace that was emptied is still known
+            if not entries:  # an emptied namespace continues to exist
                 self._apply(PutKVConfig(namespace, "", None))
                 self._apply(DeleteKVConfig(namespace, ""))
         self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)
@@ -193,7 +196,7 @@ class IndependentNode:
         self._every(KV_DUMP_INTERVAL_S, self._dump_kv_config, first_s=KV_DUMP_FIRST_S)
 
     async def stop(self) -> None:
-        """Stop looking for silent brokers and finish the writes under way."""
+        """Stop the scan and finish pending writes."""
         self._stopping = True
         for timer in self._timers:
             timer.cancel()
@@ -201,16 +204,16 @@ class IndependentNode:
         await self._config.drain()
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> Freshness | Future[Freshness]:
-        """At once: an independent node answers every level from what it knows. Raises StaleReadError for any bound."""
+        """Return at once, for every level. Raises StaleReadError if ``max_staleness_ms`` is given."""
         if max_staleness_ms is not None:
             raise StaleReadError(
-                f"maxStalenessMs={max_staleness_ms}: this node is independent (mode=ap) and cannot tell how old its state is; "
+                f"maxStalenessMs={max_staleness_ms}: this node is independent (mode=ap) and does not know how old its state is; "
                 "leave maxStalenessMs out or ask a node of mode=cp"
             )
         return self._freshness
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
-        """Applied at once; a KV command once it is on disk."""
+        """Apply at once; a KV command after it is on disk."""
         refused = self.state.refusal(command)
         if refused is not None:
             return refused
@@ -219,7 +222,7 @@ class IndependentNode:
         return within(self.quotas, command, lambda: self._apply(command))
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
-        """Applied at once and attached to ``connection``."""
+        """Apply at once and attach the broker to ``connection``."""
         registration = with_own_mappings(registration)
         refused = self.state.refusal(registration)
         try:
@@ -234,12 +237,12 @@ class IndependentNode:
         return refused
 
     def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
-        """What it announces is not taken for lack of room, but the broker lives, and stays registered as it was."""
+        """The change is refused for lack of room, but the broker's present registration is renewed."""
         if self.state.is_registered(registration):
             self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
 
     def renew_unchanged(self, cluster_name: str, broker_addr: str, connection: Connection) -> Result | None:
-        """Renew a registration that changes nothing, attach it to ``connection``; None for an unknown broker."""
+        """Renew a registration that changes nothing and attach it to ``connection``. None for an unknown broker."""
         registration = self.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -247,13 +250,13 @@ class IndependentNode:
         return self.state.renewal_result(cluster_name, broker_addr)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """Count a heartbeat (code 904); an unknown broker is ignored."""
+        """Count a ``BROKER_HEARTBEAT`` (904). An unknown broker is ignored."""
         self.live.touch(BrokerKey(cluster_name, broker_addr), self._monotonic_ms())
 
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """Compare, and count as a heartbeat (code 322)."""
+        """Compare the data version, and count the request as a heartbeat (``QUERY_DATA_VERSION``, 322)."""
         registration = self.state.registration(cluster_name, broker_addr)
         if registration is None:
             return DataVersionAnswer(True, None)
@@ -261,10 +264,10 @@ class IndependentNode:
         return DataVersionAnswer(data_version != registration.data_version, registration.data_version)
 
     def connection_opened(self, connection: Connection) -> None:
-        """Has no effect: a connection counts once a broker registers over it."""
+        """No-op: a connection counts once a broker registers over it."""
 
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
-        """Remove the brokers that registered last over ``connection`` (``BrokerHousekeepingService``)."""
+        """Remove the brokers whose last registration came over ``connection`` (``BrokerHousekeepingService``)."""
         brokers = self.live.brokers_of(connection)
         if brokers and not self._stopping:
             addresses = [key.broker_addr for key in brokers]
@@ -273,20 +276,22 @@ class IndependentNode:
             self._remove(brokers, LOST)
 
     def scan_not_active_broker(self) -> None:
-        """Drop the brokers that were not heard within their time-out, and close their connections (``scanNotActiveBroker``)."""
+        """Remove brokers after their time-out without contact, and close their connections (``scanNotActiveBroker``)."""
         now = self._monotonic_ms()
         previous, self._last_scan_ms = self._last_scan_ms, now
         if previous is not None and now - previous > 2 * self._settings.scan_not_active_broker_interval:
-            log.warning("this process stood still; brokers get until the next scan", extra={"pause_ms": int(now - previous)})
+            log.warning("event loop stalled; broker expiry deferred by one scan", extra={"pause_ms": int(now - previous)})
             return
         self._expire(now)
 
     def _expire(self, now_ms: float) -> None:
-        """Drop a few silent brokers, and the next few in the next turn of the loop."""
+        """Remove a few silent brokers now, and the next few in the next turn of the loop."""
         silent = list(islice(self.live.silent_since(now_ms), REMOVALS_PER_TURN))
         if not silent:
             return
-        log.warning("brokers not heard within their time-out", extra={"brokers": [key.broker_addr for key, _ in silent]})
+        log.warning(
+            "brokers expired: no contact within their time-out", extra={"brokers": [key.broker_addr for key, _ in silent]}
+        )
         self.expired_count += len(silent)
         self._remove([key for key, _ in silent], EXPIRED)
         for _, attachment in silent:
@@ -295,7 +300,9 @@ class IndependentNode:
         self._soon(lambda: self._expire(now_ms))
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """Change settings, shared ones too. The file is written first: if the disk refuses, nothing changed (StorageError)."""
+        """Change settings, including shared ones. The file is written first: if the disk refuses, nothing changes
+        (StorageError).
+        """
         taken = checked_update(self._settings, self.quotas, values)
         return taken if isinstance(taken, Result) else self._config.submit(taken)
 
@@ -307,7 +314,7 @@ class IndependentNode:
         return Result(changed=bool(moved))
 
     def config_text(self) -> str:
-        """Code 319: sorted ``key=value`` lines."""
+        """The answer to ``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines."""
         return self._settings.text()
 
     def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:

@@ -18,7 +18,7 @@ _REMEDY = "restore it from its .bak or move it away to start with an empty KV co
 
 
 def read_kv_file(path: Path) -> KVTable:
-    """The table in the file; empty where the file is missing or empty. Raises StorageError for anything else it cannot use."""
+    """Read the table. A missing or empty file is an empty table. Raises StorageError for a file that cannot be used."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""Writes of the KV config in AP mode: on disk first, then in memory, then answered (``files.FileWriter``).
+"""Writes of the KV config in AP mode: first to disk, then to memory, then the answer (``files.FileWriter``).
 
-A write that the disk refuses has surely not happened: the file and the table are as they were. The file is written anew at each
-change, so a deletion, too, needs room for it: ``kvConfig.json.ballast`` holds as much, to be given up on a full disk.
+If the disk refuses a write, file and table are unchanged. The file is rewritten at each change, so even a deletion needs room
+for it: ``kvConfig.json.ballast`` reserves as much and is released when the disk is full.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ KVCommand = PutKVConfig | DeleteKVConfig
 
 
 class KVWriter(FileWriter[KVCommand, Result]):
-    """Persists KV commands and then applies them, in the order in which they came."""
+    """Persists KV commands and then applies them, in the order of arrival."""
 
     def __init__(
         self, path: Path, table: Callable[[], Mapping[str, Mapping[str, str | None]]], apply: Callable[[KVCommand], Result]

@@ -1,7 +1,7 @@
-"""Who was heard when, over which connection: the volatile half of Java's brokerLiveTable.
+"""Last contact and connection of each broker: the volatile half of Java's brokerLiveTable.
 
-These facts differ between nodes and end with the process, so they live beside the replicated state and never in it. Pure:
-the caller gives the time.
+These facts differ between nodes and end with the process, so they are not part of the replicated state. Pure: the caller gives
+the time.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS = 120_000
 
 
 class BrokerKey(NamedTuple):
-    """What a live entry is found by (``BrokerAddrInfo.java``)."""
+    """Key of a live entry (``BrokerAddrInfo.java``)."""
 
     cluster_name: str
     broker_addr: str
@@ -22,7 +22,7 @@ class BrokerKey(NamedTuple):
 
 @dataclass(slots=True)
 class Attachment:
-    """One broker's last contact and the connection it registered over last."""
+    """One broker's last contact, and the connection of its last registration."""
 
     connection: Connection
     last_update_ms: float
@@ -31,7 +31,7 @@ class Attachment:
 
 
 class LiveTable:
-    """Attachments by broker and, the other way round, brokers by connection."""
+    """Attachments by broker, and brokers by connection."""
 
     def __init__(self) -> None:
         self._attachments: dict[BrokerKey, Attachment] = {}
@@ -41,7 +41,7 @@ class LiveTable:
         return len(self._attachments)
 
     def attach(self, key: BrokerKey, connection: Connection, now_ms: float, timeout_ms: int) -> None:
-        """A registration arrived: the broker now belongs to this connection and to no older one."""
+        """Record a registration: the broker is attached to this connection only."""
         present = self._attachments.get(key)
         if present is not None and present.connection is connection:
             present.last_update_ms, present.timeout_ms = now_ms, timeout_ms
@@ -51,7 +51,7 @@ class LiveTable:
         self._brokers_of.setdefault(connection.connection_id, set()).add(key)
 
     def touch(self, key: BrokerKey, now_ms: float) -> bool:
-        """A heartbeat; False if the broker is not known."""
+        """Record a heartbeat. Returns False if the broker is unknown."""
         present = self._attachments.get(key)
         if present is None:
             return False
@@ -59,7 +59,7 @@ class LiveTable:
         return True
 
     def detach(self, key: BrokerKey) -> Attachment | None:
-        """Forget a broker."""
+        """Remove a broker."""
         present = self._attachments.pop(key, None)
         if present is not None:
             brokers = self._brokers_of[present.connection.connection_id]
@@ -69,11 +69,11 @@ class LiveTable:
         return present
 
     def brokers_of(self, connection: Connection) -> list[BrokerKey]:
-        """Brokers that registered last over this connection, in a stable order."""
+        """Brokers whose last registration came over this connection, in a stable order."""
         return sorted(self._brokers_of.get(connection.connection_id, ()))
 
     def silent_since(self, now_ms: float) -> Iterator[tuple[BrokerKey, Attachment]]:
-        """Brokers not heard within their time-out."""
+        """Brokers without contact within their time-out."""
         for key, attachment in self._attachments.items():
             if attachment.last_update_ms + attachment.timeout_ms < now_ms:
                 yield key, attachment

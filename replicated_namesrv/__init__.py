@@ -1,3 +1,3 @@
-"""A name service for RocketMQ whose nodes agree (CP, through Raft) or stand alone (AP), one flag apart."""
+"""A name service for RocketMQ. Nodes are a Raft group (CP) or independent (AP), selected by one flag."""
 
 __version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""``python -m replicated_namesrv`` is the command ``namesrv``."""
+"""``python -m replicated_namesrv`` runs the command ``namesrv``."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Address lists for ``/rocketmq/nsaddr``: how brokers and clients without a configured list find the name servers.
+"""Address lists for ``/rocketmq/nsaddr``, by which brokers and clients without a configured list find the name servers.
 
-RocketMQ's ``DefaultTopAddressing`` reads the first line of the answer, ``host:port;host:port``; ``nsaddr-UNIT`` names the list
+RocketMQ's ``DefaultTopAddressing`` reads the first line of the answer, ``host:port;host:port``. ``nsaddr-UNIT`` has the list
 of a unit.
 """
 
@@ -14,19 +14,19 @@ _ENTRY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,=\[\]]+):([0-9]{1,5})")
 
 
 def advertised_host(bind_host: str) -> str:
-    """A host under which peers reach what is bound to ``bind_host``: itself, or this machine's address for a wildcard."""
+    """A host under which peers reach an address bound to ``bind_host``: itself, or this machine's address for a wildcard."""
     if bind_host not in WILDCARD_HOSTS:
         return bind_host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chooser:
         try:
-            chooser.connect(("192.0.2.1", 9))  # documentation address: chooses a route, sends nothing
+            chooser.connect(("192.0.2.1", 9))  # documentation address: it selects a route, and no packet is sent
             return str(chooser.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
 def checked_list(key: str, text: str) -> str:
-    """``text`` without blanks, as host:port;host:port. Raises SettingError naming the entry that is none."""
+    """``text`` without blanks, as host:port;host:port. Raises SettingError with the malformed entry."""
     entries = [entry.strip() for entry in text.split(";") if entry.strip()]
     for entry in entries:
         match = _ENTRY.fullmatch(entry)
@@ -36,7 +36,7 @@ def checked_list(key: str, text: str) -> str:
 
 
 def unit_lists(text: str) -> dict[str, str]:
-    """Unit to address list, from ``unit=host:port;host:port,unit=…``. Raises SettingError."""
+    """Address list by unit, from ``unit=host:port;host:port,unit=…``. Raises SettingError."""
     lists: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         unit, equals, addresses = part.partition("=")

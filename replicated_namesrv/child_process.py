@@ -1,8 +1,8 @@
-"""Child processes that cannot outlive this one, and the command line that runs a name server as one.
+"""Child processes that cannot outlive this one, and the command line that runs a name server as a child.
 
-Each child runs in a process group of its own, so that Ctrl-C in a terminal reaches only the parent, which then ends its children
-in order. Signals go to the whole group, so that a command may be a script that starts the program. If the parent is killed and
-cannot end anything itself, the kernel ends each child, a paused one too (Linux; not what a script started without ``exec``).
+Each child has its own process group, so Ctrl-C in a terminal reaches only the parent, which then ends its children in order.
+Signals go to the whole group, so a command may be a script that starts the program. If the parent is killed, the kernel ends
+each child, also a paused one (Linux only, and not a program that a script started without ``exec``).
 """
 
 import asyncio
@@ -19,33 +19,33 @@ from typing import Any, BinaryIO, NamedTuple
 from replicated_namesrv.errors import NamesrvError
 
 SERVE = (sys.executable, "-m", "replicated_namesrv", "serve")
-"""What runs a node; another program may take the same options."""
+"""The program that runs a node. Another program may accept the same options."""
 EXIT_ORPHANED = 125
 OUTSIDE_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""A process that one of these ended was ended by an operator, or by the kernel for lack of memory."""
+"""Signals that an operator sends, or the kernel for lack of memory."""
 SHELL_SIGNALLED = 128
-"""A shell whose program was ended by a signal exits with this and the signal's number."""
+"""The shell's exit status for a program ended by a signal is this plus the signal's number."""
 STOP_TIMEOUT_S = 15.0
-"""How long a child may take to stop by itself before it is killed."""
+"""How long a child may take to stop before it is killed."""
 LOG_LINE_CHARACTERS = 300
 _PR_SET_PDEATHSIG = 1
 
 
 class ProcessError(NamesrvError):
-    """A child process did not start, ended too early or does not serve; the text says which and where its output is."""
+    """A child process did not start, ended too early or does not serve. The text names it and the file with its output."""
 
 
 class UnexpectedExit(NamedTuple):
-    """How a process ended that this one had not told to end."""
+    """How a process ended that was not stopped by this one."""
 
     by_itself: bool
-    """False: in order (exit status 0), or by a signal that others send."""
+    """False: it ended regularly (exit status 0), or by a signal that others send."""
     how: str
     """``exit status 1``, ``SIGSEGV``."""
 
 
 class ChildProcess:
-    """One program, started as often as needed with the same command; its output is appended to one file."""
+    """One program, started as often as needed with the same command. Its output is appended to one file."""
 
     def __init__(self, name: str, command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -58,12 +58,12 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs; None while none does."""
+        """Process id; None while it does not run."""
         return self._process.pid if self.running and self._process is not None else None
 
     @property
     def running(self) -> bool:
-        """Started and not ended; a paused process counts as running."""
+        """Whether it is started and has not ended. A paused process counts as running."""
         return self._process is not None and self._process.returncode is None
 
     @property
@@ -73,12 +73,12 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the latest process; negative: the signal that ended it. None before the first start and while it runs."""
+        """Exit code of the latest process; negative for a signal. None before the first start and while it runs."""
         return self._process.returncode if self._process is not None else None
 
     @property
     def ended(self) -> UnexpectedExit | None:
-        """How it ended, if it was started and was not told to end."""
+        """How it ended, if it was started and not stopped by this process."""
         code = self.exit_code
         if code is None or self._told_to_end:
             return None
@@ -100,13 +100,13 @@ class ChildProcess:
         self.paused = self._told_to_end = False
 
     def check(self) -> None:
-        """Raises ProcessError with the end of its output, if it has ended."""
+        """Raise ProcessError with the end of its output if it has ended."""
         if not self.running:
             words = " | ".join(self.last_lines())
             raise ProcessError(f"{self.name} ended (exit status {self.exit_code}), see {self.log_file}: {words}")
 
     def last_lines(self, count: int = 3) -> list[str]:
-        """The end of its output; long lines are cut."""
+        """The last lines of its output; long lines are cut."""
         with contextlib.suppress(OSError), self.log_file.open("rb") as log:
             log.seek(max(0, self.log_file.stat().st_size - 8192))
             lines = log.read().decode(errors="replace").splitlines()[-count:]
@@ -114,12 +114,12 @@ class ChildProcess:
         return []
 
     async def wait(self) -> int:
-        """Exit code of the latest process, once it has ended."""
+        """Wait for the end of the latest process and return its exit code."""
         assert self._process is not None
         return await self._process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP: nothing of it runs, its sockets stay open."""
+        """SIGSTOP: it does not run, but its sockets stay open."""
         self._signal(signal.SIGSTOP)
         self.paused = True
 
@@ -129,12 +129,12 @@ class ChildProcess:
         self.paused = False
 
     def terminate(self) -> None:
-        """SIGTERM; ``stop`` also waits for the end."""
+        """Send SIGTERM. ``stop`` also waits for the end."""
         self._told_to_end = True
         self._signal(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
         self._told_to_end = True
         self._signal(signal.SIGKILL)
         if self._process is not None:
@@ -142,7 +142,7 @@ class ChildProcess:
         self.paused = False
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """SIGTERM, and SIGKILL if it is still there after ``timeout_s``; whether it stopped by itself."""
+        """Send SIGTERM, and SIGKILL after ``timeout_s``. Returns whether SIGTERM sufficed."""
         if self._process is None:
             return True
         self.terminate()
@@ -151,7 +151,7 @@ class ChildProcess:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._process.wait()
-                while self._group_lives():  # noqa: ASYNC110 - nothing notifies of a process that is no child of this one
+                while self._group_lives():  # noqa: ASYNC110 - no event signals the end of a grandchild
                     await asyncio.sleep(0.02)
         except TimeoutError:
             await self.kill()
@@ -164,7 +164,7 @@ class ChildProcess:
                 os.killpg(self._process.pid, number)
 
     def _group_lives(self) -> bool:
-        """Whether a process of the group is left, as when a script ends before the program that it started."""
+        """Whether any process of the group is left, as when a script ends before the program that it started."""
         assert self._process is not None
         try:
             os.killpg(self._process.pid, 0)
@@ -174,7 +174,7 @@ class ChildProcess:
 
 
 def start_process(command: Sequence[str], log_file: Path) -> "subprocess.Popen[bytes]":
-    """The same for a caller without an event loop, which ends the process itself."""
+    """Start the program for a caller without an event loop, which stops the process itself."""
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with log_file.open("ab") as log:
         return subprocess.Popen(command, **_spawn_options(log))
@@ -191,15 +191,17 @@ def _spawn_options(log: BinaryIO) -> dict[str, Any]:
 
 
 def die_with(parent_pid: int) -> Callable[[], None]:
-    """What a child of ``parent_pid`` does between fork and exec, so that the kernel kills it, paused or not, when that process is
-    gone. Has no effect on other systems than Linux. The death of the thread that forks counts as the parent's."""
+    """A function for a child of ``parent_pid`` to call between fork and exec. It makes the kernel kill the child, paused or
+    not, when the parent ends.
+
+    No-op on other systems than Linux. The end of the thread that forks counts as the parent's."""
     if not sys.platform.startswith("linux"):
         return lambda: None
-    prctl = ctypes.CDLL(None).prctl  # looked up here: after the fork as little as possible may happen
+    prctl = ctypes.CDLL(None).prctl  # looked up here because little is allowed between fork and exec
 
     def set_death_signal() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent_pid:  # the parent died before the line above
+        if os.getppid() != parent_pid:  # the parent ended before the line above
             os._exit(EXIT_ORPHANED)
 
     return set_death_signal

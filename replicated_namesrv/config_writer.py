@@ -1,4 +1,4 @@
-"""Run-time changes of settings (code 318, ``POST /v1/config``), in AP and CP alike.
+"""Run-time changes of settings (``UPDATE_NAMESRV_CONFIG`` (318), ``POST /v1/config``), in AP and CP.
 
     check          both modes         ``checked_update``
     this node's    both modes         write the file, then put in force (``ConfigWriter``)
@@ -18,11 +18,11 @@ key refuses the whole request. The tests are in tests/security/test_settings_cha
     read at the start only    valid            refused, code 16  could break the next start  test_start_only_settings_are_refused
     live                      valid            taken                                         test_only_changes_are_written
 
-HTTP and the command line refuse what 318 passes over, since a person made a typing error.
+HTTP and the command line refuse the keys and values that 318 ignores, because a person made a typing error.
 
-A change is on disk, in ``Settings.run_time_file``, before it is in force. The file holds only what was changed at run time and is
-read at the start over the file given with -c, which is never written. It is written as a whole, so changes go through one queue
-(``files.FileWriter``): each is built on all those before it.
+A change is on disk, in ``Settings.run_time_file``, before it takes effect. The file contains only run-time changes. At the
+start it overrides the file given with -c, which is never written. The file is written as a whole, so changes go through one
+queue (``files.FileWriter``), and each includes all earlier ones.
 """
 
 import dataclasses
@@ -45,19 +45,19 @@ log = logging.getLogger(__name__)
 Done = TypeVar("Done")
 MALFORMED, NO_PERMISSION = 1, 16
 SHARED_ROWS = {row.attribute: row for row in ROWS.values() if row.replicated}
-"""Settings that answers depend on: part of the state, by attribute."""
+"""Shared settings by attribute: answers depend on them, so they are part of the state."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SHOWN_CHARACTERS, _SHOWN_KEYS = 80, 10
 
 
 def route_settings(settings: Settings) -> RouteSettings:
-    """The shared settings as this node's configuration has them."""
+    """The shared settings of this node's configuration."""
     values: dict[str, Any] = {attribute: getattr(settings, attribute) for attribute in SHARED_ROWS}
     return RouteSettings(**values)
 
 
 def checked_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]) -> Result | dict[str, str]:
-    """Those of ``values`` that are taken, or why none is. Raises LimitError."""
+    """The accepted ones of ``values``, or the reason why none is. Raises LimitError."""
     for key, text in values.items():
         if _CONTROL.search(key) or _CONTROL.search(text):
             return Result(code=MALFORMED, remark=f"{key[:_SHOWN_CHARACTERS]!r}: leave control characters out of key and value")
@@ -72,7 +72,7 @@ def checked_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]
     passed_over = [f"{key}={text}"[:_SHOWN_CHARACTERS] for key, text in values.items() if key not in taken]
     if passed_over:
         shown = passed_over[:_SHOWN_KEYS]
-        log.warning("settings passed over: unknown, or not a value", extra={"count": len(passed_over), "settings": shown})
+        log.warning("settings ignored: unknown key or invalid value", extra={"count": len(passed_over), "settings": shown})
     return taken
 
 
@@ -88,7 +88,7 @@ def _is_taken(settings: Settings, key: str, text: str) -> bool:
 
 
 class ConfigWriter(FileWriter[Mapping[str, str], Done]):
-    """Persists changes, each given as texts by outside name, and then puts them in force by ``apply``, which has to call
+    """Persists changes, given as texts by outside name, and then puts them into force by ``apply``, which must call
     ``settings.change``. The changes come from ``checked_update``."""
 
     def __init__(self, settings: Settings, apply: Callable[[Mapping[str, str]], Done]) -> None:
@@ -109,6 +109,6 @@ class ConfigWriter(FileWriter[Mapping[str, str], Done]):
 
 
 def describe_written(settings: Settings, values: Mapping[str, str]) -> str:
-    """Those of the ``values`` that were written and are in force. Empty: none."""
+    """The ``values`` that were written and are in force, as text. Empty: none."""
     written = [key for key, text in values.items() if key in ROWS and ROWS[key].parse(text) == settings.get(ROWS[key])]
     return f"{', '.join(written)} in force on this node" if written else ""

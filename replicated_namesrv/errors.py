@@ -1,8 +1,8 @@
-"""Every error a caller may meet, each telling three things apart: done, surely not done, unknown.
+"""Every operating error. Each states whether the request was done, certainly not done, or has an unknown outcome.
 
-An error carries the RocketMQ response code it is answered with, whether its outcome is ``definite`` (surely not applied) and
-whether trying again elsewhere can help (``retriable``). Callers decide by these attributes, never by the text. Broken
-invariants are not here: they are assertions and stop the process.
+An error has the RocketMQ response code of its answer. ``definite`` means certainly not applied; ``retriable`` means that
+another node may succeed. Callers decide by these attributes, never by the text. Broken invariants are not here: they are
+assertions and stop the process.
 """
 
 from typing import ClassVar
@@ -13,16 +13,16 @@ class NamesrvError(Exception):
 
     response_code: ClassVar[int] = 1
     definite: ClassVar[bool] = True
-    """True: what was asked for was surely not applied. False: it may or may not have been."""
+    """True: the request was certainly not applied. False: it may have been applied."""
     retriable: ClassVar[bool] = False
 
 
 class SettingError(NamesrvError):
-    """A setting is unknown, malformed or contradicts another; the text names key, value and remedy."""
+    """A setting is unknown, malformed or contradicts another. The text names key, value and remedy."""
 
 
 class FrameError(NamesrvError):
-    """Bytes that are no remoting frame: the connection they came over is closed without an answer."""
+    """Bytes that are no remoting frame. Their connection is closed without an answer."""
 
 
 class BodyError(NamesrvError):
@@ -30,40 +30,42 @@ class BodyError(NamesrvError):
 
 
 class LimitError(NamesrvError):
-    """What a request would store is longer, or more in all, than a limit allows; the text names field or place, size and limit.
+    """A request would store a value that is too long, or more in all than a limit allows. The text names field or place, size
+    and limit.
+
     Nothing was applied."""
 
     def __init__(self, limit: str, text: str) -> None:
         super().__init__(text)
         self.limit = limit
-        """Its name in metrics: that of the field or of the setting."""
+        """Its name in metrics: the field's or the setting's."""
 
 
 class UnavailableError(NamesrvError):
-    """This node cannot serve at present and the request was surely not applied."""
+    """This node cannot serve at present, and the request was certainly not applied."""
 
     response_code: ClassVar[int] = 2
     retriable: ClassVar[bool] = True
 
 
 class StaleReadError(NamesrvError):
-    """A read that bounds its staleness, and the state here is older."""
+    """The state here is older than the read's staleness bound."""
 
 
 class OutcomeUnknownError(NamesrvError):
-    """The request may or may not have been applied."""
+    """The request may have been applied."""
 
     definite: ClassVar[bool] = False
     retriable: ClassVar[bool] = True
 
 
 class PartlyDoneError(NamesrvError):
-    """One part of the request was done and another was not, or may not have been; the text says which. Repeating the request is
-    safe."""
+    """One part of the request was done. Another part was not, or may not have been. The text names the parts. Repeating the
+    request is safe."""
 
     definite: ClassVar[bool] = False
     retriable: ClassVar[bool] = True
 
 
 class StorageError(NamesrvError):
-    """A file could not be written or read; the text names the file and the cause. Nothing was applied."""
+    """A file could not be written or read. The text names the file and the cause. Nothing was applied."""

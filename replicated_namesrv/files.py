@@ -1,8 +1,8 @@
-"""Files that survive a crash whole: the old content or the new, never a mixture.
+"""Atomic file replacement: after a crash a file has its old content or its new content.
 
-Content is written beside the target, synced, renamed over it, and the folder is synced. A disk that fills up half-way leaves
-the old file as it was. The new file has the permissions of the old one. Writers of one path take turns: the file beside the
-target has a fixed name, so that a crash leaves at most one.
+The content is written to a temporary file beside the target, synced and renamed, and the folder is synced. A full disk leaves
+the old file unchanged. The new file has the permissions of the old one. Writers of one path take turns: the temporary file has
+a fixed name, so that a crash leaves at most one.
 
 ``FileWriter`` is for files that are rewritten as a whole at each change of something in memory.
 """
@@ -33,15 +33,15 @@ BALLAST_STEP_BYTES, BALLAST_LEAVES_BYTES = 256 << 10, 64 << 10
 """What is given up at least, and what is left free at least where it is filled."""
 
 _turns: dict[Path, threading.Lock] = {}
-"""By path that was written. A process writes few paths."""
+"""Locks by path. A process writes few paths."""
 
 
 def write_atomically(path: Path, content: bytes, *, backup: bool = False, ballast: "Ballast | None" = None) -> None:
-    """Replace the content of ``path``; folders are created. ``backup``: keep what was there as ``<path>.bak``. ``ballast``: space
-    to give up where the disk is full.
+    """Replace the content of ``path``; folders are created. ``backup``: keep the old content as ``<path>.bak``. ``ballast``: space
+    to release when the disk is full.
 
-    Raises StorageError: the old content is still in place. OutcomeUnknownError: the new content is in place, but the folder could
-    not be synced, so that a power loss may bring the old content back.
+    Raises StorageError: the old content is still in place. Raises OutcomeUnknownError: the new content is in place, but the
+    folder could not be synced, so the old content may return after a power loss.
     """
     with _turns.setdefault(path.absolute(), threading.Lock()):
         _replace(path, content, backup, ballast)
@@ -111,7 +111,7 @@ def no_space_text(path: Path, wanted: int) -> str:
 
 
 def why_unwritable(path: Path) -> str | None:
-    """Why ``write_atomically`` could not replace or create ``path``, as far as can be seen beforehand; None: it could."""
+    """Why ``write_atomically`` cannot replace or create ``path``, as far as can be checked. None: no reason found."""
     folder = path.parent
     while not folder.exists():
         folder = folder.parent
@@ -123,7 +123,7 @@ def why_unwritable(path: Path) -> str | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that may still be written on the disk of ``folder``, which need not exist yet. Raises OSError."""
+    """Free bytes on the disk of ``folder``, which need not exist yet. Raises OSError."""
     while not folder.exists():
         folder = folder.parent
     found = os.statvfs(folder)
@@ -131,13 +131,13 @@ def free_bytes(folder: Path) -> int:
 
 
 class Ballast:
-    """Disk space that a file holds, to be given up for writes that have to succeed on a full disk: deletions, and a start."""
+    """Disk space reserved by a file. It is released for writes that must succeed on a full disk: deletions, and a start."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def fill(self, size: int) -> None:
-        """Hold ``size`` bytes, or as many as the disk has room for. Where the file cannot be written, what there was."""
+        """Reserve ``size`` bytes, or as many as the disk has room for. If the file cannot be written, it keeps its size."""
         with contextlib.suppress(OSError):
             held = self._path.stat().st_size if self._path.exists() else 0
             if held > size:
@@ -152,7 +152,7 @@ class Ballast:
                 os.close(descriptor)
 
     def give_up(self, wanted: int) -> bool:
-        """Free ``wanted`` bytes or what there is. False: nothing is left."""
+        """Release at least ``wanted`` bytes, or all. Returns False if nothing is left."""
         try:
             held = self._path.stat().st_size
             if held:
@@ -224,7 +224,7 @@ class DiskReserve:
 
 
 def _create_folder(folder: Path) -> None:
-    """With the folders above it, each durable before the next."""
+    """Create a folder and its parents, each durable before the next."""
     if not folder.is_dir():
         _create_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -232,7 +232,7 @@ def _create_folder(folder: Path) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Permissions of a file that is to be replaced, None for a new one. A secret in it must not become readable for others."""
+    """Permissions of the file to replace; None for a new file. A file with a secret must not become readable for others."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -257,16 +257,16 @@ def _sync_folder(folder: Path) -> None:
 
 
 class FileWriter(Generic[Change, Done]):
-    """Changes of what one file holds: on disk first, then in memory, then answered, in the order in which they came.
+    """Changes of a file's content: first to disk, then to memory, then the answer, in the order of arrival.
 
-    There is one write at a time, and it is built from all that was in memory when it began, so that no change is lost to another.
-    Changes that wait while the disk is busy go out together with the next write: a slow disk costs a round and not a round for
-    each. A change that the disk refuses has not happened. Runs on the event loop; the write itself in a thread.
+    There is one write at a time. It is built from all that was in memory when it began, so no change overwrites another.
+    Changes that wait while the disk is busy are written together, so a slow disk costs one round for all of them. A change
+    that the disk refuses is not applied. Runs on the event loop; the write itself runs in a thread.
     """
 
     def __init__(self, build: Callable[[Sequence[Change]], Callable[[], None]], apply: Callable[[Change], Done]) -> None:
-        """``build(changes)`` returns what writes the file as it is after them, to be called in a thread, where it may raise
-        StorageError or OutcomeUnknownError. ``apply(change)`` makes a change in memory once it is on disk."""
+        """``build(changes)`` returns a function that writes the file with these changes. It runs in a thread and may raise
+        StorageError or OutcomeUnknownError. ``apply(change)`` applies a change in memory once it is on disk."""
         self._build, self._apply = build, apply
         self._waiting: list[tuple[Change, asyncio.Future[Done]]] = []
         self._task: asyncio.Task[None] | None = None
@@ -280,7 +280,7 @@ class FileWriter(Generic[Change, Done]):
         return answer
 
     async def drain(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until no write is pending."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -295,8 +295,8 @@ class FileWriter(Generic[Change, Done]):
     async def _write(self, batch: "list[tuple[Change, asyncio.Future[Done]]]") -> None:
         try:
             await asyncio.to_thread(self._build([change for change, _ in batch]))
-        except Exception as error:  # whatever it is belongs to those who wait, and the next batch gets its turn
-            if len(batch) > 1:  # one of them may be the reason: none fails because of another
+        except Exception as error:  # any error belongs to the waiting callers; the next batch is still written
+            if len(batch) > 1:  # one change may be the cause: write each alone, so that none fails because of another
                 for each in batch:
                     await self._write([each])
             elif not batch[0][1].done():

@@ -1,9 +1,8 @@
-"""Values that brokers announce, the route state machine stores and clients are answered: immutable and comparable.
+"""Immutable, comparable values that brokers announce, the route state machine stores, and answers contain.
 
-``wire``, ``routes`` and ``client`` share this module. ``wire`` and ``routes`` share nothing else. Every type is a tuple, so that
-equal values hash and encode equally on every node, and most values are interned by whoever decodes them: 300 brokers that
-announce the same 10,000 topics then hold 10,000 references each and not three million objects, and "nothing changed" is
-found by identity before it is found by comparison.
+``wire``, ``routes`` and ``client`` share this module. ``wire`` and ``routes`` share nothing else. Every type is a tuple, so
+that equal values hash and encode equally on every node. Decoders intern most values. So 300 brokers with the same 10,000
+topics have 10,000 references each instead of three million objects, and unchanged values are found by identity.
 
 Field names are RocketMQ's, written as Python writes names (``readQueueNums`` is ``read_queue_nums``).
 """
@@ -25,11 +24,11 @@ class DataVersion(NamedTuple):
     counter: int
     state_version: int
     timestamp: int
-    """Milliseconds since 1970, the broker's clock."""
+    """Milliseconds since 1970 by the broker's clock."""
 
 
 class QueueData(NamedTuple):
-    """One broker group's queues of one topic (``QueueData.java`` without ``brokerName``, which is the key it is stored under)."""
+    """One broker group's queues of one topic (``QueueData.java`` without ``brokerName``, which is the key)."""
 
     perm: int
     """Bits of ``PermName``: 8 priority, 4 read, 2 write, 1 inherit."""
@@ -63,15 +62,15 @@ class BrokerData(NamedTuple):
 
     @property
     def master_addr(self) -> str | None:
-        """Address of brokerId 0, which an acting master is shown as."""
+        """Address of brokerId 0, under which an acting master is also shown."""
         return dict(self.broker_addrs).get(MASTER_ID)
 
 
 class TopicRouteData(NamedTuple):
-    """Where a topic lives (``TopicRouteData.java``)."""
+    """A topic's brokers and queues (``TopicRouteData.java``)."""
 
     order_topic_conf: str | None
-    """The topic's entry of the namespace ORDER_TOPIC_CONFIG, if the name server is set to answer with it."""
+    """The topic's entry in the namespace ORDER_TOPIC_CONFIG, if orderMessageEnable is set."""
     queue_datas: tuple[tuple[str, QueueData], ...]
     """Pairs (brokerName, queues), by name."""
     broker_datas: tuple[BrokerData, ...]
@@ -96,4 +95,4 @@ class TopicList(NamedTuple):
 
     topic_list: tuple[str, ...]
     broker_addr: str | None
-    """Code 304: address of a broker that knows more system topics."""
+    """``GET_SYSTEM_TOPIC_LIST_FROM_NS`` (304): address of a broker that has more system topics."""

@@ -1,12 +1,12 @@
-"""A node: settings, service, remoting server and admin HTTP, put together, and its life from start to stop.
+"""A node: settings, service, remoting server and admin HTTP, and its life from start to stop.
 
-Order of the start, and in reverse of the stop:
+Order of the start; the stop has the reverse order:
 
-1. loop lag sampler and admin HTTP: from here on a node says why it does not serve yet;
-2. the service: the state is loaded, in CP a majority found;
-3. the remoting server: whoever can connect is served.
+1. Loop lag sampler and admin HTTP: from here on the node reports why it does not serve yet.
+2. The service: it loads the state and, in CP, finds a majority.
+3. The remoting server: peers that can connect are served.
 
-A start that fails takes down what was up and tells why in one line. A stop is bounded: whatever hangs, the process ends.
+A failing start stops all started parts and prints the reason in one line. A stop has a time limit.
 """
 
 import asyncio
@@ -34,46 +34,48 @@ from replicated_namesrv.settings import ROWS, Settings
 log = logging.getLogger(__name__)
 
 STOP_MARGIN_S = 10.0
-"""What a stop may take beyond shutdownWaitTimeSeconds."""
+"""Extra time for a stop beyond shutdownWaitTimeSeconds."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 OWN_MAPPING_BYTES = 1 << 20
-"""A block of more has a mapping of its own."""
+"""A larger block gets a mapping of its own."""
 KEPT_FREE_BYTES = 8 << 20
-"""Free memory that is kept for the blocks of fewer."""
+"""Free memory that is kept for smaller blocks."""
 GC_THRESHOLDS = (50_000, 20, 100)
-"""Collections of young objects are rarer than Python's own thresholds ask for, and those of all objects rarer still: the
-state is large, lives long and has no circles. Looking through that of 300 brokers with 10,000 topics each holds the loop for
-about 100 ms, and with Python's thresholds it happened 26 times while they registered."""
+"""Young objects are collected less often than with Python's own thresholds, and all objects still less often. The state is
+large, long-lived and free of cycles. A collection with 300 brokers of 10,000 topics each stalls the loop for about 100 ms,
+and with Python's thresholds it happened 26 times while they registered."""
 
 
 class StartError(NamesrvError):
-    """The node could not start; the text says why and what to do."""
+    """The node could not start. The text has the reason and the remedy."""
 
 
 class NodeService(RemotingService, AdminService, Protocol):
-    """What keeps the state: all that server and admin need, and its life. Both kinds of nodes satisfy it structurally."""
+    """A node's service as this module uses it: all that server and admin need, and start and stop. Both kinds of nodes satisfy
+    it structurally.
+    """
 
     @property
     def disk_problem(self) -> str | None:
-        """What is wrong with the disk of the log: a sync has not ended in time. None where there is no log."""
+        """The problem of the log's disk: a sync has not ended in time. None if there is no log."""
 
     def on_serving(self, change: Callable[[bool], None]) -> None:
-        """``change(False)``: stop serving, the state can no longer be confirmed (fence); ``change(True)``: serve again."""
+        """``change(False)``: stop serving, the state can no longer be confirmed (fence). ``change(True)``: serve again."""
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
-        """``stop(reason)``: the service cannot go on, and the process should end."""
+        """``stop(reason)`` is called when the service cannot continue and the process should end."""
 
     async def start(self) -> None:
-        """Load the state; returns when it can be served."""
+        """Load the state. Returns when it can be served."""
 
     async def stop(self) -> None:
         """Idempotent."""
 
 
 def service_of(settings: Settings) -> NodeService:
-    """The service that ``mode`` asks for. Raises SettingError."""
+    """The service for ``mode``. Raises SettingError."""
     if settings.mode == "cp":
-        # Imported here: an independent node needs nothing of consensus.
+        # Imported here because an independent node does not need the consensus code.
         from replicated_namesrv.replication.peer_settings import transport_settings
         from replicated_namesrv.replication.replicated_node import ReplicatedNode
 
@@ -82,9 +84,9 @@ def service_of(settings: Settings) -> NodeService:
 
 
 def check_kv_folder(settings: Settings) -> None:
-    """Can an independent node write kvConfig.json? Raises StartError where it cannot and the folder was asked for.
+    """Check that an independent node can write kvConfig.json. Raises StartError if it cannot and the folder was configured.
 
-    The default folder is only warned about: routes need no disk, and a node in a container without one serves them.
+    For the default folder there is only a warning: routes need no disk, and a node in a container without one can serve them.
     """
     why = why_unwritable(Path(settings.kv_config_path)) if settings.mode == "ap" else None
     if why is None:
@@ -99,7 +101,7 @@ def check_kv_folder(settings: Settings) -> None:
 
 
 class ServingNode:
-    """One name server. ``start`` and ``stop`` once each."""
+    """One name server. Call ``start`` and ``stop`` once each."""
 
     def __init__(self, settings: Settings) -> None:
         """Raises SettingError."""
@@ -107,7 +109,7 @@ class ServingNode:
         self.service = service_of(settings)
         self.remoting = RemotingServer(settings, self.service)
         self.failure: str | None = None
-        """Why this node has to end, once it has to."""
+        """Why this node has to end; None while it need not."""
         self.on_failure: Callable[[], None] = lambda: None
         self.on_serving_changed: Callable[[bool], None] = lambda serving: None
         self._changes: set[Future[None]] = set()
@@ -116,7 +118,7 @@ class ServingNode:
         self.loop_lag = LoopLag()
         self._service_started = False
         self._serving_wanted = False
-        """Whether the remoting server listens but for a fence."""
+        """Whether the remoting server should listen, apart from a fence."""
         self._is_fenced = False
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
@@ -133,12 +135,12 @@ class ServingNode:
 
     @property
     def description(self) -> str:
-        """The node in a few words."""
+        """A short description of the node."""
         return f"serving on {self.listen_address}, node {self.settings.node_id}, mode={self.settings.mode}"
 
     def take(self, fresh: Settings) -> None:
-        """Put in force those of ``fresh`` that may change while the node runs. What nodes share is not for one of them to
-        change: that goes through code 318, as 'namesrv config' sends it."""
+        """Apply those of ``fresh`` that may change at run time, except shared settings. Those change through
+        ``UPDATE_NAMESRV_CONFIG`` (318), which 'namesrv config' sends."""
         differing = [row for row in ROWS.values() if not row.replicated and fresh.get(row) != self.settings.get(row)]
         self.settings.update({row.name: row.show(fresh.get(row)) for row in differing if row.live})
         log.info(
@@ -150,7 +152,7 @@ class ServingNode:
         )
 
     async def start(self) -> None:
-        """Start everything, or raise StartError with nothing left running."""
+        """Start everything, or stop what was started and raise StartError."""
         try:
             check_kv_folder(self.settings)
             self.loop_lag.start()
@@ -179,7 +181,7 @@ class ServingNode:
             raise
 
     async def stop(self) -> None:
-        """Stop what was started, last first; at most ``shutdownWaitTimeSeconds`` and ``STOP_MARGIN_S``."""
+        """Stop what was started, last first, in at most ``shutdownWaitTimeSeconds`` plus ``STOP_MARGIN_S``."""
         self._serving_wanted = False
         try:
             async with asyncio.timeout(self.settings.shutdown_wait_time_seconds + STOP_MARGIN_S):
@@ -229,9 +231,10 @@ class ServingNode:
 
 
 async def live(settings: Settings, report_started: Callable[[ServingNode], None], load: Callable[[], Settings]) -> None:
-    """The whole life of a node: start, ``report_started``, until SIGTERM or SIGINT, stop. A second signal ends it at once.
+    """Start a node, call ``report_started``, and run until SIGTERM or SIGINT; then stop. A second signal ends the process at
+    once.
 
-    SIGHUP: ``load`` the settings anew and take those that may change while the node runs. Raises SettingError or StartError.
+    SIGHUP: ``load`` the settings again and apply those that may change at run time. Raises SettingError or StartError.
     """
     manager = ServiceManager()
     node = ServingNode(settings)
@@ -268,7 +271,7 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
 
 
 def _reload(node: ServingNode, load: Callable[[], Settings], manager: ServiceManager) -> None:
-    """Whatever is wrong with the new settings, the node goes on with those it has."""
+    """Reload the settings. If they are invalid, the node continues with the present ones."""
     manager.reloading()
     try:
         node.take(load())
@@ -278,7 +281,7 @@ def _reload(node: ServingNode, load: Callable[[], Settings], manager: ServiceMan
 
 
 async def _started(node: ServingNode, stop_requested: asyncio.Event) -> bool:
-    """Start ``node`` unless it is told to stop first: without a majority a replicated one waits for it. Raises StartError."""
+    """Start ``node`` unless it is stopped first: a replicated node waits for a majority. Raises StartError."""
     start = asyncio.ensure_future(node.start())
     stop = asyncio.ensure_future(stop_requested.wait())
     await asyncio.wait((start, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -294,17 +297,17 @@ async def _started(node: ServingNode, stop_requested: asyncio.Event) -> bool:
 
 
 def tune_garbage_collection() -> None:
-    """Take what the start left (modules, code) out of every collection to come and make collections rarer."""
+    """Exclude what the start created (modules, code) from later collections, and make collections rarer."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
 
 
 def tune_allocation() -> None:
-    """Let the C library give large blocks back to the system when they are freed, and grow them without copying.
+    """Let the C library return large blocks to the system when they are freed, and grow them without copying.
 
-    Without this glibc keeps them once it has seen a few: after an attack with large frames hundreds of megabytes stayed. Other C
-    libraries do so by themselves.
+    Without this glibc keeps them once it has seen a few: after an attack with large frames hundreds of megabytes stayed. Other
+    C libraries return them by default.
     """
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
@@ -313,8 +316,8 @@ def tune_allocation() -> None:
 
 
 def run(settings: Settings, report_started: Callable[[ServingNode], None], load: Callable[[], Settings]) -> None:
-    """``live`` on the fastest event loop there is."""
-    import uvloop  # here, so that a command line error does not wait for it
+    """Run ``live`` on the fastest available event loop."""
+    import uvloop  # imported here so that a command line error does not wait for it
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(live(settings, report_started, load))

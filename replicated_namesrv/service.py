@@ -1,12 +1,12 @@
-"""What the server, the admin side and the nodes that keep the state share: read levels, connections, quotas.
+"""Types shared by the server, the admin side and the nodes: read levels, connections, quotas.
 
-A node is an ``IndependentNode`` (AP) or a ``ReplicatedNode`` (CP). Its users do not know which: each declares, next to itself, a
-protocol with what it calls (``QueryService``, ``AdminService``). A node derives from none of them.
-``process.NodeService`` is their sum, against which mypy checks both nodes.
+A node is an ``IndependentNode`` (AP) or a ``ReplicatedNode`` (CP). Each user of nodes declares its own protocol with the calls
+that it makes (``QueryService``, ``AdminService``), and nodes derive from none of them. ``process.NodeService`` is their sum;
+mypy checks both nodes against it.
 
-Reads pass ``barrier`` and then look at ``state``. Writes are proposed and give a result or an error of ``errors``. A call may
-complete at once or later: AP and cheap CP paths return the value itself, so that the hot path pays for no coroutine. Everything
-else returns a Future.
+Reads await ``barrier`` and then look at ``state``. Writes are proposed and return a result or an error of ``errors``. A call
+may return its value directly, as in AP and on cheap CP paths, so that the hot path does not pay for a coroutine. Otherwise it
+returns a Future.
 """
 
 from asyncio import Future
@@ -25,13 +25,13 @@ class ReadLevel(StrEnum):
     """How fresh an answer must be, or was."""
 
     LINEARIZABLE = "linearizable"
-    """Everything acknowledged before the request came, on whichever node."""
+    """Includes every write that was acknowledged before the request, on any node."""
     LEASE = "lease"
-    """The same, from a leader that asks nobody as long as clocks run as evenly as declared."""
+    """The same, from a leader with a valid lease. It relies on the declared bound of clock drift."""
     STALE = "stale"
-    """What this node has applied, with its age."""
+    """The state applied on this node, with its age."""
     LOCAL = "local"
-    """What an independent node (AP) gives, whatever is asked for: all that it knows, and no promise."""
+    """The answer of an independent node (AP) for every level: all that it knows, without a guarantee."""
 
 
 ASKABLE_LEVELS = (ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE)
@@ -39,45 +39,45 @@ UNKNOWN_AGE = -1
 
 
 class Freshness(NamedTuple):
-    """What a read may rely on: the level that was reached and where the state stands."""
+    """Freshness of a read: the level that was reached, and the position of the state."""
 
     level: ReadLevel
     term: int
     """Of Raft; 0 on an independent node."""
     leader: str
-    """Node id of the leader; empty where there is none or none is known."""
+    """Node id of the leader; empty if there is none or it is unknown."""
     staleness_ms: int
-    """The state holds everything that was acknowledged this long ago; UNKNOWN_AGE where nobody can tell."""
+    """The state includes everything that was acknowledged this long ago; UNKNOWN_AGE if the age is unknown."""
 
 
 class CloseReason(StrEnum):
-    """Why a connection ended. Only the first two say anything about the peer at its other end."""
+    """Why a connection ended. Only the first two are evidence about the peer."""
 
     PEER = "peer"
-    """The peer closed it, reset it or sent what no peer may send."""
+    """The peer closed it, reset it or violated the protocol."""
     IDLE = "idle"
-    """Nothing was read or written for serverChannelMaxIdleTimeSeconds."""
+    """No byte was read or written for serverChannelMaxIdleTimeSeconds."""
     OURS = "ours"
-    """Shutdown, fence or a limit: our own doing."""
+    """This node closed it: shutdown, fence or a limit."""
 
 
 class Connection(Protocol):
-    """One accepted connection, as far as the service needs it: its identity, and to be closed."""
+    """One accepted connection, as the service uses it."""
 
     connection_id: int
-    """Unique in the life of this process, ascending with acceptance."""
+    """Unique in this process, ascending with acceptance."""
     peer: str
-    """host:port of the other end (after PROXY protocol), for people and logs only."""
+    """host:port of the other end (after PROXY protocol), for display and logs only."""
     opened_revision: int
     """``state.revision`` when it was accepted."""
 
     def close(self, reason: CloseReason) -> None:
-        """Close after what is already written has been sent; at once if nothing is pending. Idempotent."""
+        """Close after pending bytes have been sent. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersionAnswer:
-    """Answer of code 322: ``changed`` and the stored version, None for an unknown broker."""
+    """Answer of ``QUERY_DATA_VERSION`` (322): ``changed`` and the stored version, None for an unknown broker."""
 
     changed: bool
     stored: DataVersion | None
@@ -87,7 +87,7 @@ T = TypeVar("T")
 
 
 def quotas_of(settings: "StateLimits", state: RouteInfoManager) -> Quotas:
-    """The bounds on what ``state`` may take."""
+    """The limits on the size of ``state``."""
     return Quotas(
         {
             STATE: lambda: settings.max_state_bytes,
@@ -100,8 +100,9 @@ def quotas_of(settings: "StateLimits", state: RouteInfoManager) -> Quotas:
 
 
 def within(quotas: Quotas, command: Command, act: Callable[[], "T | Future[T]"]) -> "T | Future[T]":
-    """What ``act``, which applies or proposes ``command``, gives. Room for it is taken until then. Raises LimitError, without
-    having called ``act``."""
+    """Reserve room for ``command``, call ``act``, which applies or proposes it, and return its result.
+
+    The room is reserved until the result is there. Raises LimitError without calling ``act``."""
     grant = quotas.grant(command)
     try:
         outcome = act()
@@ -116,7 +117,7 @@ def within(quotas: Quotas, command: Command, act: Callable[[], "T | Future[T]"])
 
 
 class StateLimits(Protocol):
-    """The settings that bound the state."""
+    """The settings that limit the state."""
 
     max_state_bytes: int
     max_kv_bytes: int
@@ -125,16 +126,16 @@ class StateLimits(Protocol):
 
 
 class FreshState(Protocol):
-    """The state, and the wait until it is fresh enough to answer from."""
+    """The state, and the wait until it is fresh enough for an answer."""
 
     @property
     def state(self) -> RouteInfoManager:
-        """Applied state. Read it in the same loop turn in which ``barrier`` completed, never write to it."""
+        """The applied state. Read it in the same loop turn in which ``barrier`` completed, and never write to it."""
 
     def barrier(self, level: ReadLevel | None, max_staleness_ms: int | None) -> "Freshness | Future[Freshness]":
-        """Wait until ``state`` is fresh enough. ``level`` None: the configured default. ``max_staleness_ms`` bounds the age of a
-        stale answer. An answer of another level has no age.
+        """Wait until ``state`` is fresh enough. ``level`` None: the configured default. ``max_staleness_ms`` bounds the age of
+        a stale answer. Answers of other levels have no age.
 
-        Raises or fails the Future with UnavailableError when that cannot be confirmed in time, StaleReadError when the state is
-        older than allowed. Many may wait for one Future: a caller that can be cancelled shields it.
+        Raises UnavailableError, or fails the Future with it, if this cannot be confirmed in time, and StaleReadError if the
+        state is older than allowed. Several callers may share one Future: a caller that can be cancelled shields it.
         """

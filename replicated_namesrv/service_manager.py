@@ -1,11 +1,10 @@
-"""Telling the service manager how this process is: systemd's notification protocol (sd_notify), and whatever speaks it too.
+"""Notifies the service manager through systemd's protocol (sd_notify), which other managers also implement.
 
-Messages are lines of ``NAME=value`` sent to the datagram socket that NOTIFY_SOCKET names. Without one nothing is sent. What is
-told: READY once peers are served, RELOADING and READY around a reload, STOPPING, STATUS in words, and WATCHDOG as often as
-WATCHDOG_USEC asks. The watchdog message is sent by the event loop itself, so its absence means that the loop stands still; it
-says nothing about other nodes, or a lost majority would have healthy nodes killed. Telling never fails the caller.
-
-Source: sd_notify(3), sd_watchdog_enabled(3).
+Messages are lines of ``NAME=value``, sent to the datagram socket in NOTIFY_SOCKET. Without it nothing is sent. The messages
+are READY once peers are served, RELOADING and READY around a reload, STOPPING, STATUS as text, and WATCHDOG as often as
+WATCHDOG_USEC requires. The event loop itself sends the watchdog message, so its absence means that the loop stalls. It does
+not depend on other nodes, because a lost majority must not cause healthy nodes to be killed. A failing notification never
+fails the caller. Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
 import asyncio
@@ -22,7 +21,7 @@ class ServiceManager:
     """The manager of this process, if it has one."""
 
     def __init__(self, environment: MutableMapping[str, str] | None = None) -> None:
-        """Takes its variables out of ``environment``, so that child processes do not speak for this one."""
+        """Removes the variables from ``environment``, so that child processes do not send messages in this one's name."""
         given = os.environ if environment is None else environment
         self._address = given.pop("NOTIFY_SOCKET", "")
         period, pid = given.pop("WATCHDOG_USEC", ""), given.pop("WATCHDOG_PID", "")
@@ -31,25 +30,25 @@ class ServiceManager:
         self._timer: asyncio.TimerHandle | None = None
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is complete."""
+        """Report that the start, or a reload, is complete."""
         self._tell(f"READY=1\nSTATUS={status}")
 
     def status(self, status: str) -> None:
-        """One line for people."""
+        """Report a status text."""
         self._tell(f"STATUS={status}")
 
     def reloading(self) -> None:
-        """A reload begins; ``ready`` ends it."""
+        """Report that a reload begins; ``ready`` ends it."""
         self._tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The stop begins."""
+        """Report that the stop begins."""
         self._tell("STOPPING=1")
         if self._timer is not None:
             self._timer.cancel()
 
     def watch(self) -> None:
-        """Tell from now on, from the running event loop, that it turns."""
+        """Send watchdog messages from the running event loop from now on."""
         if self._watchdog_s is not None and self._address:
             self._tell("WATCHDOG=1")
             self._timer = asyncio.get_running_loop().call_later(self._watchdog_s, self.watch)
@@ -64,4 +63,4 @@ class ServiceManager:
                 channel.connect(address)
                 channel.send(message.encode())
         except OSError as error:
-            log.warning("the service manager could not be told", extra={"text": message, "cause": str(error)})
+            log.warning("the service manager could not be notified", extra={"text": message, "cause": str(error)})
