@@ -1,7 +1,7 @@
 """RocketMQ's remoting protocol as pure functions: bytes on one side, values of ``model`` on the other.
 
-No IO, no clock, no randomness and no knowledge of routes: whoever calls gives bytes and gets values, ``FrameError`` (close the
-connection) or ``BodyError`` (answer code 1), never any other exception, whatever the bytes are, at a bounded cost.
+No IO, no clock, no randomness and no knowledge of routes. A function takes bytes and returns values, or raises ``FrameError``
+(close the connection) or ``BodyError`` (answer code 1). No bytes cause another exception, and the cost is bounded.
 
 ========================  =========================================================================================
 ``codes``                 request and response codes, languages, versions, flag bits

@@ -1,9 +1,9 @@
-"""Bodies other than registrations: what a name server answers, and the two small ones it reads.
+"""Bodies other than registrations: those that a name server answers, and the two small ones that it reads.
 
-Encoders write the values of ``model`` in the order in which their members stand. Where Java's order is certain, the bytes are
-those of Java for the same content: object members by name, whole numbers and small text tables in the order of a Java HashMap in
-the default dialect, ascending in the standard one. Only code 105 knows the standard dialect. Everything else is always written in
-the default one, whole-number keys unquoted, because that is what all clients can read.
+Encoders write the values of ``model`` in the order of their members. If Java's order is defined, the bytes equal Java's for
+the same content: object members by name, whole numbers and small text tables in the order of a Java HashMap in the default
+dialect, ascending in the standard one. Only ``GET_ROUTEINFO_BY_TOPIC`` (105) has a standard dialect. All other bodies are in
+the default one, with whole-number keys unquoted, which all clients can read.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ from replicated_namesrv.wire.fastjson_writer import hash_order, integer, quote, 
 from replicated_namesrv.wire.registration_values import data_version_of, interned
 
 MAX_HASH_ORDERED: Final = 256
-"""Text tables with more entries keep the given order: Java's is unspecified and costs a step for each character."""
+"""Larger text tables keep the given order: Java's order is unspecified, and computing it costs a step per character."""
 MAX_BODY_BYTES: Final = 262_144
-"""Of a body that is read here: in one step."""
+"""Limit of a body that is read here in one step."""
 MAX_QUOTED: Final = 16_384
-"""Names and addresses whose quoted form is kept, if they have at most ``MAX_QUOTED_CHARACTERS``."""
+"""Number of quoted names that are cached, if they have at most ``MAX_QUOTED_CHARACTERS``."""
 MAX_QUOTED_CHARACTERS: Final = 256
 
 _QUEUE_DATA_MEMBERS = frozenset(("brokerName", "perm", "readQueueNums", "topicSysFlag", "writeQueueNums"))
@@ -29,14 +29,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _SMALL_HASH = 12
-"""So many Long keys below 16 come out of a Java HashMap in ascending order."""
+"""With this capacity a Java HashMap returns Long keys below 16 in ascending order."""
 
 Addrs = Sequence[tuple[int, str]]
 """Pairs (brokerId, address), ids ascending."""
 
 
 class _Quoted(dict[str, str]):
-    """Quoted forms of names, which appear again and again."""
+    """Cache of quoted names, because names recur."""
 
     def __init__(self, standard: bool) -> None:
         self._quote = quote_standard if standard else quote
@@ -53,15 +53,17 @@ class _Quoted(dict[str, str]):
 _DEFAULT, _STANDARD = _Quoted(False), _Quoted(True)
 
 _FRAGMENTS_MAX: Final = 16_384
-"""Encoded broker groups and queue entries that are kept, of each dialect; all forgotten at once when there are more."""
+"""Number of encoded broker groups and queue entries cached for each dialect. The cache is emptied when it is full."""
 _FRAGMENT_CHARACTERS_MAX: Final = 1_024
-"""A longer one is encoded anew each time."""
+"""Longer ones are not cached."""
 _broker_fragments: tuple[dict[BrokerData, str], dict[BrokerData, str]] = ({}, {})
 _queue_fragments: tuple[dict[tuple[str, QueueData], str], dict[tuple[str, QueueData], str]] = ({}, {})
 
 
 def encode_topic_route_data(route: TopicRouteData, standard: bool) -> bytes:
-    """Body of code 105. ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and those that ask for it."""
+    """Body of ``GET_ROUTEINFO_BY_TOPIC`` (105). ``standard``: all keys quoted, ASCII only, for peers since 4.9.4 and those
+    that request it.
+    """
     quoted = _STANDARD if standard else _DEFAULT
     known_brokers, known_queues = _broker_fragments[standard], _queue_fragments[standard]
     brokers = ",".join([known_brokers.get(data) or _broker_fragment(data, standard) for data in route.broker_datas])
@@ -79,7 +81,7 @@ def encode_topic_route_data(route: TopicRouteData, standard: bool) -> bytes:
 
 
 def encode_cluster_info(info: ClusterInfo) -> bytes:
-    """Body of code 106."""
+    """Body of ``GET_BROKER_CLUSTER_INFO`` (106)."""
     quoted = _DEFAULT
     brokers = ",".join([f"{quoted[data.broker_name]}:{_broker_data(data, False, quoted)}" for data in info.broker_addr_table])
     clusters = ",".join([f"{quoted[cluster]}:{_texts(names, quoted)}" for cluster, names in info.cluster_addr_table])
@@ -87,7 +89,7 @@ def encode_cluster_info(info: ClusterInfo) -> bytes:
 
 
 def encode_broker_member_group(cluster: str | None, broker_name: str | None, broker_addrs: Addrs) -> bytes:
-    """Body of code 901; names that were not given are left out."""
+    """Body of ``GET_BROKER_MEMBER_GROUP`` (901). Names that are None are left out."""
     quoted = _DEFAULT
     name = "" if broker_name is None else f',"brokerName":{quoted[broker_name]}'
     group = "" if cluster is None else f',"cluster":{quoted[cluster]}'
@@ -101,21 +103,24 @@ def encode_topic_list(topics: Iterable[str], broker_addr: str | None = None) -> 
 
 
 def encode_kv_table(table: Mapping[str, str | None]) -> bytes:
-    """Body of codes 219 and 103 (``KVTable.java``); null values are left out."""
+    """Body of ``GET_KVLIST_BY_NAMESPACE`` (219) and ``REGISTER_BROKER`` (103) answers (``KVTable.java``); null values are left
+    out.
+    """
     keys: Iterable[str] = table if len(table) > MAX_HASH_ORDERED else hash_order(table)
     pairs = [f"{quote(key)}:{quote(value)}" for key in keys if (value := table[key]) is not None]
     return f'{{"table":{{{",".join(pairs)}}}}}'.encode()
 
 
 def encode_data_version(data_version: DataVersion) -> bytes:
-    """Body of code 322."""
+    """Body of ``QUERY_DATA_VERSION`` (322)."""
     counter, state_version, timestamp = data_version
     return b'{"counter":%d,"stateVersion":%d,"timestamp":%d}' % (counter, state_version, timestamp)
 
 
 def decode_data_version(body: bytes) -> DataVersion | None:
-    """Body of a request of code 322; None where no timestamp is given (Java takes the present one) and for what reads as
-    nothing: such a version never equals a stored one. Raises BodyError."""
+    """Decode the request body of ``QUERY_DATA_VERSION`` (322). Raises BodyError.
+
+    None for a null body and for one without timestamp (Java uses the present time): such a version never equals a stored one."""
     try:
         return data_version_of(_loads_if_text(body))
     except MalformedJsonError as error:
@@ -123,9 +128,10 @@ def decode_data_version(body: bytes) -> DataVersion | None:
 
 
 def decode_queue_datas(body: bytes) -> tuple[tuple[str, QueueData], ...]:
-    """``queueDatas`` of a TopicRouteData, the only part of it that code 217 uses, as pairs (brokerName, queues).
+    """Decode ``queueDatas`` of a TopicRouteData, the only part that ``REGISTER_TOPIC_IN_NAMESRV`` (217) uses, as pairs
+    (brokerName, queues).
 
-    Empty for a body that reads as nothing. Raises BodyError.
+    Empty for a null body. Raises BodyError.
     """
     try:
         route = to_object(_loads_if_text(body), "body")
@@ -138,7 +144,7 @@ def decode_queue_datas(body: bytes) -> tuple[tuple[str, QueueData], ...]:
 
 
 def _loads_if_text(body: bytes) -> object:
-    """The value of a JSON body; None where it is not UTF-8: so fastjson reads bytes (``IOUtils.decodeUTF8``)."""
+    """The value of a JSON body. None if it is not UTF-8, as in fastjson (``IOUtils.decodeUTF8``)."""
     if len(body) > MAX_BODY_BYTES:
         raise MalformedJsonError(f"{len(body)} bytes are more than {MAX_BODY_BYTES}")
     try:
@@ -159,14 +165,14 @@ def _queue_data_of(value: object) -> tuple[str, QueueData]:
 
 
 def _broker_fragment(data: BrokerData, standard: bool) -> str:
-    """Encode one group of a route and remember it: every topic of the group shows the same."""
+    """Encode one group of a route and cache it, because every topic of the group has the same."""
     fragment = _broker_data(data, standard, _STANDARD if standard else _DEFAULT)
     _remember(_broker_fragments[standard], data, fragment)
     return fragment
 
 
 def _queue_fragment(entry: tuple[str, QueueData], standard: bool) -> str:
-    """Encode one queue entry of a route and remember it."""
+    """Encode one queue entry of a route and cache it."""
     name, data = entry
     fragment = (
         f'{{"brokerName":{(_STANDARD if standard else _DEFAULT)[name]},"perm":{data.perm},"readQueueNums":{data.read_queue_nums},'

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class RequestCode(IntEnum):
-    """Requests that a name server answers, and the one (905) that it sends."""
+    """Requests that a name server answers, and the one that it sends (``NOTIFY_MIN_BROKER_ID_CHANGE``, 905)."""
 
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
@@ -47,7 +47,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """What a peer says it is written in."""
+    """Language of a peer's program."""
 
     JAVA = 0
     CPP = 1
@@ -66,7 +66,7 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """How a header is encoded; the byte before the header's length."""
+    """Encoding of a header; the byte before the header's length."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -75,7 +75,7 @@ class SerializeType(IntEnum):
 RESPONSE_FLAG: Final = 1
 """Bit of ``flag``: this is a response."""
 ONEWAY_FLAG: Final = 2
-"""Bit of ``flag``: nothing may be answered."""
+"""Bit of ``flag``: no answer is allowed."""
 
 V3_0_11: Final = 37
 """First version whose registrations carry a RegisterBrokerBody."""
@@ -91,4 +91,4 @@ V5_3_3: Final = 479
 HIGHER_VERSION: Final = 612
 """Ordinal that every greater one counts as (``MQVersion.value2Version``)."""
 SERVER_VERSION: Final = V5_3_3
-"""What our answers say."""
+"""The version in our answers."""

@@ -1,8 +1,8 @@
-"""CRC-32 of texts that are alike but for one part of them, without reading again what is alike.
+"""CRC-32 of texts that differ in one part only, without reading the equal parts again.
 
-The checksum of a text is linear in its bits: texts of which one part differs and what follows is equal have checksums that
-differ by what that part's checksums differ by, moved before as many zero bytes as follow. Moving is a multiplication by
-x^(8 n) modulo the polynomial (zlib's ``crc32_combine``), which a small table for each ``n`` makes eight look-ups.
+A checksum is linear in the bits of the text. If two texts differ in one part and are equal after it, the difference of their
+checksums is that of the part, shifted by as many zero bytes as follow it. A shift is a multiplication by x^(8 n) modulo the
+polynomial (zlib's ``crc32_combine``); a small table for each ``n`` makes it eight look-ups.
 """
 
 from functools import lru_cache
@@ -11,23 +11,23 @@ from zlib import crc32
 
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
-"""x^0; a checksum has the powers in ascending order from its highest bit on."""
+"""x^0. The bits of a checksum are powers in ascending order from the highest bit on."""
 _TABLES_MAX: Final = 1024
-"""Each has about 5 KB."""
+"""Cached tables; each has about 5 KB."""
 
 
 class VariedCrc(NamedTuple):
-    """The checksum of one text, from which follow those of all texts that differ from it in one part."""
+    """The checksum of a text, from which those of all texts with another part are computed."""
 
     whole: int
     before: int
-    """Of what precedes the part."""
+    """Checksum of the bytes before the part."""
     varied: int
-    """Of that and the part itself."""
+    """Checksum of those and the part itself."""
     bytes_after: int
 
     def with_part(self, part: bytes | memoryview) -> int:
-        """The checksum of the text that has ``part``, of any length, in place of the part that varies."""
+        """The checksum of the text with ``part``, of any length, in place of the variable part."""
         bits = self.varied ^ crc32(part, self.before)
         if not bits:
             return self.whole
@@ -40,7 +40,7 @@ class VariedCrc(NamedTuple):
 
 @lru_cache(_TABLES_MAX)
 def _table(count: int) -> tuple[tuple[int, ...], ...]:
-    """For each four bits of a checksum, lowest first, and each value of them: that, moved before ``count`` zero bytes."""
+    """For each four bits of a checksum, lowest first, and each of their values: the value shifted by ``count`` zero bytes."""
     moved = _power(count)
     of_bit = [0] * 32
     for bit in reversed(range(32)):

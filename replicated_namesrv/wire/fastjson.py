@@ -1,20 +1,19 @@
-"""Reader of what fastjson 1 takes for JSON, which is more than JSON: peers rely on it and so do we.
+"""Reader of the JSON dialect of fastjson 1, on which peers rely. It accepts in addition to JSON: keys without quotes or in
+single quotes, strings in single quotes, whole numbers as keys (``{0:"a"}``, as fastjson itself writes maps with integer
+keys), surplus commas, ``/* */`` and ``//`` comments, a byte order mark, raw control characters and ``\\x41 \\v \\0`` in
+strings, leading zeros and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null). Not accepted is what fastjson
+accepts by accident or for Java only: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, any character in place of a comma.
+``@type`` and ``$ref`` are keys like any other.
 
-Taken besides JSON: keys without quotes or in single quotes, strings in single quotes, whole numbers as keys (``{0:"a"}``, as
-fastjson itself writes maps with integer keys), surplus commas, ``/* */`` and ``//`` comments, a byte order mark, raw control
-characters and ``\\x41 \\v \\0`` in strings, leading zeros and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null).
-Not taken: what fastjson accepts by accident or for Java alone: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, any character
-in place of a comma. ``@type`` and ``$ref`` are keys like any other.
+The reader has its own stack and does not recurse. Depth, digits and work are bounded, and ``parse_steps`` runs in slices. Keys
+are returned as text, a later duplicate wins, whole numbers of up to 18 digits as int, every other number as ``NumberText``. A
+lone surrogate becomes ``?``, as Java writes it, so that all text can be encoded.
 
-The reader keeps its own stack, so depth costs no recursion; depth, digits and work are bounded, and ``parse_steps`` can be
-driven in slices. Keys always come out as text, a later duplicate wins, whole numbers of up to 18 digits as int, every other
-number as ``NumberText``. A lone surrogate becomes ``?``, as Java writes it, so that all text can be encoded.
+``loads`` uses orjson for plain JSON. Only numbers differ then: those with a fraction, or beyond 64 bits, are float.
 
-``loads`` lets orjson read what is plain JSON; only numbers differ then: those with a fraction, or beyond 64 bits, are float.
-
-``to_int`` and so on give what fastjson 1 makes of a value where Java declares a type (``TypeUtils.castTo…``): one rule for
-headers and bodies. A value that does not fit raises ``MalformedJsonError`` with the member's name; null keeps the
-member's default.
+``to_int`` and the like convert a value as fastjson 1 does for a field of that Java type (``TypeUtils.castTo…``), both in
+headers and in bodies. A value that does not fit raises ``MalformedJsonError`` with the member's name; null keeps the member's
+default.
 """
 
 import re
@@ -29,21 +28,21 @@ from replicated_namesrv.wire.fastjson_writer import dumps, hash_order, quote
 MAX_BYTES_AT_ONCE: Final = 1 << 20
 MAX_MEMBERS_AT_ONCE: Final = 20_000
 MAX_DEPTH: Final = 1000
-"""Objects and arrays within each other; more is an error (Java's stack would end at a few thousand)."""
+"""Nested objects and arrays; more is an error (Java's stack would overflow at a few thousand)."""
 SLICE_WORK: Final = 60_000
-"""Characters read between two yields of ``parse_steps``, each member counted as 20 more: about 3 ms."""
+"""Characters read between two yields of ``parse_steps``; each member counts as 20 more. About 3 ms."""
 MAX_ESCAPES: Final = 50_000
-"""Escapes in one string, and comments in a row: they are read in one step."""
+"""Escapes in one string, and consecutive comments, because they are read in one step."""
 
 Result = TypeVar("Result")
 
 
 class MalformedJsonError(ValueError):
-    """Text that fastjson would not take either, or that exceeds a limit."""
+    """Text that fastjson does not accept either, or that exceeds a limit."""
 
 
 class NumberText(str):
-    """A number that is no whole number of up to 18 digits, by its text."""
+    """The text of a number that is not a whole number of up to 18 digits."""
 
     __slots__ = ()
 
@@ -74,9 +73,9 @@ _SIMPLE_ESCAPES = dict(zip("01234567btnvfFr\"'/\\", "\0\1\2\3\4\5\6\7\b\t\n\v\f\
 
 
 def loads(data: bytes | bytearray | memoryview) -> object:
-    """The value of one JSON text in UTF-8, read at one go; for texts of moderate size.
+    """The value of one JSON text in UTF-8, read in one step; for texts of moderate size.
 
-    Raises MalformedJsonError, also for more than ``MAX_BYTES_AT_ONCE`` bytes or, where it is no plain JSON, more than
+    Raises MalformedJsonError, also for more than ``MAX_BYTES_AT_ONCE`` bytes or, if it is not plain JSON, more than
     ``MAX_MEMBERS_AT_ONCE`` members.
     """
     if len(data) > MAX_BYTES_AT_ONCE:
@@ -88,7 +87,7 @@ def loads(data: bytes | bytearray | memoryview) -> object:
 
 
 def decode_utf8(data: bytes | bytearray | memoryview) -> str:
-    """``data`` as text; MalformedJsonError where it is not UTF-8 (which reads as nothing in RocketMQ 5.x)."""
+    """``data`` as text. Raises MalformedJsonError if it is not UTF-8 (RocketMQ 5.x reads such data as null)."""
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
@@ -96,7 +95,7 @@ def decode_utf8(data: bytes | bytearray | memoryview) -> str:
 
 
 def finish(steps: Generator[None, None, Result]) -> Result:
-    """Run a sliced computation to its end at one go."""
+    """Run a sliced computation to its end in one step."""
     while True:
         try:
             next(steps)
@@ -160,7 +159,7 @@ def parse_steps(text: str, max_members: int | None = None) -> Generator[None, No
 
 
 def _plain(match: re.Match[str]) -> tuple[object, int, bool]:
-    """Value of a match of one of the quick patterns, the position behind it and whether it opens a container."""
+    """Value of a match of a quick pattern, the position after it, and whether it opens a container."""
     kind = match.lastindex
     token = match[kind or 0]
     last_text = match.re.groups - 3
@@ -275,19 +274,19 @@ INT_MAX: Final = 2**31 - 1
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 MAX_NUMBER_CHARACTERS: Final = 400
-"""Of a number with a fraction or an exponent, or one within quotes."""
+"""Maximum length of a number with a fraction or an exponent, or in quotes."""
 MAX_TEXT_DEPTH: Final = 64
-"""Nesting of a value that is taken where text belongs."""
+"""Nesting of a value where text is expected."""
 MAX_TEXT_MEMBERS: Final = 256
-"""Members of such a value that are put into Java's hash order."""
+"""Members of such a value that are sorted in Java's hash order."""
 MAX_TEXT_VALUES: Final = 5000
 """Values within such a value."""
 MAX_OBJECT_MEMBERS: Final = 10_000
-"""Members of an object of which some may be spelled in other ways."""
+"""Members of an object some of whose names may have another spelling."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _SAFE_DIGITS = 15
-"""A number with a fraction and fewer digits before it is taken without it; a greater one is an error."""
+"""A number with a fraction and fewer digits before it is truncated; a greater one is an error."""
 _ZERO_FRACTION = re.compile(r"\.0*$")
 
 
@@ -331,7 +330,7 @@ def _integer_of(text: str, name: str) -> int:
 
 
 def to_bool(value: object, name: str, default: bool = False) -> bool:
-    """A Java ``boolean``: true, false, numbers (1 is true), and the words and letters fastjson knows."""
+    """A Java ``boolean``: true, false, numbers (1 is true), and the words and letters that fastjson accepts."""
     if value is None or isinstance(value, bool):
         return default if value is None else value
     if isinstance(value, NumberText):
@@ -350,7 +349,7 @@ def to_bool(value: object, name: str, default: bool = False) -> bool:
 
 
 def to_text(value: object) -> str | None:
-    """A Java ``String``: text itself, anything else as fastjson writes it; null stays None."""
+    """A Java ``String``: text itself, any other value as fastjson writes it; null is None."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, NumberText):
@@ -385,7 +384,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def to_object(value: object, name: str) -> dict[str, object] | None:
-    """A Java bean: a JSON object; None for null, and for the empty text and array, which fastjson takes for null."""
+    """A Java bean: a JSON object. None for null, and for an empty text or array, which fastjson reads as null."""
     if value is None or value in ("", []):
         return None
     if type(value) is not dict:
@@ -410,9 +409,9 @@ def to_list(value: object, name: str) -> list[object] | None:
 
 
 def members(value: dict[str, object], names: frozenset[str]) -> dict[str, object]:
-    """The members of a bean: by exact name or ignoring case, ``_`` and ``-`` (``JavaBeanDeserializer.smartMatch``).
+    """The members of a bean by exact name, or ignoring case, ``_`` and ``-`` (``JavaBeanDeserializer.smartMatch``).
 
-    Of two spellings of one member the first counts, of one spelling the last.
+    Of two spellings of one member the first counts; of two members with one spelling the last.
     """
     if names.issuperset(value):
         return value

@@ -47,7 +47,7 @@ def _escape(char: str) -> str:
 
 
 _ESCAPES = {code: _escape(chr(code)) for code in (*range(0x20), 0x22, 0x5C, *range(0x7F, 0xA0), 0x2028, 0x2029)}
-"""What the default dialect escapes: a text may be nothing but such characters, and ``translate`` copes with them best."""
+"""The characters that the default dialect escapes. A text may consist of them only, and ``translate`` is fastest then."""
 
 
 def dumps(value: object, standard: bool = False) -> str:
@@ -74,7 +74,7 @@ def dumps(value: object, standard: bool = False) -> str:
 
 
 def integer(value: int, standard: bool) -> str:
-    """A Java ``long``; the standard dialect writes what a double cannot hold as text."""
+    """A Java ``long``. The standard dialect writes numbers that a double cannot represent as text."""
     return f'"{value}"' if standard and not -_GREATEST_SAFE <= value <= _GREATEST_SAFE else str(value)
 
 
@@ -87,10 +87,10 @@ def _key(key: object, standard: bool) -> str:
 
 
 def hash_order(keys: Iterable[HashKey], capacity: int = 16) -> list[HashKey]:
-    """``keys`` in the order in which a Java HashMap of initial ``capacity`` gives them, if put in the given order.
+    """``keys`` in the order in which a Java HashMap of initial ``capacity`` returns them after insertion in the given order.
 
-    int stands for Long or Integer (both hash alike while non-negative and below 2^31). Text costs one step per character:
-    for small maps only.
+    int stands for Long or Integer (both hash alike if non-negative and below 2^31). Text costs one step per character, so this
+    is for small maps only.
     """
     ordered = list(keys)
     while len(ordered) * 4 > capacity * 3:

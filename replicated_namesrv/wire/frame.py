@@ -1,10 +1,10 @@
 """Frames: total length, serialize type and header length, header, body (``RemotingCommand``, ``NettyDecoder``).
 
-``next_frame`` finds a frame in a read buffer by its first eight bytes and copies nothing. A frame that can never become a good
-one is refused as soon as those bytes show it, long before its announced megabytes arrive. All numbers are big-endian.
+``next_frame`` finds a frame in a read buffer by its first eight bytes, without a copy. An invalid frame is refused as soon as
+those bytes show it, long before its announced megabytes arrive. All numbers are big-endian.
 
-A server that also takes PROXY protocol judges nothing before ``FIRST_JUDGED_BYTES`` have arrived on a connection, as RocketMQ
-5.x does: until then the bytes may be a PROXY header, which is no frame at all.
+A server that accepts PROXY protocol waits for ``FIRST_JUDGED_BYTES`` of a new connection, as RocketMQ 5.x does, because until
+then the bytes may be a PROXY header.
 """
 
 from struct import Struct
@@ -15,11 +15,13 @@ from replicated_namesrv.errors import FrameError
 MAX_TOTAL: Final = 16_777_212
 """Greatest value of the length field: a frame has at most 16 MiB with it (``com.rocketmq.remoting.frameMaxLength``)."""
 MAX_HEADER_BYTES: Final = 2 << 20
-"""Longest header, beyond Java's limits: reading one is not sliced, so it bounds for how long one peer holds up the others."""
+"""Longest header, stricter than Java's limits. Reading a header is not sliced, so this bounds how long one peer delays the
+others.
+"""
 FRAME_PREFIX_BYTES: Final = 8
 """Length field, serialize type and header length."""
 FIRST_JUDGED_BYTES: Final = 12
-"""Bytes of a new connection that must be there before anything is judged."""
+"""Bytes of a new connection that must have arrived before they are interpreted."""
 
 _PREFIX = Struct(">iI")
 _TOTAL = Struct(">i")
@@ -28,7 +30,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class FrameBounds(NamedTuple):
-    """Where one whole frame lies in a buffer: its header is ``[header_start:body_start]``, its body ``[body_start:end]``."""
+    """Position of one whole frame in a buffer: its header is ``[header_start:body_start]``, its body ``[body_start:end]``."""
 
     serialize_type: int
     """0 JSON, 1 ROCKETMQ."""
@@ -38,9 +40,9 @@ class FrameBounds(NamedTuple):
 
 
 def next_frame(buffer: Buffer, start: int, end: int) -> FrameBounds | None:
-    """The frame that begins at ``start`` if all of it lies before ``end``, None while bytes are missing.
+    """The frame that begins at ``start`` if all of it is before ``end``; None while bytes are missing.
 
-    Raises FrameError as soon as the bytes show that it is none.
+    Raises FrameError as soon as the bytes show that it is invalid.
     """
     if end - start < FRAME_PREFIX_BYTES:
         if end - start >= 4:
@@ -58,9 +60,9 @@ def next_frame(buffer: Buffer, start: int, end: int) -> FrameBounds | None:
 
 
 def missing_bytes(buffer: Buffer, start: int, end: int) -> int:
-    """How many more bytes the frame at ``start`` needs, as far as known: at least 1 while ``next_frame`` gives None.
+    """How many more bytes the frame at ``start`` needs, as far as known: at least 1 while ``next_frame`` returns None.
 
-    What a server needs to grow its buffer once instead of many times. Raises FrameError like ``next_frame``.
+    With it a server grows its buffer once instead of many times. Raises FrameError like ``next_frame``.
     """
     have = end - start
     if have < FRAME_PREFIX_BYTES:
@@ -80,7 +82,7 @@ def frame(header: bytes, body: bytes = b"", serialize_type: int = 0) -> bytes:
 
 
 def frame_prefix(header_bytes: int, body_bytes: int, serialize_type: int) -> bytes:
-    """The eight bytes before a header, for whoever writes header and body by themselves."""
+    """The eight bytes before a header, for callers that write header and body separately."""
     return _PREFIX.pack(4 + header_bytes + body_bytes, serialize_type << 24 | header_bytes)
 
 

@@ -1,13 +1,13 @@
 """Headers of remoting commands, JSON and ROCKETMQ binary (``RemotingCommand``, ``RocketMQSerializable``).
 
-Reading is as lenient as fastjson is in RocketMQ 5.x, and as strict: where Java fails and closes the connection, FrameError is
-raised. Beyond Java there is one limit, ``MAX_HEADER_FIELDS``, so that no header costs more than a few milliseconds.
+Reading is exactly as lenient as fastjson in RocketMQ 5.x: if Java fails and closes the connection, FrameError is raised. There
+is one additional limit, ``MAX_HEADER_FIELDS``, so that no header costs more than a few milliseconds.
 
-A server that has answered a request can answer one that differs only in its opaque without reading it: what is around the
-opaque identifies the request, and ``AnswerParts`` is the answer around its opaque. In a binary header the opaque has a fixed
+A server can answer a request that differs only in its opaque from an earlier one without reading it. The bytes around the
+opaque identify the request, and ``AnswerParts`` is the answer around its opaque. In a binary header the opaque has a fixed
 place (``BINARY_OPAQUE``). In a JSON header a plain text search finds a number after ``"opaque":``, and ``opaque_is_certain``
 proves once per (before, after), by reading the header with two different numbers in that place, that the number there is the
-opaque and nothing else. Only what was proven may be remembered; then equal surroundings mean an equal request, whatever else the
+opaque and nothing else. Only proven pairs may be cached. Then equal surroundings mean an equal request, whatever else the
 header contains.
 """
 
@@ -36,13 +36,13 @@ from replicated_namesrv.wire.fastjson_writer import quote
 from replicated_namesrv.wire.frame import Buffer, frame, frame_prefix
 
 MAX_HEADER_FIELDS: Final = 4096
-"""Members of a JSON header, or entries of the map of a binary one; real ones have about ten."""
+"""Members of a JSON header, or entries of the map of a binary one. Real ones have about ten."""
 
 JSON: Final = int(SerializeType.JSON)
 ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 BINARY_OPAQUE: Final = slice(5, 9)
-"""Where the opaque stands in a binary header."""
+"""Position of the opaque in a binary header."""
 
 _MAX_PLAIN_BYTES = 65_536
 _FIXED = Struct(">hbhiii")
@@ -54,20 +54,20 @@ _MEMBERS = frozenset(("code", "extFields", "flag", "language", "opaque", "remark
 
 
 class RemotingHeader(NamedTuple):
-    """One header, request or response; the defaults are what a member means when it is absent."""
+    """One header of a request or response. The defaults are the meaning of absent members."""
 
     code: int = 0
     flag: int = 0
     """``RESPONSE_FLAG`` and ``ONEWAY_FLAG``."""
     language: int | None = LanguageCode.JAVA.value
-    """``LanguageCode``; None: one that we do not know."""
+    """``LanguageCode``. None: an unknown one."""
     opaque: int = 0
     """int32; identifies the request on its connection."""
     version: int = 0
     """Ordinal of ``MQVersion.Version``."""
     remark: str | None = None
     ext_fields: dict[str, str] | None = None
-    """None: there is no map, which differs from an empty one when written as JSON."""
+    """None: there is no map. In JSON this is written differently from an empty map."""
     serialize_type: int = JSON
     """``SerializeType`` that it was decoded from and is encoded to."""
 
@@ -81,7 +81,7 @@ class RemotingHeader(NamedTuple):
 
 
 class AnswerParts(NamedTuple):
-    """An answer that lacks only its opaque."""
+    """An answer without its opaque."""
 
     serialize_type: int
     before: bytes
@@ -129,7 +129,7 @@ def decode_json_header(data: Buffer) -> RemotingHeader:
 
 
 def _decode_plain(data: Buffer) -> RemotingHeader | None:
-    """A header of plain JSON with members of the usual types and names; None: read it the tolerant way, which decides."""
+    """A header of plain JSON with members of the usual types and names. None: the lenient reader has to decide."""
     if len(data) > _MAX_PLAIN_BYTES:
         return None
     try:
@@ -172,7 +172,7 @@ def _texts(fields: dict[str, object]) -> dict[str, str]:
 
 
 def _language(given: dict[str, object]) -> int | None:
-    """By name, whatever its case, or ordinal; None for null and for a name that we do not know."""
+    """By name, ignoring case, or by ordinal. None for null and for an unknown name."""
     language = given.get("language", "JAVA")
     if type(language) is str:
         return _LANGUAGE_CODES.get(language.upper())
@@ -211,7 +211,7 @@ def _read_map(data: Buffer, position: int, map_bytes: int) -> dict[str, str]:
 
 
 def _read_text(data: Buffer, position: int, text_bytes: int, limit: int) -> tuple[str | None, int]:
-    """Text of a given length and the position behind it; a length of 0 is null."""
+    """Text of a given length and the position after it; a length of 0 means null."""
     if text_bytes == 0:
         return None, position
     if not 0 < text_bytes <= limit or position + text_bytes > len(data):
@@ -221,7 +221,7 @@ def _read_text(data: Buffer, position: int, text_bytes: int, limit: int) -> tupl
 
 
 def encode_json_header(header: RemotingHeader) -> bytes:
-    """A JSON header: members in alphabetical order, those that are None left out; ``{}`` where the map is empty."""
+    """A JSON header: members in alphabetical order without those that are None; ``{}`` for an empty map."""
     before, after = _json_around_opaque(header)
     return b"%b%d%b" % (before, header.opaque, after)
 
@@ -239,8 +239,8 @@ def _json_around_opaque(header: RemotingHeader) -> tuple[bytes, bytes]:
 
 
 def encode_binary_header(header: RemotingHeader) -> bytes:
-    """A ROCKETMQ binary header: an empty map is none, empty values are left out as null would be. Raises FrameError if the
-    code, the version or a key's length does not fit into its 16 bits."""
+    """A ROCKETMQ binary header. An empty map and empty values are left out, like null. Raises FrameError if the code, the
+    version or a key's length does not fit into its 16 bits."""
     before, after = _binary_around_opaque(header)
     return b"".join((before, _INT.pack(header.opaque), after))
 
@@ -267,9 +267,9 @@ def answer_parts(
     body: bytes = b"",
     serialize_type: int = JSON,
 ) -> AnswerParts:
-    """The answer of a server, all but its opaque: flag 1, language JAVA, our version.
+    """The answer of a server without its opaque: flag 1, language JAVA, our version.
 
-    ``ext_fields`` is None for a code without a response header class, a map (even an empty one) for those that have one.
+    ``ext_fields`` is None for a code without a response header class, and a map, possibly empty, for others.
     """
     header = RemotingHeader(code, RESPONSE_FLAG, LanguageCode.JAVA.value, 0, SERVER_VERSION, remark, ext_fields, serialize_type)
     around = _json_around_opaque(header) if serialize_type == JSON else _binary_around_opaque(header)
@@ -294,10 +294,10 @@ def command_frame(header: RemotingHeader, body: bytes = b"") -> bytes:
 
 
 def opaque_is_certain(before: bytes, after: bytes) -> bool:
-    """Whether a number between these two parts of a JSON header is its opaque and nothing but its opaque.
+    """Whether a number between these two parts of a JSON header is its opaque and nothing else.
 
-    Two different numbers put there must each come out as the opaque and must leave everything else equal. Then so does every
-    int32 written as fastjson writes it: an optional minus sign and digits, no leading zero.
+    Two different numbers put there must each be read as the opaque and must leave everything else equal. Then so does every
+    int32 in fastjson's form: an optional minus sign and digits, without leading zeros.
     """
     try:
         first = decode_json_header(b"%b%d%b" % (before, 7, after))

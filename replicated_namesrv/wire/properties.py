@@ -1,9 +1,8 @@
-"""java.util.Properties text, as code 318 carries it and ``-c`` files contain it (``MixAll.string2Properties``).
-
-Read as Java's ``Properties.load(InputStream)`` reads: ISO-8859-1, ``#`` and ``!`` comments, continued lines, ``=``, ``:`` or a
-blank between key and value, backslash escapes. So text beyond ASCII comes out garbled, from us as from Java; written as
-``\\uXXXX`` it does not. There are two ways of writing: RocketMQ's own, which escapes nothing and is meant for people
-(``dump_properties``), and one for files, from which reading makes what was written (``store_properties``).
+"""java.util.Properties text of ``UPDATE_NAMESRV_CONFIG`` (318) and of ``-c`` files (``MixAll.string2Properties``). It is read
+as by Java's ``Properties.load(InputStream)``: ISO-8859-1, ``#`` and ``!`` comments, continued lines, ``=``, ``:`` or a
+blank between key and value, backslash escapes. So text beyond ASCII is garbled, as in Java, unless it is written as
+``\\uXXXX``. There are two writers: RocketMQ's own, without escapes, for people (``dump_properties``), and one
+for files, whose text is read back unchanged (``store_properties``).
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import Final
 from replicated_namesrv.errors import BodyError
 
 MAX_BODY_BYTES: Final = 65_536
-"""What a server should read of them in one request: it takes one step. RocketMQ has about fifty."""
+"""Limit of properties in one request, because they are read in one step. RocketMQ has about fifty."""
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _BLANKS = " \t\f"
@@ -37,7 +36,7 @@ def load_properties(data: bytes) -> dict[str, str]:
 
 
 def string_to_properties(body: bytes) -> dict[str, str]:
-    """The properties in a request body: UTF-8 there, but read byte by byte, which garbles what is not ASCII.
+    """The properties in a request body. It is UTF-8 but read byte by byte, so text beyond ASCII is garbled.
 
     Raises BodyError ("string2Properties error").
     """
@@ -48,12 +47,12 @@ def string_to_properties(body: bytes) -> dict[str, str]:
 
 
 def dump_properties(properties: Mapping[str, str]) -> str:
-    """``key=value`` lines in the given order, nothing escaped (``MixAll.properties2String``)."""
+    """``key=value`` lines in the given order, without escapes (``MixAll.properties2String``)."""
     return "".join([f"{key}={value}\n" for key, value in properties.items()])
 
 
 def store_properties(properties: Mapping[str, str]) -> bytes:
-    """``key=value`` lines in the given order from which ``load_properties`` makes the same, escaped where that needs it."""
+    """``key=value`` lines in the given order, escaped so that ``load_properties`` returns the same."""
     return "".join([f"{_escaped(key, True)}={_escaped(value, False)}\n" for key, value in properties.items()]).encode("ascii")
 
 

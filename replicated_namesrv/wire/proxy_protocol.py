@@ -1,7 +1,8 @@
-"""PROXY protocol versions 1 and 2 (HAProxy's ``proxy-protocol.txt``), as RocketMQ 5.1.4 and later take it before anything else.
+"""PROXY protocol versions 1 and 2 (HAProxy's ``proxy-protocol.txt``), as RocketMQ 5.1.4 and later accept it at the start of a
+connection.
 
-Only the source address is of interest, for logs. Whether a header is there shows within the first 12 bytes, which every remoting
-frame and every TLS greeting has. Its size is bounded: 107 bytes in version 1, 65,551 in version 2.
+Only the source address is used, for logs. The first 12 bytes show whether there is a header; every remoting frame and every
+TLS greeting has as many. Its size is bounded: 107 bytes in version 1, 65,551 in version 2.
 """
 
 import ipaddress
@@ -20,21 +21,21 @@ _V2_ADDRESS_BYTES = {0x1: 12, 0x2: 36}
 
 
 class ProxyHeader(NamedTuple):
-    """What stands before the stream proper."""
+    """The result of looking for a PROXY header."""
 
     size: int
-    """Bytes to skip; 0: there is no PROXY header."""
+    """Bytes to skip. 0: there is no header."""
     source: str | None
-    """host:port of the real peer, an IPv6 host in brackets; None: unknown, or the proxy itself speaks."""
+    """host:port of the real peer, an IPv6 host in brackets. None: unknown, or the proxy itself is the peer."""
 
 
 NO_PROXY_HEADER: Final = ProxyHeader(0, None)
 
 
 def parse_proxy_header(buffer: Buffer, start: int, end: int) -> ProxyHeader | None:
-    """The PROXY header at the beginning of a connection, None while more bytes are needed.
+    """The PROXY header at the beginning of a connection; None while more bytes are needed.
 
-    Raises FrameError if it begins like one and is none.
+    Raises FrameError if it begins like one and is invalid.
     """
     if end - start < FIRST_JUDGED_BYTES:
         return None

@@ -1,15 +1,15 @@
-"""Decoding of registrations (code 103, ``RegisterBrokerBody.java``): the largest and most frequent bodies a name server gets.
+"""Decoding of registrations (``REGISTER_BROKER`` (103), ``RegisterBrokerBody.java``), the largest and most frequent bodies.
 
-There are three ways through: the *canonical* one for the very bytes that 4.9 and 5.x brokers write, the *general* one for
-anything fastjson takes, and the *compressed* form (``registration_compressed``). Where two of them take a body they give equal
-values.
+There are three decoders: the *canonical* one for exactly the bytes that 4.9 and 5.x brokers write, the *general* one for all
+JSON that fastjson accepts, and one for the *compressed* form (``registration_compressed``). If two of them accept a body,
+their values are equal.
 
-The canonical way cuts a body up instead of parsing it. A body has three parts, each checked completely: what stands before the
-topic table (one strict pattern), the table, and what follows it. The table is cut at ``}``. With 5.x that gives two pieces for
-each topic, a head up to its attributes and a tail with everything of interest, with 4.9 one. Tails are looked up in a table of
-those already understood; the value found says which head belongs to it. Pieces that are not exactly of the expected form,
-whatever the reason (a bracket inside a name, an escape, a blank, another order), make the whole body non-canonical. Nothing is
-guessed: a property test holds the canonical way against the general one.
+The canonical decoder splits a body instead of parsing it. A body has three parts, each checked completely: the text before the
+topic table (one strict pattern), the table, and the text after it. The table is cut at ``}``. With 5.x that gives two pieces
+for each topic, a head up to its attributes and a tail with all relevant fields; with 4.9 it gives one. Tails are looked up in
+a cache, whose value also names the head that belongs to the tail. A piece that does not have exactly the expected form (a
+bracket inside a name, an escape, a blank, another order) makes the whole body non-canonical. A property test compares the
+canonical decoder with the general one.
 
 Decoding is a generator that yields after every few milliseconds of work and returns the result, so that a server can serve
 others between the slices of a large body::
@@ -17,12 +17,12 @@ others between the slices of a large body::
     steps = decode_register_body(body, header.version, compressed)
     body = finish(steps)                      # at one go, or: next(steps) until StopIteration, whose value is the result
 
-Sizes are bounded: inflated bytes, bytes of one text, nesting, members, topics. What is remembered between bodies is bounded and
-invisible: results never depend on it.
+Inflated bytes, bytes of one text, nesting, members and topics are bounded. So is the cache between bodies, and results do not
+depend on it.
 
-Deviations from RocketMQ 5.3.3, towards a clear error or towards peers that Java turns away: a topic without ``topicName`` is an
-error instead of a half-done registration; a zlib stream is recognised even if the header does not announce it, as 5.x brokers
-forget to; a topic line may have 5 or more fields whatever the version.
+Deviations from RocketMQ 5.3.3: a topic without ``topicName`` is an error, not an incomplete registration. A zlib stream is
+recognised even if the header does not announce it, as with 5.x brokers. A topic line may have 5 or more fields in every
+version.
 """
 
 import re
@@ -60,9 +60,9 @@ from replicated_namesrv.wire.registration_values import (
 __all__ = ["MAX_INFLATED_BYTES", "RegisterBrokerBody", "Steps", "decode_register_body"]
 
 MAX_INFLATED_BYTES: Final = 64 << 20
-"""Default limit of what a compressed body may inflate to."""
+"""Default limit of the inflated size of a compressed body."""
 MAX_MEMBERS: Final = 1_500_000
-"""Keys, items and closing brackets of a body that is not canonical: 100,000 topics have about a million."""
+"""Keys, items and closing brackets of a non-canonical body: 100,000 topics have about a million."""
 
 _ZLIB_FIRST_BYTE = 0x78
 _BODY_MEMBERS = frozenset(("filterServerList", "topicConfigSerializeWrapper"))
@@ -74,9 +74,9 @@ Steps = Generator[None, None, RegisterBrokerBody]
 
 
 def decode_register_body(body: bytes, version: int, compressed: bool, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> Steps:
-    """Decode the body of a registration in slices: yields None between them, returns a RegisterBrokerBody.
+    """Decode the body of a registration in slices: yields None between them and returns a RegisterBrokerBody.
 
-    ``version`` and ``compressed`` are the header's; an empty body means no body. Raises BodyError.
+    ``version`` and ``compressed`` are the header's. An empty body means no body. Raises BodyError.
     """
     if version < 0:
         raise BodyError(f"version {version} is negative; send an ordinal of MQVersion")
@@ -96,7 +96,7 @@ def decode_register_body(body: bytes, version: int, compressed: bool, max_inflat
 
 
 def decode_general(body: bytes) -> Steps:
-    """The general way, for any JSON body. Raises MalformedJsonError."""
+    """The general decoder, for any JSON body. Raises MalformedJsonError."""
     value = to_object((yield from _read(body)), "body")
     if value is None:
         raise MalformedJsonError("the body is null")
@@ -106,7 +106,7 @@ def decode_general(body: bytes) -> Steps:
 
 
 def _read(body: bytes) -> Generator[None, None, object]:
-    """JSON of any size: small texts at one go, large ones in slices."""
+    """JSON of any size: small texts in one step, large ones in slices."""
     if len(body) <= MAX_BYTES_AT_ONCE:
         try:
             return loads(body)
@@ -119,7 +119,7 @@ def _read(body: bytes) -> Generator[None, None, object]:
 
 
 def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> Steps:
-    """A TopicConfigSerializeWrapper, which is all there is before 3.0.11."""
+    """A TopicConfigSerializeWrapper, which is the whole body before 3.0.11."""
     wrapper = to_object(value, "topicConfigSerializeWrapper")
     if wrapper is None:
         return RegisterBrokerBody(None, None, {}, filter_servers)
@@ -131,7 +131,7 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
         topics = {}
         work = 0
         for key in list(table):
-            # Taken out, so that the memory of a large table is freed slice by slice too.
+            # Removed one by one, so that the memory of a large table is also freed in slices.
             config = table.pop(key)
             name, queue_data = topic_of(config)
             topics[name] = queue_data
@@ -143,14 +143,14 @@ def _decode_wrapper(value: object, filter_servers: tuple[str, ...] | None) -> St
     return RegisterBrokerBody(data_version_of(given.get("dataVersion")), topics, mappings, filter_servers)
 
 
-# The canonical way
+# The canonical decoder
 
 MAX_REMEMBERED: Final = 65_536
-"""Pieces that are remembered; about 500 bytes each, all forgotten at once when there are more."""
+"""Number of pieces in the cache, about 500 bytes each. The cache is emptied when it is full."""
 MAX_REMEMBERED_BYTES: Final = 512
-"""A longer tail is understood anew each time."""
+"""A longer tail is not cached."""
 SLICE_BYTES: Final = 200_000
-"""Bytes of a table decoded between two yields: about 2 ms where nothing was seen before."""
+"""Bytes of a table decoded between two yields: about 2 ms if no piece is cached."""
 MAX_TOPIC_BYTES: Final = 400_000
 """A longer topic is not canonical."""
 
@@ -175,24 +175,24 @@ _END_OF_TOPIC = re.compile(rb"[0-9]\},")
 Topic = tuple[str, QueueData]
 Known = tuple[bytes, Topic]
 _known: dict[bytes, Known] = {}
-"""Tail (4.9: all) of a topic -> the head it has without attributes, the topic."""
+"""Tail (4.9: the whole text) of a topic -> its head without attributes, the topic."""
 _shapes: dict[tuple[bytes, bytes], QueueData] = {}
-"""What surrounds the name in a tail -> the queues."""
+"""The text around the name in a tail -> the queues."""
 _head_of = itemgetter(0)
 _topic_of = itemgetter(1)
 
 
 def without_meaning(body: bytes | memoryview) -> tuple[int, int]:
-    """(start, end) of bytes that a canonical body may change without meaning anything else; (0, 0) where there are none.
+    """(start, end) of bytes in a canonical body that may change without a change of meaning; (0, 0) if there are none.
 
-    5.x brokers stamp ``mappingDataVersion`` anew each time they register. A name server reads it and never uses it.
+    5.x brokers change ``mappingDataVersion`` at each registration. A name server reads it and never uses it.
     """
     before = _BEFORE_TABLE.match(body)
     return (0, 0) if before is None or before.start(5) < 0 else (before.start(5), before.end(7))
 
 
 def decode_canonical(body: bytes) -> Generator[None, None, RegisterBrokerBody | None]:
-    """Decode in slices; None if the body is not canonical. Raises MalformedJsonError where it is, but holds no good value."""
+    """Decode in slices. None if the body is not canonical. Raises MalformedJsonError if it is canonical with an invalid value."""
     before = _BEFORE_TABLE.match(body)
     if before is None:
         return None
@@ -262,7 +262,7 @@ def _decode_table(table: bytes, topics: dict[str, QueueData]) -> bool:
 
 
 def _look_up(pieces: list[bytes], understand: Callable[[list[bytes]], list[Known] | None]) -> list[Known] | None:
-    """What is known of each piece, after understanding and remembering the new ones. None: one of them is not canonical."""
+    """The cached value of each piece, after decoding new ones. None: one of them is not canonical."""
     found = list(map(_known.get, pieces))
     if None in found:
         new = [index for index, known in enumerate(found) if known is None]
@@ -280,7 +280,7 @@ def _look_up(pieces: list[bytes], understand: Callable[[list[bytes]], list[Known
 
 
 def _understand(tails: list[bytes]) -> list[Known] | None:
-    """Tails of the 5.x form, from ``,"order":`` on."""
+    """Decode tails of the 5.x form, from ``,"order":`` on."""
     understood: list[Known] = []
     for tail in tails:
         before, _, rest = tail.partition(b'"topicName":"')
@@ -297,7 +297,7 @@ def _understand(tails: list[bytes]) -> list[Known] | None:
 
 
 def _understand_whole(pieces: list[bytes]) -> list[Known] | None:
-    """Topics of the 4.9 form: each piece is cut into the head and the tail that the 5.x form would have."""
+    """Decode topics of the 4.9 form. Each piece is split into the head and the tail of the 5.x form."""
     cuts = [piece.partition(b'":{"order":') for piece in pieces]
     understood = _understand([b',"order":' + rest for _, _, rest in cuts])
     if understood is None:
@@ -319,7 +319,7 @@ def _understand_shape(before: bytes, after: bytes) -> QueueData | None:
 
 
 def _heads_fit(heads: list[bytes], known: list[Known]) -> bool:
-    """Whether each head is that of its topic, with attributes or without."""
+    """Whether each head is that of its topic, with or without attributes."""
     for head, (plain, _) in zip(heads, known, strict=True):
         if head != plain:
             if not head.startswith(plain) or _ATTRIBUTES.fullmatch(head, len(plain)) is None:

@@ -1,7 +1,7 @@
 """The compressed form of a registration: one zlib stream of length-prefixed texts (``RegisterBrokerBody.encode(true)``).
 
-The stream is inflated as far as the next text needs it and no further, so a bomb costs its limit at most, an announced count
-of two thousand million costs nothing, and what follows the last text is never looked at.
+The stream is inflated only as far as the next text needs it. So a bomb costs at most its limit, an announced count of two
+thousand million costs nothing, and bytes after the last text are ignored.
 """
 
 import re
@@ -35,13 +35,13 @@ _OUTPUT_BYTES = 65_536
 _NUMBER = re.compile(rb"[+-]?[0-9]{1,11}")
 _FILTER_TYPES = (b"SINGLE_TAG", b"MULTI_TAG")
 _lines: dict[bytes, tuple[str, QueueData]] = {}
-"""Topic lines already understood."""
+"""Cache of decoded topic lines."""
 
 
 def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Generator[None, None, RegisterBrokerBody]:
-    """Decode in slices. Raises MalformedJsonError: no zlib stream, truncated, a limit exceeded, a text that is none of its kind.
+    """Decode in slices. Raises MalformedJsonError: no zlib stream, truncated, a limit exceeded, or an invalid text.
 
-    The topic-queue mappings are there from 5.0.0 on.
+    Topic-queue mappings are included from 5.0.0 on.
     """
     stream = _InflatedTexts(body, max_inflated_bytes)
     data_version = data_version_of(_json(stream.text()))
@@ -70,7 +70,7 @@ def decode_compressed(body: bytes, version: int, max_inflated_bytes: int) -> Gen
 
 
 def _understand_line(line: bytes) -> tuple[str, QueueData]:
-    """``topicName readQueueNums writeQueueNums perm topicFilterType`` and, from 5.x, attributes, which do not matter here."""
+    """``topicName readQueueNums writeQueueNums perm topicFilterType`` and, from 5.x, attributes, which are ignored."""
     fields = line.rstrip(b" ").split(b" ")
     if len(fields) < 5:
         raise MalformedJsonError(f"a topic line has {len(fields)} fields instead of 5 or more: {line[:60]!r}")
@@ -97,7 +97,7 @@ def _json(text: bytes) -> object:
 
 
 def _filter_servers(text: bytes) -> tuple[str, ...] | None:
-    """A JSON array of texts; null is None, and what cannot be read is empty, as in Java."""
+    """A JSON array of texts. null is None, and malformed text is empty, as in Java."""
     try:
         return filter_servers_of(_json(text))
     except MalformedJsonError:
@@ -144,7 +144,7 @@ class _InflatedTexts:
         return taken
 
     def _inflate(self, size: int) -> None:
-        """Drop what was taken and inflate until ``size`` bytes are there."""
+        """Drop the bytes already read and inflate until ``size`` bytes are there."""
         parts = [self._inflated[self._position :]]
         have = len(parts[0])
         while have < size:

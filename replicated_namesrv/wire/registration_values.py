@@ -1,7 +1,7 @@
-"""What all ways of decoding a registration share: the result, and values made from JSON with Java's defaults, interned.
+"""Common parts of all registration decoders: the result, and interned values made from JSON with Java's defaults.
 
-Equal topic names are one object and equal QueueData are one object in this process, so that thousands of brokers announcing the
-same topics cost references, and comparing what is stored with what is announced is comparing identities.
+Equal topic names are one object in this process, and so are equal QueueData. So thousands of brokers with the same topics cost
+only references, and comparing a registration with the stored one compares identities.
 """
 
 from collections.abc import Generator
@@ -24,7 +24,7 @@ from replicated_namesrv.wire.fastjson import (
 )
 
 SLICE_WORK: Final = 20_000
-"""What ``work_of`` gives for the objects taken between two yields: about 1000 topics or 3 ms."""
+"""The sum of ``work_of`` for the objects decoded between two yields: about 1000 topics or 3 ms."""
 DEFAULT_QUEUE_NUMS: Final = 16
 DEFAULT_PERM: Final = 6
 GLOBAL_SCOPE: Final = "__global__"
@@ -43,20 +43,20 @@ _queue_datas: dict[QueueData, QueueData] = {}
 
 
 class RegisterBrokerBody(NamedTuple):
-    """What a broker announces besides its header fields."""
+    """The content of a registration, without its header fields."""
 
     data_version: DataVersion | None
-    """None: the body has none (or null); Java then takes the present time as its timestamp, the caller may as well."""
+    """None: the body has none, or null. Java then uses the present time as its timestamp."""
     topics: dict[str, QueueData] | None
-    """By ``topicName``. None: the table was null, nothing is registered (answer 0)."""
+    """By ``topicName``. None: the table was null and nothing is registered (answer 0)."""
     topic_queue_mapping_infos: dict[str, TopicQueueMappingInfo]
     """By the key of the map in the body: the topic."""
     filter_servers: tuple[str, ...] | None
-    """None: leave what is stored; empty: remove."""
+    """None: keep the stored ones. Empty: remove them."""
 
 
 def work_of(value: object, parts: int) -> int:
-    """How much it took to make something of an object with ``parts`` characters or items in it."""
+    """The work for an object with ``parts`` characters or items."""
     return 12 + parts + (len(value) if type(value) is dict else 0)
 
 
@@ -67,7 +67,7 @@ def check_count(what: str, count: int, limit: int) -> None:
 
 
 def interned(queue_data: QueueData) -> QueueData:
-    """The one object for this value."""
+    """The single object for this value."""
     known = _queue_datas.setdefault(queue_data, queue_data)
     if len(_queue_datas) > MAX_INTERNED:
         _queue_datas.clear()
@@ -75,7 +75,7 @@ def interned(queue_data: QueueData) -> QueueData:
 
 
 def topic_of(value: object) -> tuple[str, QueueData]:
-    """Name and queues of one TopicConfig with Java's defaults. Raises MalformedJsonError, also without a name."""
+    """Name and queues of one TopicConfig with Java's defaults. Raises MalformedJsonError, also if the name is missing."""
     config = to_object(value, "topic config")
     if config is None:
         raise MalformedJsonError("a topic config is null; leave it out")
@@ -102,7 +102,7 @@ def _int(given: dict[str, object], name: str, default: int) -> int:
 
 
 def data_version_of(value: object) -> DataVersion | None:
-    """A DataVersion; None for null, and where the timestamp is missing: Java then takes the present time."""
+    """A DataVersion. None for null and if the timestamp is missing: Java then uses the present time."""
     version = to_object(value, "dataVersion")
     if version is None:
         return None
@@ -153,7 +153,7 @@ def mapping_infos_of(value: object) -> Generator[None, None, dict[str, TopicQueu
 
 
 def filter_servers_of(value: object) -> tuple[str, ...] | None:
-    """A list of texts without the nulls in it; None for null."""
+    """A list of texts without its nulls; None for null."""
     servers = to_list(value, "filterServerList")
     if servers is None:
         return None
