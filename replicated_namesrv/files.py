@@ -37,8 +37,8 @@ _turns: dict[Path, threading.Lock] = {}
 
 
 def write_atomically(path: Path, content: bytes, *, backup: bool = False, ballast: "Ballast | None" = None) -> None:
-    """Replace the content of ``path``; folders are created. ``backup``: keep the old content as ``<path>.bak``. ``ballast``: space
-    to release when the disk is full.
+    """Replace the content of ``path``; folders are created. ``backup``: keep the old content as ``<path>.bak``. ``ballast``:
+    space to release when the disk is full.
 
     Raises StorageError: the old content is still in place. Raises OutcomeUnknownError: the new content is in place, but the
     folder could not be synced, so the old content may return after a power loss.

@@ -1,8 +1,8 @@
 """What a follower does with AppendEntries (Raft, 5.3).
 
-What may be cut is decided before PySyncObj sees the message: entries at or below the commit index are known to be equal, entries
-that are already there with the same term are skipped, and only a real term conflict behind both cuts the log. The answer leaves
-once the entries, and the term, are on disk.
+Before PySyncObj sees the message, this module decides which entries may be cut: entries at or below the commit index are known
+to be equal, existing entries with the same term are skipped, and only a real term conflict after both cuts the log. The answer
+is sent once the entries and the term are on disk.
 """
 
 from typing import Protocol
@@ -27,7 +27,7 @@ class AppendCore(RaftState, Protocol):
 
 
 class Appending:
-    """Takes the leader's entries."""
+    """Appends the leader's entries."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Appending:
         self._core, self._log, self._elections = core, log, elections
         self._leadership, self._outbox = leadership, outbox
         self._answering: tuple[int, int, int, bool] | None = None
-        """(term, sequence, previous index, with entries) of the append that PySyncObj is looking at."""
+        """(term, sequence, previous index, with entries) of the append that PySyncObj is processing."""
 
     def on_append(self, peer: str, message: Append) -> None:
         core, log = self._core, self._log
@@ -81,7 +81,7 @@ class Appending:
     def _skip_known(
         self, peer: str, previous_index: int, previous_term: int, entries: list[Entry]
     ) -> tuple[int, int, list[Entry]]:
-        """Drop from the front what is here already."""
+        """Remove entries that are already here from the front."""
         log, commit = self._log, self._core.commit_index
         if previous_index < commit:
             for _, index, term in entries[: commit - previous_index]:
@@ -103,7 +103,7 @@ class Appending:
         return previous_index, previous_term, entries
 
     def answered(self, peer: str, success: bool, next_index: int) -> None:
-        """PySyncObj answers an append: let it leave when it is true."""
+        """PySyncObj answered an append: send the answer when it is durable."""
         log = self._log
         if self._answering is None or self._answering[1] == 0:
             return
@@ -126,7 +126,7 @@ class Appending:
             )
 
     def _conflict_hint(self, previous_index: int) -> int:
-        """Where the leader should try next: behind our log, or before the term that conflicts."""
+        """The index that the leader should try next: after our log, or before the term that conflicts."""
         log = self._log
         hint = log.last_index + 1 if log.term_at(previous_index) is None else log.first_of_term(previous_index)
         return max(self._core.commit_index + 1, min(hint, previous_index))

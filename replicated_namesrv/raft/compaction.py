@@ -1,9 +1,9 @@
 """When a snapshot of our own is taken, and how much of the log goes after it.
 
-PySyncObj starts a snapshot when the log has ``compact_entries`` entries, the node when ``compact_bytes`` were written. The log is
-then dropped up to ``compact_margin_entries`` before the end of the snapshot. But a leader keeps what a follower needs that is
-being sent an older snapshot: without it the follower would need another snapshot as soon as it has that one, and so on while
-writes go on.
+PySyncObj starts a snapshot when the log has ``compact_entries`` entries, the node when ``compact_bytes`` were written. The log
+is then dropped up to ``compact_margin_entries`` before the end of the snapshot. But while a leader sends a snapshot to a
+follower, it keeps the log after that snapshot. Otherwise the follower would need another snapshot as soon as it has this one,
+again and again while writes continue.
 
     follower that is sent a snapshot, or what follows it     the log behind it is
     answers, or has until ``transfer_silence_ms`` ago        kept from the end of its snapshot, then from its match
@@ -57,7 +57,7 @@ class Compaction:
         self._bytes = 0
         """``written_bytes`` of the log at the last snapshot."""
         self._target = 0
-        """Index up to which our newest snapshot lets entries go."""
+        """Index up to which our newest snapshot allows dropping entries."""
         self._forced = False
         self._disk_is_short = False
         self._look_at = 0.0
@@ -91,24 +91,26 @@ class Compaction:
         )
 
     def wanted(self, last_index: int) -> bool:
-        """Whether a snapshot up to ``last_index``, the last entry applied, is to be taken: PySyncObj finds the log too long."""
+        """Whether to take a snapshot up to ``last_index``, the last entry applied. Called when PySyncObj finds the log too
+        long.
+        """
         current, config = self._snapshots.current, self._config
         if self._stall.stalled:
             return False
         if current is not None:
             fresh = last_index - current.last_index
             if fresh <= 0:
-                return False  # nothing was applied since: another would free nothing
+                return False  # nothing was applied since, so another snapshot would free nothing
             is_kept = self._target > self._log.first_index
             if is_kept and not self._forced and fresh < config.compact_entries - config.compact_margin_entries:
-                return False  # the log is long because it is kept for a follower
+                return False  # the log is only long because it is kept for a follower
         self._bytes, self._forced = self._log.written_bytes, False
         return True
 
     # Dropping the log
 
     def dropped(self) -> int | None:
-        """Index up to which entries go now; None if none do."""
+        """Index up to which entries are dropped now; None if none are."""
         done = self._taking.take_done()
         if done is not None:
             self._target = max(self._target, done)
@@ -117,7 +119,7 @@ class Compaction:
             return None
         index = self._needed_from() if self._core.is_leader else self._target
         if index < self._target and index - first < self._config.compact_entries // 8:
-            return None  # in large pieces: each costs a pass over the log
+            return None  # in large pieces, because each costs a pass over the log
         return index if index > first else None
 
     def _needed_from(self) -> int:
@@ -150,12 +152,12 @@ class Compaction:
             progress.become_snapshot()
 
     def transfer_began(self, progress: Progress, log_index: int) -> None:
-        """A follower is sent a snapshot that ends at ``log_index``."""
+        """A snapshot that ends at ``log_index`` is being sent to a follower."""
         if self._now() - progress.acknowledged_at <= self._silence:
             self.keep_log(progress, log_index)
 
     def keep_log(self, progress: Progress, log_index: int) -> bool:
-        """Keep the entries after ``log_index`` for a follower that answers. False if some are gone already."""
+        """Keep the entries after ``log_index`` for a follower that answers. False if some are already dropped."""
         if self._defences.transfer_log:
             if log_index < self._log.base_index:
                 return False
@@ -163,6 +165,6 @@ class Compaction:
         return True
 
     def log_sent(self, progress: Progress) -> None:
-        """A follower for which the log is kept has acknowledged entries: it may have caught up."""
+        """A follower for which the log is kept has acknowledged entries and may have caught up."""
         if progress.match >= self._log.last_index - self._config.compact_margin_entries:
             progress.drop_log()

@@ -25,7 +25,7 @@ VACANT = 0
 class Configuration:
     """Which incarnation votes for each node: as applied, and as of the last entry of the log.
 
-    ``applied`` belongs to the replicated state. ``latest`` decides what is counted.
+    ``applied`` belongs to the replicated state. ``latest`` decides which votes and acknowledgements count.
     """
 
     def __init__(self, voters: dict[str, int], in_log: bool) -> None:
@@ -41,7 +41,7 @@ class Configuration:
         return self._waiting[-1][0] if self._waiting else 0
 
     def replace(self, voters: dict[str, int]) -> None:
-        """The founders are known, or a snapshot was restored: nothing is in the log behind it."""
+        """The founders are known, or a snapshot was restored: there are no changes in the log after it."""
         self.applied = dict(voters)
         self._waiting.clear()
         self._update()
@@ -53,7 +53,7 @@ class Configuration:
             self._update()
 
     def cut(self, index: int) -> None:
-        """The log was cut: ``index`` is the first entry gone."""
+        """The log was cut; ``index`` is the first entry removed."""
         if self._waiting:
             self._waiting = [change for change in self._waiting if change[0] < index]
             self._update()
@@ -73,7 +73,7 @@ class Configuration:
         self.latest = latest
 
     def next_change(self, node: str, incarnation: int) -> bytes | None:
-        """The entry that brings ``incarnation`` nearer to voting for ``node``, None if it votes already."""
+        """The next entry on the way to a vote of ``incarnation`` for ``node``; None if it votes already."""
         place = self.latest.get(node)
         if place == incarnation:
             return None

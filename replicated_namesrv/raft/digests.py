@@ -1,5 +1,5 @@
-"""Comparing states: every node tells the others a digest of its state at certain indexes, and equal indexes must have equal
-digests.
+"""Comparison of states: every node sends the others a digest of its state at certain indexes, and digests of equal indexes
+must be equal.
 
 The indexes are the multiples of ``digest_interval_entries`` and, when idle, the last applied one. If a majority of the members
 agrees on a digest and ours is another, this node stops: its state is wrong. If ours differs from a peer's and no majority
@@ -29,7 +29,7 @@ class Digests:
         digest_version: Callable[[str], int],
         state_digest: Callable[[], bytes],
     ) -> None:
-        """``digest_version``: that of a peer. ``state_digest``: over everything replicated, as it is now."""
+        """``digest_version``: that of a peer. ``state_digest``: digest of the whole replicated state now."""
         self._context, self._config, self._defences = context, context.config, context.defences
         self._core, self._voters, self._outbox = core, voters, outbox
         self._digest_version, self._state_digest = digest_version, state_digest
@@ -61,7 +61,7 @@ class Digests:
         return self._due_at
 
     def report(self, log_index: int) -> None:
-        """Tell all, and compare, the digest of the state after ``log_index``, which was applied just now."""
+        """Send to all, and compare, the digest of the state after ``log_index``, which was applied just now."""
         if not self._context.peers or not self._defences.digest_check:
             return
         reports = self._by_index.get(log_index, {})
@@ -74,8 +74,8 @@ class Digests:
         self._note(self._context.node_id, log_index, digest)
 
     def _compares(self, peer: str) -> bool:
-        """Whether digests of ``peer`` have the same meaning as ours. It is not sent ours otherwise: versions before protocol 1
-        compare whatever they get."""
+        """Whether digests of ``peer`` have the same meaning as ours. If not, ours is not sent, because versions before
+        protocol 1 compare every digest."""
         return self._digest_version(peer) == self._config.digest_version
 
     def on_report(self, peer: str, message: DigestReport) -> None:
@@ -119,5 +119,5 @@ class Digests:
         self._reported_index = 0
 
     def memory(self) -> dict[str, Bounded]:
-        """What is held here, and its bounds."""
+        """The memory used here, and its bounds."""
         return {"digests": (len(self._by_index), REMEMBERED_INDEXES)}

@@ -1,13 +1,13 @@
 """Elections: pre-vote, stickiness, and the requests and answers for votes. PySyncObj counts the votes and takes the roles.
 
 - The timer runs from the last contact with the current leader; a random share spreads candidates (``leadership.py``).
-- Pre-vote (dissertation, 9.6): a node raises its term only after a majority said it could win, so one that was cut off does not
-  depose a leader when it returns.
-- Stickiness (4.2.3): nobody votes, or answers a pre-vote with yes, within the minimum election time of contact with a leader,
-  and a leader for none while it leads. The lease rests on this; so does the boot silence: a restarted node cannot know when it
-  last heard a leader, and votes for nobody for one minimum election time.
-- A leader that hands over (3.10, ``transfer_leadership.py``) sends TimeoutNow: this node campaigns at once, and its forced vote
-  requests pass stickiness.
+- Pre-vote (dissertation, 9.6): a node raises its term only after a majority said it could win, so one that was cut off does
+  not depose a leader when it returns.
+- Stickiness (4.2.3): a node grants no vote or pre-vote within the minimum election time after contact with a leader. A leader
+  grants none while it leads. The lease depends on this. A restarted node does not know when it last had contact with a leader,
+  so it grants no vote for one minimum election time (boot silence).
+- A leader that transfers leadership (3.10, ``transfer_leadership.py``) sends TimeoutNow. This node then campaigns at once, and
+  its forced vote requests override stickiness.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ class Elections:
     # The leader
 
     def accept_leader(self, peer: str, term: int) -> bool:
-        """Whether ``peer``, which sends as leader of ``term``, is to be followed. A peer of an older term gets ours."""
+        """Whether to follow ``peer``, which sends as leader of ``term``. A peer of an older term gets our term."""
         if term < self._core.term:
             self._outbox.send(peer, HigherTerm(*self._outbox.address(peer), self._core.term))
             return False
@@ -93,14 +93,14 @@ class Elections:
         self.recognise_leader(peer)
 
     def recognise_leader(self, leader: str) -> None:
-        """``leader`` leads the current term."""
+        """``leader`` is the leader of the current term."""
         term = self._core.term
         if self._leadership.recognise(leader, term):
             self._new_leader(term)
 
     @property
     def sticks_to_leader(self) -> bool:
-        """Whether this node votes for nobody now (dissertation, 4.2.3)."""
+        """Whether this node grants no votes now (dissertation, 4.2.3)."""
         if not self._defences.stickiness:
             return False
         return self._core.is_leader or self._leadership.in_contact(self._now())
@@ -137,8 +137,8 @@ class Elections:
 
     @property
     def _grants_votes(self) -> bool:
-        """Learners grant votes, too: a join may be in the candidate's log and not in ours (dissertation, 4.1). The candidate
-        decides from its own log whom it counts."""
+        """Whether this node may grant votes. Learners do, too: a join may be in the candidate's log and not in ours
+        (dissertation, 4.1). The candidate decides by its own log which votes count."""
         return self._voters.is_voter or self._defences.changes_in_log
 
     def on_pre_vote(self, peer: str, message: PreVote) -> None:
@@ -147,7 +147,7 @@ class Elections:
             self._grants_votes
             and message.term > self._core.term
             and not self.sticks_to_leader
-            and not self._stall.stalled  # a vote could not leave
+            and not self._stall.stalled  # a vote could not be sent
             and (message.last_term, message.last_index) >= ours
         )
         self._outbox.send(peer, PreVoteReply(*self._outbox.address(peer), message.term if granted else self._core.term, granted))
@@ -174,12 +174,12 @@ class Elections:
             self._core.vote_request(peer, message.term, message.last_index, message.last_term)
 
     def vote_granted(self, peer: str, term: int) -> None:
-        """PySyncObj votes for ``peer``: the answer leaves once the vote is on disk."""
+        """PySyncObj votes for ``peer``: send the answer once the vote is on disk."""
         self.restart_timer(self._now())
         self._outbox.send_when_durable(self._log.number, peer, VoteReply(*self._outbox.address(peer), term))
 
     def vote_requested(self, peer: str, term: int, last_index: int, last_term: int) -> None:
-        """PySyncObj campaigns: the request leaves once the vote for itself is on disk."""
+        """PySyncObj campaigns: send the request once the vote for itself is on disk."""
         self._outbox.send_when_durable(
             self._log.vote_number, peer, Vote(*self._outbox.address(peer), term, last_index, last_term, self._forced)
         )

@@ -1,25 +1,24 @@
 """Write-ahead log: the entries of one node, its term and its vote, in segment files.
 
-What it guarantees: after any crash the log holds exactly what was written up to some record, and that record is not before
-the last one whose sync was reported. The argument:
+The guarantee: after any crash the log contains exactly the records up to some record, and that record is not before the last
+one whose sync was reported. The argument:
 
-1. All facts go into one stream of records (entry, cut, term and vote, reset, mark), so a prefix of the stream is a state the
-   node really had. Each record carries its number in the stream and a checksum over itself; a lost, doubled or foreign record
-   breaks the count.
-2. ``begin_sync`` hands everything written so far to the disk in one append; one fsync covers all that waits (group commit).
-   ``durable_index`` and ``durable_number`` move only when that fsync has been reported.
-3. A mark records which number had been synced before. On opening, the first bad record is a torn tail if no valid mark
-   behind it says that it had been synced: then it was never acknowledged and the stream is cut there. Otherwise acknowledged
-   data is damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft.
-   A mark is also written when writing pauses, so that damage to the last batch is recognised too; only a crash within that
-   pause leaves a last batch whose damage looks torn.
+1. All facts are records of one stream (entry, cut, term and vote, reset, mark), so a prefix of the stream is a state that the
+   node had. Each record has its number in the stream and a checksum, so a lost, doubled or foreign record is detected.
+2. ``begin_sync`` passes everything written so far to the disk in one append; one fsync covers all waiting records (group
+   commit). ``durable_index`` and ``durable_number`` increase only when that fsync has been reported.
+3. A mark records which number had been synced before. On opening, the first bad record is a torn tail if no valid mark behind
+   it says that it had been synced: then it was never acknowledged and the stream is cut there. Otherwise acknowledged data is
+   damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft. A mark is also written when
+   writing pauses, so that damage to the last batch is recognised too; only a crash within that pause leaves a last batch whose
+   damage looks torn.
 4. What was readable on opening but not marked as synced may be in memory alone: after a failed fsync Linux takes the pages for
    clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new files,
    which are synced and then take the old names, before any of it counts as durable.
 5. Whole segments are deleted; each begins with the term, vote and commit index, so it stands alone.
 
-The commit index in a mark is a hint that lets a restarted node apply before it hears a leader; it is never ahead of its
-entries in the stream.
+The commit index in a mark is a hint that lets a restarted node apply before it has contact with a leader; it is never ahead of
+its entries in the stream.
 
 The list interface at the end (``add``, ``clear``, ``deleteEntriesFrom`` …) is the one PySyncObj expects of a journal.
 """
@@ -53,7 +52,7 @@ ENTRY, CUT, TERM, RESET, MARK = 1, 2, 3, 4, 5
 Entry = tuple[bytes, int, int]
 """(payload, index, term): the shape PySyncObj uses."""
 PLACEHOLDER = b"\x01"
-"""Payload that stands for an entry known only through a snapshot; never sent or applied."""
+"""Payload of an entry that is known only through a snapshot; never sent or applied."""
 ENTRIES_READ_MAX = 1 << 30
 
 
@@ -69,7 +68,7 @@ class Segment:
     def __init__(self, name: str, first_number: int, size: int) -> None:
         self.name, self.first_number, self.size = name, first_number, size
         self.last_index = 0
-        """Last entry of the log when the segment was closed: with a snapshot from there on it is not needed."""
+        """Last entry of the log when the segment was closed. A snapshot that covers it replaces the segment."""
 
 
 class _Opened(NamedTuple):
@@ -77,10 +76,10 @@ class _Opened(NamedTuple):
 
     segment: Segment
     data: bytes
-    """Up to the last good record."""
+    """End of the last good record."""
     last_number: int
     torn: bool
-    """There was more."""
+    """Whether there were bytes after it."""
 
 
 class Log:
@@ -90,14 +89,14 @@ class Log:
     """
 
     def __init__(self, storage: Storage, segment_bytes: int = 16 << 20, rewrite_tail: bool = True) -> None:
-        """``rewrite_tail`` False trusts whatever can be read (``Defences.tail_rewrite``)."""
+        """``rewrite_tail`` False relies on everything that can be read (``Defences.tail_rewrite``)."""
         self._storage = storage
         self._rewrite_tail = rewrite_tail
         self.segment_bytes = segment_bytes
         """A segment of this size is closed; only closed ones can be deleted."""
         self._entries: list[Entry] = []
         self.base_index = 0
-        """Entries after this one have their payload; up to it they are known by index and term at most."""
+        """Entries after this one have their payload. Of earlier ones at most index and term are known."""
         self._term, self._vote = 0, None  # type: int, str | None
         self._commit = 1
         self._commit_written = 1
@@ -106,23 +105,23 @@ class Log:
         self.written_bytes = 0
         """Bytes of records read or written since opening."""
         self.number = 0
-        """Of the last record written; ``durable_number`` of the last one known synced."""
+        """Number of the last record written. ``durable_number`` is that of the last one known to be synced."""
         self.durable_number = 0
         self.vote_number = 0
-        """Of the last record of term and vote."""
+        """Number of the last record of term and vote."""
         self.durable_index = 0
         self._marked = 0
-        """What the newest mark tells: records up to here had been synced."""
+        """Content of the newest mark: records up to this number had been synced."""
         self._data_number = 0
         self._reset_number = 0
         self._syncing_number = 0
         self._syncing_index = 0
         self._handed_bytes = 0
-        """Of ``written_bytes``, what was handed to the disk."""
+        """The part of ``written_bytes`` that was passed to the disk."""
         self._directory_dirty = False
         self._reset_entries: list[Entry] | None = None
         self.keep_tail = False
-        """While set, ``deleteEntriesFrom`` does nothing: the guard knows that what follows is equal."""
+        """While set, ``deleteEntriesFrom`` has no effect, because the guard knows that the following entries are equal."""
         self.read_max = ENTRIES_READ_MAX
         self.read_bytes_max = ENTRIES_READ_MAX
         """Bounds on a slice with an end, so that a long backlog is applied in steps."""
@@ -266,7 +265,7 @@ class Log:
             self._marked, self._commit = max(self._marked, marked), max(self._commit, commit)
 
     def _cut_tail(self, names: list[str], data: bytes, offset: int) -> None:
-        """The record after ``self.number`` is bad: drop it and all behind it, or refuse if it had been synced."""
+        """The record after ``self.number`` is bad: drop it and all later ones, or refuse to open if it had been synced."""
         bad = self.number + 1
         synced = self._synced_behind(data, offset)
         for name in names[1:]:
@@ -285,7 +284,7 @@ class Log:
 
     @staticmethod
     def _synced_behind(data: bytes, offset: int) -> int:
-        """Greatest synced number that any valid mark behind ``offset`` tells of."""
+        """Greatest synced number in any valid mark after ``offset``."""
         synced = 0
         position = data.find(MARKER, offset)
         while position >= 0 and position + RECORD.size <= len(data):
@@ -300,9 +299,9 @@ class Log:
         return synced
 
     def align(self, previous: tuple[int, int], last: tuple[int, int]) -> None:
-        """Make the log begin with the (index, term) pairs at which the snapshot ends, keeping every entry behind it.
+        """Make the log begin with the (index, term) pairs at which the snapshot ends, and keep every later entry.
 
-        (PySyncObj itself would clear a log that begins anywhere else: acknowledged entries would be lost.)
+        (PySyncObj itself would clear a log that begins anywhere else, and acknowledged entries would be lost.)
         """
         if not self._entries and self._commit > last[0]:
             raise CorruptionError(
@@ -338,7 +337,7 @@ class Log:
     # Writing
 
     def _write(self, kind: int, payload: bytes, more: bytes = b"") -> None:
-        """Buffer a record of ``payload`` and ``more``, which is kept apart so that large commands are not copied."""
+        """Buffer a record of ``payload`` and ``more``, which is kept separate so that large commands are not copied."""
         self.number += 1
         length = len(payload) + len(more)
         checksum = crc32(more, crc32(payload, crc32(CHECKED.pack(kind, self.number), length)))
@@ -361,12 +360,12 @@ class Log:
 
     @property
     def dirty(self) -> bool:
-        """Something was written that no sync in progress covers."""
+        """Whether records were written that no sync in progress covers."""
         return bool(self._buffer)
 
     @property
     def syncing(self) -> bool:
-        """A sync has begun and is not complete."""
+        """Whether a sync has begun and is not complete."""
         return self._syncing_number > 0
 
     @property
@@ -376,22 +375,22 @@ class Log:
 
     @property
     def is_full(self) -> bool:
-        """Whether disk or snapshots are so far behind that no entries are taken."""
+        """Whether disk or snapshots lag so far that no entries are accepted."""
         return self.buffered_bytes >= self.buffered_bytes_max or len(self) >= self.entries_max
 
     @property
     def wants_mark(self) -> bool:
-        """All is synced and the log does not say so yet."""
+        """Whether everything is synced and no mark says so yet."""
         behind = self._marked < self._data_number or self._commit_written != self._commit
         return behind and not self._buffer and not self._syncing_number
 
     def mark(self) -> None:
-        """Note what has been synced and committed. The mark itself needs no mark."""
+        """Write a mark of what has been synced and committed. A mark needs no further mark."""
         self._write(MARK, INDEX_TERM.pack(self.durable_number, self._commit))
         self._marked, self._commit_written = self.durable_number, self._commit
 
     def begin_sync(self) -> tuple[list[str], bool]:
-        """Hand the buffer to the disk; what the caller must now sync: (names, directory). Then ``complete_sync``."""
+        """Pass the buffer to the disk and return what the caller must sync: (names, directory). Then call ``complete_sync``."""
         if self._syncing_number:
             raise InvariantError("a sync of the log is already in progress")
         if self._marked < self.durable_number or self._commit_written != self._commit:
@@ -408,18 +407,18 @@ class Log:
         return [segment.name], directory
 
     def complete_sync(self) -> None:
-        """The sync begun last is durable."""
+        """The sync begun last is complete."""
         self.durable_number, self.durable_index = self._syncing_number, self._syncing_index
         self._syncing_number = 0
 
     def sync_now(self) -> None:
-        """Write and sync while the caller waits: when opening and for a group of one."""
+        """Write and sync while the caller waits: when opening, and for a group of one."""
         names, directory = self.begin_sync()
         self._storage.sync(names, directory)
         self.complete_sync()
 
     def release(self, index: int) -> None:
-        """A durable snapshot replaces entries up to ``index``: delete the segments that hold nothing else."""
+        """A durable snapshot replaces entries up to ``index``: delete the segments that contain nothing else."""
         if self._reset_number > self.durable_number:
             return
         while (
@@ -431,7 +430,7 @@ class Log:
             self._directory_dirty = True
 
     def _forget_segments(self) -> None:
-        """A reset: once it is durable, nothing written before its segment is needed."""
+        """After a reset: once it is durable, records before its segment are not needed."""
         self._reset_number = self.number
         for segment in self._segments[:-1]:
             segment.last_index = 0
@@ -444,7 +443,7 @@ class Log:
 
     @property
     def name(self) -> str:
-        """Of the oldest file."""
+        """Name of the oldest file."""
         return self._segments[0].name
 
     @property
@@ -466,7 +465,7 @@ class Log:
         return sum(s.size for s in self._segments)
 
     def term_at(self, index: int) -> int | None:
-        """Term of the entry at ``index``, None if the log does not hold it."""
+        """Term of the entry at ``index``; None if the log does not have it."""
         entries = self._entries
         if not entries or not 0 <= (position := index - entries[0][1]) < len(entries):
             return None
@@ -506,7 +505,7 @@ class Log:
         self._reset_entries = []
 
     def _add_after_clear(self, entry: Entry) -> None:
-        """The two entries at which a snapshot ends: one record, once both are known."""
+        """The two entries at which a snapshot ends are written as one record, once both are known."""
         assert self._reset_entries is not None
         self._reset_entries.append(entry)
         if len(self._reset_entries) < 2:
@@ -540,7 +539,7 @@ class Log:
             size = 0
             for position, entry in enumerate(entries):
                 size += len(entry[0])
-                if size > self.read_bytes_max and position >= 2:  # it also asks for the last two that were applied
+                if size > self.read_bytes_max and position >= 2:  # PySyncObj also asks for the last two entries that were applied
                     return entries[:position]
             return entries
         return self._entries[key]

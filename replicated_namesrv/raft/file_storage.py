@@ -31,9 +31,9 @@ SPARES: Final = 8
 
 
 def make_durably(directory: Path) -> None:
-    """Create ``directory`` and what is missing above it, and sync each directory that a name was added to.
+    """Create ``directory`` and its missing parents, and sync each directory that got a new name.
 
-    Without that a power loss may take away a new data directory with all that was synced in it.
+    Otherwise a power loss may remove a new data directory with everything that was synced in it.
     """
     missing = [directory, *directory.parents]
     missing = missing[: next(position for position, path in enumerate(missing) if path.exists())]
@@ -47,7 +47,7 @@ def make_durably(directory: Path) -> None:
 
 
 class _Spares:
-    """Descriptors that are kept open for the time when no other can be had. Used from both threads."""
+    """Spare descriptors for the time when no others are available. Used from both threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class _Spares:
         self._kept = [os.dup(self._null) for _ in range(SPARES)]
 
     def open(self, path: str | Path, flags: int, mode: int = 0o600) -> int:
-        """``os.open``, also while there are no descriptors; close it with ``close``."""
+        """``os.open``, which also works without free descriptors. Close the result with ``close``."""
         while True:
             try:
                 return os.open(path, flags, mode)
@@ -64,7 +64,9 @@ class _Spares:
                     raise
 
     def close(self, descriptor: int) -> None:
-        """Close it. If a spare was given up, its number becomes one: closed and opened again, it could be lost in between."""
+        """Close it. If a spare was used, the descriptor becomes a spare directly; if it were closed and reopened, it could be
+        lost in between.
+        """
         with self._lock:
             if len(self._kept) < SPARES:
                 os.dup2(self._null, descriptor, inheritable=False)
@@ -80,7 +82,7 @@ class _Spares:
             return True
 
     def close_all(self) -> None:
-        """At the end."""
+        """Close all spares."""
         while self._give_up_one():
             pass
         os.close(self._null)

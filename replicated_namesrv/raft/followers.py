@@ -1,4 +1,4 @@
-"""The progress of all followers of one node: connections, incarnations, terms. What is sent to them: ``replication.py``."""
+"""The progress of all followers of one node: connections, incarnations, terms. ``replication.py`` sends to them."""
 
 from typing import Protocol
 
@@ -13,17 +13,17 @@ class MatchCore(RaftState, Protocol):
     """The consensus core as the followers' progress needs it."""
 
     def forget(self, peer: str) -> None:
-        """What ``peer`` acknowledged counts no longer."""
+        """Forget what ``peer`` has acknowledged."""
 
 
 class Followers:
-    """What a node knows of its peers as followers; kept up while it does not lead, too."""
+    """What a node knows of its peers as followers. It is updated while the node is no leader, too."""
 
     def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, config: RaftConfig) -> None:
         self._core, self._log, self._memories = core, log, memories
         self.progress = {peer: Progress(peer, config.inflight_messages_max, config.defences) for peer in peers}
         self.sequence = 0
-        """Number of the newest message that is to be answered."""
+        """Number of the newest message that needs an answer."""
         self._term_led = 0
 
     def next_sequence(self) -> int:
@@ -35,7 +35,7 @@ class Followers:
         return [p.peer for p in self.progress.values() if p.connected]
 
     def lead(self) -> None:
-        """A new term of ours begins."""
+        """This node became leader of a new term."""
         for progress in self.progress.values():
             self._remember(progress)
             progress.reset(self._log.last_index + 1, self.sequence)
@@ -56,19 +56,19 @@ class Followers:
         progress.reconnected(following, self.sequence)
 
     def new_incarnation(self, peer: str, incarnation: int) -> None:
-        """Another data directory speaks under this name: nothing is known of it."""
+        """Another data directory uses this name: forget everything."""
         self.forget(peer)
         self.progress[peer].incarnation = incarnation
 
     def forget(self, peer: str) -> None:
-        """Nothing that ``peer`` has acknowledged counts any more: its disk is another, or has lost it."""
+        """Forget what ``peer`` has acknowledged: it has another disk, or its disk lost data."""
         progress = self.progress[peer]
         self._remember(progress)
         progress.reset(self._log.last_index + 1, self.sequence)
         self._core.forget(peer)
 
     def memory_of(self, peer: str, incarnation: int) -> Memory:
-        """What this incarnation of ``peer`` has acknowledged to us in the last term that we led."""
+        """What this incarnation of ``peer`` has acknowledged to us in our last term as leader."""
         progress = self.progress[peer]
         return Memory(0, self._term_led, progress.match) if progress.match and progress.incarnation == incarnation else NOTHING
 

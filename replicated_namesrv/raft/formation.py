@@ -1,8 +1,8 @@
 """How blank nodes form a cluster, and how a blank node finds one that exists.
 
-A blank node that hears that every configured peer is blank promises, durably, to found with exactly these incarnations, and
-founds once every one of them has promised the same. A node promises once, so two different sets of founders that share a data
-directory cannot both be complete, and a cluster is never founded beside one that exists.
+When all configured peers of a blank node have reported that they are blank, it durably promises to found with exactly these
+incarnations. It founds once all of them have promised the same. A node promises once, so two different sets of founders that
+share a data directory cannot both be complete, and a cluster is never founded while another one exists.
 
 ``next_step`` decides by the first row that matches what peers have said in greetings since this process started; "ours" are
 the founders that we have promised, or founded with:
@@ -44,19 +44,19 @@ Greetings = Mapping[str, Greeting]
 
 
 class FormationStep(NamedTuple):
-    """What a row of the table says."""
+    """The outcome of a row of the table."""
 
     row: str
     state: int | None = None
-    """The state to take, durably; None: wait."""
+    """The new state, to be stored durably. None: wait."""
     founders: dict[str, int] | None = None
     problem: str | None = None
     """For the operator."""
 
 
 def next_step(identity: Identity, members: Sequence[str], greetings: Greetings, promises_needed: int) -> FormationStep:
-    """The next step of a node that is no member. ``promises_needed``: all members, or
-    fewer without ``Defences.blank_formation``."""
+    """The next step of a node that is not a member. ``promises_needed``: all members, or fewer without
+    ``Defences.blank_formation``."""
     if identity.state == BLANK:
         return _step_of_blank(identity, members, greetings, promises_needed)
     return _step_of_promised(identity, greetings, promises_needed)
@@ -95,7 +95,7 @@ def _step_of_promised(identity: Identity, greetings: Greetings, promises_needed:
 
 
 def judge_member(identity: Identity, peer: str, greeting: Greeting) -> FormationStep:
-    """Whether ``peer``, a member, belongs to another cluster; only for members."""
+    """Whether ``peer``, a member, belongs to another cluster; called by members only."""
     if dict(greeting.founders) != identity.founders:
         return FormationStep(
             "F10", problem=f"{peer} belongs to another cluster of the same name: remove the data directory of one of them"

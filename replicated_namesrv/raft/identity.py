@@ -1,4 +1,4 @@
-"""The identity of a data directory: to which node and cluster it belongs, its incarnation, and how far its founding has got."""
+"""The identity of a data directory: its node, cluster and incarnation, and the progress of founding."""
 
 import json
 from zlib import crc32
@@ -13,13 +13,14 @@ VERSION = 1
 
 
 class Identity:
-    """The file that says whose data directory this is. Written aside, synced and renamed on every change.
+    """The file with the identity of a data directory. It is replaced atomically and synced on every change.
 
-    Raises IdentityError if it belongs to something else, CorruptionError if it is damaged or missing beside other files.
+    Raises IdentityError if the directory belongs to something else, CorruptionError if the file is damaged or missing beside
+    other files.
     """
 
     def __init__(self, storage: Storage, node: str, cluster: str, members: list[str], incarnation: int) -> None:
-        """``incarnation``: the number to take if the directory is blank."""
+        """``incarnation``: the number to use if the directory is blank."""
         self._storage = storage
         self.node, self.cluster, self.members = node, cluster, members
         self.incarnation, self.boot, self.state = incarnation, 0, BLANK
@@ -56,7 +57,7 @@ class Identity:
                 )
 
     def renew(self, incarnation: int) -> None:
-        """From now on, durably, this directory is another incarnation: it votes again once it has been promoted."""
+        """Durably make this directory a new incarnation, which votes again once it has been promoted."""
         self.incarnation = incarnation
         self.save()
 

@@ -1,8 +1,8 @@
-"""Looking into a node's data directory without touching it.
+"""Reads a node's data directory without changing it.
 
-Two looks that complement each other. The records are read one by one, to show what there is and where each lies. And the files
-are opened by the very code that a starting node runs, over a storage whose changes stay in memory: so the verdict (sound, torn
-tail that a start cuts off, damage that keeps a node from starting) is the one that the node would come to.
+It is read in two ways. The records are read one by one, to show their content and position. And the files are opened by the
+code of a starting node, over a storage whose changes stay in memory. So the verdict (sound, torn tail that a start cuts off,
+damage that keeps a node from starting) is that of a starting node.
 """
 
 import json
@@ -35,12 +35,12 @@ from replicated_namesrv.raft.snapshots import PREFIX, Metadata, Reader
 
 
 class UntouchedStorage:
-    """Implements ``Storage`` over a directory: reads go there, whatever is written stays in memory."""
+    """``Storage`` over a directory: reads use the files, and writes stay in memory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._changed: dict[str, bytes | None] = {}
-        """Content by name; None: removed."""
+        """Content by name. None: removed."""
 
     def list_names(self) -> list[str]:
         on_disk = {path.name for path in self._directory.iterdir() if path.is_file()}
@@ -70,14 +70,14 @@ class UntouchedStorage:
         self._changed[name] = None
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
-        """Nothing is to be made durable."""
+        """No-op."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No-op."""
 
 
 class Record(NamedTuple):
-    """One record of the log as it lies in its file."""
+    """One record of the log with its position in its file."""
 
     file: str
     offset: int
@@ -101,11 +101,11 @@ class SegmentFacts:
     first_index: int | None = None
     last_index: int | None = None
     readable: int = 0
-    """Bytes from the start that hold whole, sound records."""
+    """Bytes from the start that are whole, sound records."""
 
 
 class SnapshotFacts(NamedTuple):
-    """One snapshot file; ``metadata`` None: it cannot be read that far."""
+    """One snapshot file. ``metadata`` None: it is damaged before its end."""
 
     name: str
     size: int
@@ -115,7 +115,7 @@ class SnapshotFacts(NamedTuple):
 
 @dataclass
 class Inspection:
-    """What there is in a data directory."""
+    """The content of a data directory."""
 
     identity: dict[str, Any] | None
     segments: list[SegmentFacts]
@@ -123,12 +123,12 @@ class Inspection:
     terms: list[dict[str, Any]]
     """Every change of term or vote: file, offset, term, votedFor."""
     commit_index: int
-    """Greatest that the log tells of; nodes know more than they write down."""
+    """Greatest commit index in the log. Nodes may know a greater one."""
     last_index: int
     problems: list[str]
-    """Damage: what keeps a node from starting, or snapshots that it would pass over. Each names file and offset."""
+    """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text has file and offset."""
     torn: str | None
-    """The log ends in the middle of a record that was never acknowledged: a start cuts it off."""
+    """The log ends within a record that was never acknowledged. A start cuts it off."""
 
 
 _KINDS = {ENTRY: "entry", CUT: "cut", TERM: "term", RESET: "reset", MARK: "mark"}
@@ -159,7 +159,7 @@ def inspect(directory: Path) -> Inspection:
 
 
 def _changes(terms: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the copies that each new segment begins with."""
+    """The changes without the copies at the start of each segment."""
     before: tuple[object, object] | None = None
     found = []
     for term in terms:
@@ -173,7 +173,7 @@ def _changes(terms: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _verdict(
     storage: UntouchedStorage, segments: list[SegmentFacts], snapshots: list[SnapshotFacts], problems: list[str]
 ) -> tuple[int, str | None]:
-    """(last index, torn tail), as a starting node finds them."""
+    """(last index, torn tail), as for a starting node."""
     if not segments:
         return 0, None
     try:
@@ -194,8 +194,8 @@ def _verdict(
 
 
 def entries_of(directory: Path, first: int, last: int) -> Iterator[Record]:
-    """Records of entries with indexes from ``first`` to ``last``, as they were written: one that was cut and written again comes
-    twice."""
+    """Records of entries with indexes from ``first`` to ``last``, as they were written. An entry that was cut and written
+    again appears twice."""
     storage = UntouchedStorage(directory)
     for name in storage.list_names():
         if name.startswith("log-"):
@@ -205,7 +205,7 @@ def entries_of(directory: Path, first: int, last: int) -> Iterator[Record]:
 
 
 def records_of(data: bytes, facts: SegmentFacts) -> Iterator[Record]:
-    """The sound records at the start of a segment; what is learnt of it goes into ``facts``."""
+    """The sound records at the start of a segment. Facts about the segment are added to ``facts``."""
     if len(data) < HEADER.size or crc32(data[: HEADER.size - 4]) != HEADER.unpack_from(data)[3] or data[:8] != MAGIC:
         return
     offset, number = HEADER.size, HEADER.unpack_from(data)[2] - 1
@@ -244,7 +244,7 @@ def _record(file: str, offset: int, number: int, kind: int, payload: bytes) -> R
 
 
 def content_of(payload: bytes) -> tuple[str, list[Group], tuple[str, int] | None]:
-    """What an entry holds: its kind (no-op, proposals, join, unreadable), proposals, and who joins."""
+    """The content of an entry: its kind (no-op, proposals, join, unreadable), proposals, and the node that joins."""
     try:
         if payload == NO_OP:
             return "no-op", [], None

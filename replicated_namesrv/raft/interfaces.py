@@ -1,7 +1,7 @@
-"""What RaftNode asks of the world around it, and what it answers to its callers.
+"""Interfaces of RaftNode: the protocols that it uses, and the results that it returns.
 
 RaftNode does no IO and reads no clock: time, randomness, messages and files come through these protocols. The shipped driver
-gives real sockets and files, the simulator gives a seeded world; the node cannot tell them apart.
+gives real sockets and files, the simulator a seeded world; the node cannot distinguish them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class Environment(Protocol):
         """Seconds of a clock that never goes back. Its rate may differ between nodes by ``RaftConfig.clock_drift_max``."""
 
     def send(self, peer: str, message: Message) -> None:
-        """Send over this node's own connection to ``peer``; without one the message is lost, silently.
+        """Send over this node's own connection to ``peer``. Without a connection the message is dropped.
 
         Messages over one connection arrive in order or not at all. Called from inside a node entry point: do not call back.
         """
@@ -41,10 +41,10 @@ class Environment(Protocol):
 class Storage(Protocol):
     """A flat directory of files that belong to one node. Names are plain file names.
 
-    What is guaranteed after a power loss: bytes of a file up to its last ``sync``; existence, absence and name of a file
-    as of the last ``sync`` with ``directory``. Anything later may be there, partly there or not at all. Every call may raise
-    OSError (disk full, failing device); the node then stops. What a failed ``sync`` should have covered may be readable and
-    yet never become durable, whatever later syncs of that file report: only a new file will do.
+    After a power loss these are guaranteed: bytes of a file up to its last ``sync``; existence, absence and name of a file as
+    of the last ``sync`` with ``directory``. Later changes may be there, partly there or not at all. Every call may raise
+    OSError (disk full, failing device); the node then stops. After a failed ``sync`` its bytes may be readable and yet never
+    become durable, even if later syncs of that file succeed. Only a new file helps.
     """
 
     def list_names(self) -> list[str]:
@@ -60,14 +60,14 @@ class Storage(Protocol):
         """Write at the end, creating the file if there is none. Visible to ``read`` at once, durable after ``sync``."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give ``old`` the name ``new``, atomically replacing what had it."""
+        """Rename ``old`` to ``new``, atomically replacing an existing file."""
 
     def remove(self, name: str) -> None:
         """Delete the file; no error if there is none."""
 
     def sync(self, names: Sequence[str], directory: bool) -> None:
-        """Make the named files durable and then, if ``directory``, all names. May be called from another thread than the
-        other methods. A name that no longer exists is skipped."""
+        """Make the named files durable and then, if ``directory``, all names. May be called from another thread than the other
+        methods. A name without a file is skipped."""
 
     def close(self) -> None:
         """Release handles; no implied sync."""
@@ -77,11 +77,11 @@ class Restoration(Protocol):
     """A state being built beside the current one."""
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next chunk as ``StateMachine.snapshot`` yielded it; one of more than 1 MiB comes in parts. At most a few
+        """Process the next chunk as ``StateMachine.snapshot`` yielded it; one of more than 1 MiB comes in parts. At most a few
         milliseconds."""
 
     def finish(self) -> None:
-        """Replace the current state by the one that was fed, at once. Not called if the installation is given up."""
+        """Replace the current state by the new one, at once. Not called if the installation is given up."""
 
 
 class StateMachine(Protocol):
@@ -96,8 +96,9 @@ class StateMachine(Protocol):
         """
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state as of this call in chunks of at most ``RaftConfig.snapshot_slice_bytes``, though ``apply`` goes on while
-        the iterator is consumed (yield from immutable values or from a copy). Each step at most a few milliseconds."""
+        """The state at the time of this call, in chunks of at most ``RaftConfig.snapshot_slice_bytes``. ``apply`` continues
+        while the iterator is consumed, so yield from immutable values or from a copy. Each step takes at most a few
+        milliseconds."""
 
     def restore(self) -> Restoration:
         """Begin to build another state; the current one stays in use until ``finish``."""
@@ -108,7 +109,7 @@ class StateMachine(Protocol):
 
 
 class RaftState(Protocol):
-    """What the parts of a node read of the consensus core."""
+    """The state of the consensus core, as the parts of a node read it."""
 
     @property
     def is_leader(self) -> bool: ...
@@ -128,13 +129,13 @@ class Voters(Protocol):
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node's count."""
+        """Whether those of this node count."""
 
     def counts(self, peer: str, incarnation: int) -> bool:
         """Whether those of this incarnation of ``peer`` count."""
 
     def counts_now(self, peer: str) -> bool:
-        """Whether those of the incarnation of ``peer`` that is speaking count."""
+        """Whether those of the current incarnation of ``peer`` count."""
 
 
 class Committed(NamedTuple):
@@ -146,21 +147,21 @@ class Committed(NamedTuple):
 
 
 class Rejected(NamedTuple):
-    """The proposal was surely not applied and never will be; the read was not confirmed. Trying again is safe."""
+    """The proposal was certainly not applied and never will be, or the read was not confirmed. A retry is safe."""
 
     reason: str
     leader: str | None = None
-    """The leader this node believes in, if any."""
+    """The leader that this node knows of, if any."""
 
 
 class Indeterminate(NamedTuple):
-    """The proposal may have been applied, may yet be, or may never be."""
+    """The proposal may have been applied, may still be applied, or may never be."""
 
     reason: str
 
 
 class ReadReady(NamedTuple):
-    """The local state holds every write that was acknowledged anywhere before the read was asked for."""
+    """The local state includes every write that was acknowledged anywhere before the read was requested."""
 
     log_index: int
     term: int
@@ -177,7 +178,7 @@ ReadOutcome = ReadReady | Rejected
 
 
 class Observer:
-    """What a node tells about itself; override what you need. Called inside entry points: do not call back."""
+    """Events of a node. Override the ones you need. Called inside entry points: do not call back."""
 
     def role_changed(self, role: str, term: int) -> None:
         """``role`` is leader, candidate, follower or learner."""
@@ -192,7 +193,7 @@ class Observer:
         """An entry was applied; ``payload`` is the whole entry, equal on every node."""
 
     def truncated(self, index: int, commit_index: int) -> None:
-        """The log was cut so that ``index`` is the first entry gone."""
+        """The log was cut; ``index`` is the first entry removed."""
 
     def restored(self, index: int) -> None:
         """The state was replaced by a snapshot that ends at ``index``."""

@@ -1,12 +1,12 @@
-"""Who may vote: incarnations, and how blank nodes form a cluster.
+"""Membership: which incarnations may vote, and how blank nodes form a cluster.
 
-The members are fixed by configuration; what changes is the disk behind a name. A data directory draws an incarnation number
+The members are fixed by configuration. Only the disk behind a name can change. A data directory draws an incarnation number
 when it is created. The configuration says which incarnation of each node votes, or that its place is vacant. Votes and
 acknowledgements of any other incarnation are not counted, so a node that lost its disk, and with it its memory of votes and
 acknowledgements, is a learner until it is promoted.
 
 Peers exchange greetings (who is there) and then introductions (which process speaks, what its disk must hold; standing.py).
-Nothing but greetings and introductions is sent to a peer, or taken from it, before both have accepted each other's process.
+Before both sides have accepted each other's process, only greetings and introductions are sent to or accepted from a peer.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from replicated_namesrv.raft.snapshots import VERSION as SNAPSHOT_VERSION
 from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 
 INTRODUCTION_HEARTBEATS = 4
-"""Heartbeats between two introductions to a peer. What a peer remembers of a disk is at most this old."""
+"""Heartbeats between two introductions to a peer. A peer's memory of a disk is at most this old."""
 ANSWERS_MAX = 8
-"""Introductions answered at once between two of those. Two processes that accept each other need three at most; where two speak
-under one name each is news after the other, and without a bound every answer would lead to more."""
+"""Introductions answered at once between two of those. Two processes that accept each other need at most three. If two
+processes use one name, each answer is a change for the other, and without a bound answers would never end."""
 _STANDINGS = frozenset(Standing)
 
 
 class Membership:
-    """Founders, configuration, and which process of each peer is listened to."""
+    """Founders, configuration, and the accepted process of each peer."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Membership:
         formed_changed: Callable[[], None],
         regressed: Callable[[str], None],
     ) -> None:
-        """``formed_changed``: called when founding has got further. ``regressed``: called with the reason when a peer remembers
+        """``formed_changed``: called when founding has progressed. ``regressed``: called with the reason when a peer remembers
         more of this disk than is on it."""
         self._context, self._config, self._defences = context, context.config, context.defences
         self._environment, self._now = context.environment, context.now
@@ -53,21 +53,21 @@ class Membership:
         self.process = self._context.rng.getrandbits(63) | 1
         """Nonce of this process."""
         self.opened = Memory(0, 0, 0)
-        """What was on the disk when it was opened; its ``acknowledged`` is the last entry."""
+        """The disk's content when it was opened; its ``acknowledged`` is the last entry."""
         self.known: dict[str, int] = {}
         """Peer -> incarnation whose process we have accepted."""
         self.own_standings: dict[str, Standing] = {}
-        """What each peer thinks of this process, once it has introduced itself."""
+        """The standing that each peer gives to this process, once it has introduced itself."""
         self._judged: dict[str, tuple[int, int, Standing]] = {}
-        """(incarnation, process, its standing) of each peer's process that introduced itself last."""
+        """(incarnation, process, its standing) of the process that last introduced itself for each peer."""
         self.problem: str | None = None
-        """Why this node cannot take part, or a peer, for the status."""
+        """Why this node, or a peer, cannot take part; for the status."""
         self._greetings: dict[str, Greeting] = {}
-        """The last of each peer since this process started."""
+        """The last greeting of each peer since this process started."""
         self._introductions: dict[str, Introduction] = {}
-        """The last accepted one of each peer."""
+        """The last accepted greeting of each peer."""
         self._newest_received: dict[str, tuple[int, int]] = {}
-        """Peer -> (process, sequence) of its newest introduction: what we echo."""
+        """Peer -> (process, sequence) of its newest introduction, which we echo."""
         self._sequence = 0
         self._foreign: set[str] = set()
         """Peers that belong to another cluster of the same name."""
@@ -118,22 +118,22 @@ class Membership:
         return greeting.protocol if greeting else 0
 
     def snapshot_version(self, peer: str) -> int:
-        """The newest format of snapshot files that ``peer`` reads; 1, the first, if it does not tell."""
+        """The newest format of snapshot files that ``peer`` reads; 1, the first, if it does not report it."""
         introduction = self._introductions.get(peer)
         return introduction.snapshot_version if introduction else 1
 
     def digest_version(self, peer: str) -> int:
-        """The version of the digests of ``peer``; 1, the first, if it does not tell."""
+        """The version of the digests of ``peer``; 1, the first, if it does not report it."""
         introduction = self._introductions.get(peer)
         return introduction.digest_version if introduction else 1
 
     def standing(self, peer: str, incarnation: int) -> Standing:
-        """What we think of the process that introduced itself last as this incarnation of ``peer``."""
+        """The standing of the process that last introduced itself as this incarnation of ``peer``."""
         judged = self._judged.get(peer)
         return judged[2] if judged is not None and judged[0] == incarnation else Standing.PENDING
 
     def standing_now(self, peer: str) -> Standing:
-        """The same for the incarnation that introduced itself last; peers of protocol 0 are accepted when they greet."""
+        """The standing of the incarnation that introduced itself last. Peers of protocol 0 are accepted when they greet."""
         if self.protocol(peer) == 0:
             return Standing.ACCEPTED if peer in self.known else Standing.PENDING
         return self._judged[peer][2] if peer in self._judged else Standing.PENDING
@@ -175,16 +175,18 @@ class Membership:
         self._introduce(peer)
 
     def correct(self, peer: str) -> None:
-        """``peer`` speaks to another incarnation than this one: what we had said to it got lost. At most once a heartbeat."""
+        """``peer`` addresses another incarnation than this one, because a greeting was lost. Greet it, at most once per
+        heartbeat.
+        """
         if self._greet_at.get(peer, 0.0) <= self._now():
             self.greet(peer)
 
     def _needs_greeting(self, peer: str) -> bool:
-        """Whether we and ``peer`` have yet to accept each other."""
+        """Whether we and ``peer`` have not accepted each other yet."""
         return not self.formed or peer not in self.known or (self.protocol(peer) > 0 and not self._accepted_by(peer))
 
     def tick(self, now: float) -> None:
-        """Greet peers that are not accepted yet, and everybody while the cluster is being founded; repeat introductions."""
+        """Greet peers that are not accepted yet, and all peers while the cluster is being founded. Repeat introductions."""
         for peer in self._followers.connected_peers:
             if self._needs_greeting(peer) and self._greet_at.get(peer, 0.0) <= now:
                 self.greet(peer)
@@ -200,7 +202,7 @@ class Membership:
         before = self._greetings.get(peer)
         self._greetings[peer] = greeting
         if greeting.protocol == 0:
-            self._introductions.pop(peer, None)  # it may have been of a newer version before
+            self._introductions.pop(peer, None)  # its version may have been newer before
             if self.known.get(peer) != greeting.source:
                 self._accept(peer, greeting.source)
         if greeting.echo != self.identity.incarnation:
@@ -218,10 +220,10 @@ class Membership:
         self.known[peer] = incarnation
         self._followers.new_incarnation(peer, incarnation)
 
-    # Introductions: which process speaks
+    # Introductions: which process uses a name
 
     def _introduce(self, peer: str) -> None:
-        """Tell ``peer`` which process this is, once its greeting has said who it is and that it understands."""
+        """Introduce this process to ``peer`` after its greeting, if it understands introductions."""
         greeting = self._greetings.get(peer)
         if greeting is None or greeting.protocol == 0:
             return
@@ -246,7 +248,7 @@ class Membership:
         )
 
     def on_introduction(self, peer: str, said: Introduction) -> None:
-        """``peer`` says which process speaks for it, and what it thinks of ours."""
+        """``peer`` reports its process, and the standing that it gives to ours."""
         if peer in self._foreign:
             return
         record = self._memories.record(peer, said.source)
@@ -281,7 +283,7 @@ class Membership:
         self._on_own_standing(peer, said)
 
     def _answer(self, peer: str, now: float) -> None:
-        """``peer`` waits for an introduction: send it at once, or with the next that is due if there were too many."""
+        """``peer`` waits for an introduction: send it at once, or with the next regular one if there were too many."""
         since, count = self._answers.get(peer, (now, 0))
         if now - since >= self._introduction_seconds:
             since, count = now, 0
@@ -290,7 +292,7 @@ class Membership:
             self._introduce(peer)
 
     def _report(self, peer: str, said: Introduction, standing: Standing) -> None:
-        """Keep a note for the operator of a standing that is not as it should be."""
+        """Add a note for the operator if a standing is not the normal one."""
         if standing in (Standing.PENDING, Standing.ACCEPTED):
             return
         self._context.counters[f"peers_{standing.name.lower()}"] += 1
@@ -313,7 +315,7 @@ class Membership:
             )
 
     def _on_own_standing(self, peer: str, said: Introduction) -> None:
-        """What ``peer`` thinks of a process of this node; only what it says of this very process counts."""
+        """Process the standing that ``peer`` gives to a process of this node. Only a report about this very process counts."""
         about_us = said.echo_process == self.process and said.destination == self.identity.incarnation
         standing = Standing(said.standing) if about_us and said.standing in _STANDINGS else Standing.PENDING
         before, self.own_standings[peer] = self.own_standings.get(peer), standing
@@ -331,7 +333,7 @@ class Membership:
             )
 
     def rejoined(self) -> None:
-        """This node goes on as another incarnation: every peer has to accept it anew."""
+        """This node continues as another incarnation, so every peer has to accept it again."""
         self.own_standings.clear()
         for peer in self._context.peers:
             self.greet(peer)
@@ -339,7 +341,7 @@ class Membership:
     # Formation
 
     def _form(self) -> None:
-        """Take the next step on the way to membership (``formation.py``)."""
+        """Take the next step towards membership (``formation.py``)."""
         step = next_step(self.identity, self._context.members, self._greetings, self._promises_needed)
         self.problem = step.problem
         if step.state is not None and step.founders is not None:
@@ -357,7 +359,7 @@ class Membership:
     # For operators
 
     def status_of(self, peer: str) -> dict[str, object]:
-        """What is known of ``peer``, JSON-able."""
+        """Facts about ``peer``, JSON-able."""
         return {
             "protocol": self.protocol(peer),
             "standing": self.standing_now(peer).name.lower(),

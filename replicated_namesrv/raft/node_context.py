@@ -1,4 +1,4 @@
-"""What every part of one node knows: the group, the settings and the clock; and where it counts and notes what happens."""
+"""Values that every part of one node uses: the group, the settings, the clock, counters and notes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ NOTES_MAX = 20
 
 
 class NodeContext:
-    """Values that stay the same as long as the node runs; ``counters`` and ``notes`` are written by all parts."""
+    """Values that stay the same while the node runs. All parts write ``counters`` and ``notes``."""
 
     def __init__(
         self, node_id: str, members: Sequence[str], cluster_id: str, environment: Environment, config: RaftConfig
@@ -26,10 +26,10 @@ class NodeContext:
         self.environment, self.now, self.rng = environment, environment.now, environment.rng
         self.counters: Counter[str] = Counter()
         self.notes: list[str] = []
-        """The last few things worth an operator's attention, each once."""
+        """The last few notes for an operator, each once."""
 
     def note(self, text: str) -> None:
-        """Add to ``notes``; what is there already comes last."""
+        """Add to ``notes``. An existing note moves to the end."""
         if text in self.notes:
             self.notes.remove(text)
         self.notes.append(text)

@@ -1,8 +1,8 @@
-"""What leaves a node: messages to the accepted process of a peer, at once or when what they claim is durable.
+"""Sends messages to the accepted process of a peer, at once or when they are durable.
 
-A vote, a vote request and an acknowledgement are promises about the disk, so they wait here until the log is durable up to the
-record that they rest on. One of a former term is dropped then. Greetings and introductions, which decide who is accepted, do
-not come this way (``membership.py``).
+A vote, a vote request and an acknowledgement are promises about the disk. They wait here until the log is durable up to the
+record that they depend on. If the term has changed by then, they are dropped. Greetings and introductions, which decide about
+acceptance, are sent by ``membership.py``.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,19 +11,19 @@ from typing import Protocol
 from replicated_namesrv.raft.raft_messages import AppendReply, Message, PeerMessage, Vote, VoteReply
 
 HELD_MAX = 1_024
-"""Messages that wait for the disk. At this number only the newest of each kind to each peer stay, which cover the others: a few
-hundred are usual at most, more mean that the disk does not answer."""
+"""Maximum of messages that wait for the disk. At this number only the newest of each kind to each peer stay, which include the
+older ones. A few hundred are usual; more mean that the disk does not answer."""
 
 DurableMessage = Vote | VoteReply | AppendReply
-"""What may have to wait for the disk."""
+"""Messages that may have to wait for the disk."""
 
 
 class Addresses(Protocol):
-    """Which incarnations talk to each other."""
+    """Incarnations of sender and receivers."""
 
     @property
     def incarnation(self) -> int:
-        """Of this node."""
+        """Incarnation of this node."""
 
     @property
     def known(self) -> Mapping[str, int]:
@@ -34,10 +34,10 @@ class Addresses(Protocol):
 
 
 class DurableLog(Protocol):
-    """How much of the log is on disk."""
+    """The durable part of the log."""
 
     durable_number: int
-    """Number of the last record that is."""
+    """Number of the last durable record."""
 
 
 class CurrentTerm(Protocol):
@@ -56,27 +56,27 @@ class Outbox:
         core: CurrentTerm,
         durable_acks: bool = True,
     ) -> None:
-        """``durable_acks`` False: nothing waits for the disk (``Defences.durable_acks``)."""
+        """``durable_acks`` False: no message waits for the disk (``Defences.durable_acks``)."""
         self._send, self._addresses, self._log, self._core = send, addresses, log, core
         self._durable_acks = durable_acks
         self._held: list[tuple[int, str, DurableMessage]] = []
 
     @property
     def held(self) -> int:
-        """Messages that wait for the disk."""
+        """Number of messages that wait for the disk."""
         return len(self._held)
 
     def address(self, peer: str) -> tuple[int, int]:
-        """Source and destination of a message to ``peer``: the first two fields of each. Destination 0: it would be lost."""
+        """Source and destination of a message to ``peer``, the first two fields of each. Destination 0: it would be dropped."""
         return self._addresses.incarnation, self._addresses.known.get(peer, 0)
 
     def send(self, peer: str, message: PeerMessage) -> None:
-        """Send to the process of ``peer`` that we have accepted and that has accepted us; without one it is lost."""
+        """Send to the process of ``peer`` if it and this process have accepted each other; otherwise drop the message."""
         if peer in self._addresses.known and self._addresses.may_send(peer, type(message)):
             self._send(peer, message)
 
     def send_when_durable(self, number: int, peer: str, message: DurableMessage) -> None:
-        """Send once the log is durable up to record ``number``, if the term is still that of the message."""
+        """Send once the log is durable up to record ``number``, if the message's term is still the current one."""
         if number <= self._log.durable_number or not self._durable_acks:
             self.send(peer, message)
         else:
@@ -87,7 +87,9 @@ class Outbox:
             self._held.append((number, peer, message))
 
     def release(self) -> None:
-        """The log was synced: send what has become true. An acknowledgement covers the older ones to the same peer."""
+        """The log was synced: send the messages that are durable now. An acknowledgement includes the older ones to the same
+        peer.
+        """
         if not self._held:
             return
         held, self._held = self._held, []
@@ -105,10 +107,10 @@ class Outbox:
             self._send_anew(peer, reply)
 
     def _send_anew(self, peer: str, message: DurableMessage) -> None:
-        """Send what has waited: to the process of ``peer`` that is accepted now."""
+        """Send waiting messages to the process of ``peer`` that is accepted now."""
         source, destination = self.address(peer)
         self.send(peer, message._replace(source=source, destination=destination))
 
     def drop_held(self) -> None:
-        """This node goes on as another incarnation: what waits was promised by the former one."""
+        """This node continues as another incarnation: drop the waiting messages, which the former one promised."""
         self._held.clear()

@@ -1,4 +1,4 @@
-"""What an entry holds. The first byte is PySyncObj's command type (0 regular, 1 no-op), the second ours.
+"""The content of an entry. The first byte is PySyncObj's command type (0 regular, 1 no-op), the second ours.
 
 A proposals entry is a sequence of groups, each from one origin:
 ``node length u16, node, incarnation u64, boot u32, floor u64, count u32`` and per proposal ``number u64, length u32, command``.
@@ -38,7 +38,7 @@ def pack_group(origin: Origin, floor: int, proposals: Sequence[tuple[int, bytes]
 
 
 _origins: dict[bytes, Origin] = {}
-"""Origins by their encoding: a handful recurs in every entry."""
+"""Cache of origins by their encoding, because a few recur in every entry."""
 ORIGINS_CACHED_MAX = 1_000
 
 
@@ -75,7 +75,7 @@ def unpack_groups(data: bytes, offset: int = 0) -> list[Group]:
 
 
 def pack_join(node: str, incarnation: int) -> bytes:
-    """Promotion of a node that lost its disk: from this entry on ``incarnation`` votes under the name ``node``."""
+    """Promotion of a node that lost its disk: after this entry ``incarnation`` votes for ``node``."""
     name = node.encode()
     return JOIN + JOINING.pack(incarnation, len(name)) + name
 

@@ -1,15 +1,14 @@
-"""What a leader knows of one follower, and how that changes. No IO and no clock: times and sequence numbers are given.
+"""A leader's knowledge of one follower, and its transitions. No IO and no clock: times and sequence numbers are arguments.
 
     state      the leader sends                            it ends
     PROBE      an empty append a heartbeat                 in REPLICATE, when an answer shows where both logs meet
     REPLICATE  entries, as far as the window allows        in PROBE, when an answer shows that entries were lost
     SNAPSHOT   chunks, as far as the window allows         in PROBE, when the follower has what the snapshot covers
 
-A new connection returns to PROBE, or goes on with the snapshot. SNAPSHOT begins when the log lacks the next entry.
-
-Nothing here grows with time: the window bounds what carries data, and of unanswered messages the newest few are remembered.
-What was lost is sent again only after an answer has shown that it is missing. While nothing new is acknowledged, each further
-attempt waits longer (``Backoff``); heartbeats flow all the while. (Compare etcd-io/raft, ``tracker/progress.go``.)
+A new connection returns to PROBE, or continues the snapshot. SNAPSHOT begins when the log lacks the next entry. Memory is
+bounded: the window bounds messages with data, and only the newest unanswered messages are remembered. Lost data is sent again
+only after an answer has shown that it is missing. While nothing new is acknowledged, each retry waits longer (``Backoff``);
+heartbeats continue. (Compare etcd-io/raft, ``tracker/progress.go``.)
 """
 
 from collections import deque
@@ -20,23 +19,23 @@ from replicated_namesrv.raft.snapshots import Snapshot
 
 PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
 HEARTBEATS_REMEMBERED_MAX = 64
-"""Unanswered messages that are remembered per follower beside those with data, 3 s of heartbeats. They serve the lease, for which
-answers to older ones are worthless."""
+"""Number of unanswered messages without data that are remembered per follower, 3 s of heartbeats. They serve the lease, for
+which answers to older ones are useless."""
 PAUSE_HEARTBEATS_MAX = 16
-"""Longest wait before data is sent again, 0.8 s of heartbeats: short beside a repair by hand, and a follower that comes back
-catches up within about an election time."""
+"""Longest back-off before data is sent again, 0.8 s of heartbeats. A follower that returns catches up within about an election
+time."""
 
 ROUNDS_MIN = 10
-"""As in the dissertation. A learner that receives half of what is written doubles its lag in each: in the tenth even the shortest
-delays have become longer than an election time. Half a second of heartbeats if nothing is written."""
+"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each: in the
+tenth even the shortest delays have become longer than an election time. Half a second of heartbeats if nothing is written."""
 
 
 class Inflight:
-    """What was sent to one follower and not acknowledged.
+    """Messages sent to one follower and not acknowledged.
 
-    Two things that end at different times. A message is answered: that shows that the follower is there, and when the message
-    was sent. Its data is acknowledged: that the follower has it on disk. A follower whose disk hangs answers heartbeats, and must
-    not be sent more data for that.
+    Two things end at different times. A message is answered: this shows that the follower is alive, and when the message was
+    sent. Its data is acknowledged: this shows that the follower has it on disk. A follower with a hanging disk answers
+    heartbeats, but must not be sent more data.
     """
 
     __slots__ = ("_sent", "_window", "bytes")
@@ -59,14 +58,14 @@ class Inflight:
         return len(self._window)
 
     def add(self, sequence: int, sent_at: float, size: int, end: int) -> None:
-        """A message with ``size`` bytes of data up to ``end`` is on its way."""
+        """A message with ``size`` bytes of data up to ``end`` was sent."""
         self._sent.append((sequence, sent_at))
         if size:
             self._window.append((end, size))
             self.bytes += size
 
     def answered(self, sequence: int) -> float:
-        """Message ``sequence`` was answered: when it was sent, ``NEVER`` if that is not remembered."""
+        """Message ``sequence`` was answered. Returns when it was sent, ``NEVER`` if that is not remembered."""
         sent, found = self._sent, NEVER
         while sent and sent[0][0] <= sequence:
             number, sent_at = sent.popleft()
@@ -81,7 +80,7 @@ class Inflight:
             self.bytes -= window.popleft()[1]
 
     def lost(self) -> None:
-        """What was in flight will be sent again, or nothing of it."""
+        """Messages in flight were lost."""
         self._window.clear()
         self.bytes = 0
 
@@ -112,34 +111,34 @@ class Backoff:
 
 
 class Transfer:
-    """A snapshot on its way to one follower: chunks in order, as many in flight as the window allows, back on a gap."""
+    """A snapshot transfer to one follower: chunks in order, as many in flight as the window allows, restarted at a gap."""
 
     __slots__ = ("_failed_at", "_furthest", "_is_in_vain", "_newest", "acknowledged", "is_answered", "sent", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.acknowledged = self._furthest = 0
-        """Offset up to which the follower has said that it has the file; and the highest one that it ever named."""
+        """Offset up to which the follower has reported to have the file; and the highest one that it ever reported."""
         self._failed_at = 0
         """The highest offset when data was last found lost."""
         self._is_in_vain = False
-        """Nothing new arrived between the last two losses: the follower may be unable to take it."""
+        """No new data arrived between the last two losses: the follower may be unable to store it."""
         self.resume()
 
     def resume(self) -> None:
-        """Over a new connection: what was in flight is lost. One chunk first: the answer says where to go on."""
+        """Continue over a new connection: chunks in flight are lost. One chunk is sent first, and its answer gives the offset."""
         self.sent = self.acknowledged
         self.is_answered = False
         self._newest = 0
         """Sequence number of the newest chunk with data."""
 
     def room(self, window_bytes: int) -> bool:
-        """Whether another chunk may be sent: before the first answer, and while it is in vain, only one is in flight."""
+        """Whether another chunk may be sent. Before the first answer, and after repeated losses, only one is in flight."""
         window = window_bytes if self.is_answered and not self._is_in_vain else 1
         return self.sent < self.snapshot.size and self.sent - self.acknowledged < window
 
     def chunk_sent(self, sequence: int, size: int) -> None:
-        """``size`` bytes from ``sent`` on are under way."""
+        """``size`` bytes from ``sent`` on were sent."""
         self.sent += size
         if size:
             self._newest = sequence
@@ -156,7 +155,7 @@ class Transfer:
             self.sent = max(self.sent, offset)
             inflight.acknowledged(offset)
         if sequence >= self._newest and offset < self.sent:
-            # It has received, or will never receive, all that was sent: the rest is lost.
+            # Everything sent was received or is lost.
             self._is_in_vain = self._furthest <= self._failed_at
             self._failed_at = self._furthest
             self.acknowledged = self.sent = offset
@@ -167,10 +166,10 @@ class Transfer:
 class Rounds:
     """Whether a learner keeps up (dissertation, 4.2.1).
 
-    A round replicates what the log holds at its start. A learner keeps up if, after ``ROUNDS_MIN`` of them, one takes less than
-    an election time. The first rounds may be long, for all there is, or short, for a log that is almost empty: of a learner
-    that falls behind each is longer than the one before. An answer to a message of the round is needed too: a learner that is
-    silent never keeps up.
+    A round replicates the entries that the log has at its start. A learner keeps up if, after ``ROUNDS_MIN`` of them, one
+    takes less than an election time. The first rounds may be long, because they send everything, or short, if the log is
+    almost empty. For a learner that falls behind, each is longer than the previous one. An answer to a message of the round is
+    also required, so a silent learner never keeps up.
     """
 
     __slots__ = ("_count", "_end", "_started_at")
@@ -181,12 +180,12 @@ class Rounds:
         self._count = 0
 
     def reset(self) -> None:
-        """Begin anew with the next call of ``kept_up``."""
+        """Start again with the next call of ``kept_up``."""
         self._end, self._count = None, 0
 
     def kept_up(self, now: float, last_index: int, match: int, acknowledged_at: float, limit_seconds: float) -> bool:
-        """Whether the tenth round or a later one ends now, and took less than ``limit_seconds``. ``acknowledged_at``:
-        when the newest message that the learner has answered was sent."""
+        """Whether the tenth round or a later one ends now and took less than ``limit_seconds``. ``acknowledged_at``: when the
+        newest message that the learner has answered was sent."""
         if self._end is None:
             self._end, self._started_at = last_index, now
             return False
@@ -199,7 +198,7 @@ class Rounds:
 
 
 class Progress:
-    """What a leader knows of one follower."""
+    """A leader's knowledge of one follower."""
 
     __slots__ = (
         "acknowledged_at",
@@ -232,12 +231,12 @@ class Progress:
         self.backoff, self.rounds = Backoff(defences.resend_backoff), Rounds()
         self.transfer: Transfer | None = None
         self.kept_from: int | None = None
-        """Entries after this index are kept for the follower: it is being sent a snapshot, or what follows that."""
+        """Entries after this index are kept for the follower while it receives a snapshot and the entries after it."""
         self.reset(1, 0)
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The one that is being sent."""
+        """The snapshot that is being sent."""
         return self.transfer.snapshot if self.transfer is not None else None
 
     @property
@@ -248,8 +247,8 @@ class Progress:
     # Transitions
 
     def reset(self, following: int, sequence: int) -> None:
-        """Nothing is known: a new term, or another incarnation. Try ``following`` next; answers to ``sequence`` and older are
-        stale."""
+        """Forget everything, for a new term or another incarnation. Try ``following`` next. Answers to ``sequence`` and older
+        are stale."""
         self.match, self.delivered = 0, 0
         self.acknowledged_at = NEVER
         """When the newest acknowledged message was sent."""
@@ -258,7 +257,7 @@ class Progress:
         self.become_probe(following, sequence)
 
     def become_probe(self, following: int, sequence: int) -> None:
-        """Find out whether the logs meet before ``following``."""
+        """Find out whether the logs match before ``following``."""
         self.state, self.next, self.floor = PROBE, following, sequence
         self.inflight = Inflight(self.messages_max, self.defences.inflight_bound)
         self.commit_sent = 0
@@ -267,7 +266,7 @@ class Progress:
         self.rounds.reset()
 
     def become_replicate(self, sequence: int) -> None:
-        """They meet: stream entries. Later conflicts count only for what is sent after ``sequence``."""
+        """They match: stream entries. Later conflicts count only for messages sent after ``sequence``."""
         self.state, self.probe_sent, self.floor = REPLICATE, False, sequence
 
     def become_snapshot(self) -> None:
@@ -276,7 +275,7 @@ class Progress:
         self.inflight.lost()
 
     def reconnected(self, following: int, sequence: int) -> None:
-        """A connection was established or lost: what was in flight is lost."""
+        """A connection was established or lost: messages in flight are lost."""
         transfer = self.transfer
         self.become_probe(following, sequence)
         self.backoff.reset()
@@ -285,7 +284,7 @@ class Progress:
             self.state, self.transfer = SNAPSHOT, transfer
 
     def entries_lost(self, following: int, sequence: int) -> None:
-        """An answer shows that the follower lacks entries before those that it was sent, or has others."""
+        """An answer shows that the follower lacks entries before those that it was sent, or has different ones."""
         if self.state == REPLICATE:
             self.backoff.failed()
         self.become_probe(following, sequence)
@@ -293,7 +292,9 @@ class Progress:
     # Answers
 
     def acknowledge(self, sequence: int) -> float:
-        """Message ``sequence`` was answered: when it was sent, ``NEVER`` if it was answered before or is not remembered."""
+        """Message ``sequence`` was answered. Returns when it was sent, ``NEVER`` if it was answered before or is not
+        remembered.
+        """
         sent_at = self.inflight.answered(sequence)
         if sent_at > self.acknowledged_at:
             self.acknowledged_at = sent_at
@@ -313,13 +314,13 @@ class Progress:
     # The log behind a snapshot that is on its way
 
     def keep_log(self, log_index: int, now: float, written_bytes: int) -> None:
-        """The entries after ``log_index`` will be needed. ``written_bytes``: to the log so far."""
+        """Keep the entries after ``log_index``. ``written_bytes``: bytes written to the log so far."""
         self.kept_from, self.kept_at, self.kept_bytes = log_index, now, written_bytes
 
     def drop_log(self) -> None:
-        """They may go."""
+        """The kept entries may be dropped."""
         self.kept_from, self.kept_at, self.kept_bytes = None, NEVER, 0
 
     def silent_seconds(self, now: float) -> float:
-        """How long the follower for which the log is kept has answered nothing."""
+        """How long the follower for which the log is kept has not answered."""
         return now - max(self.kept_at, self.acknowledged_at)

@@ -1,4 +1,4 @@
-"""Promotion of learners to voters: who keeps up, and which change of the configuration is proposed next.
+"""Promotion of learners to voters: which learner keeps up, and which configuration change is proposed next.
 
 A learner keeps up by rounds (dissertation, 4.2.1; ``progress.Rounds``). Changes come one at a time, and none before an entry of
 the leader's term is committed (4.1, and the correction of 2015).
@@ -32,7 +32,7 @@ class Promotion:
         """Index of the newest change of the configuration proposed here."""
 
     def lead(self) -> None:
-        """A new term of ours begins."""
+        """This node became leader of a new term."""
         self._changing = 0
 
     def consider(self, learner: Progress) -> None:

@@ -1,17 +1,16 @@
-"""Proposals: from a caller's command to exactly one ending.
+"""Proposals: each command of a caller gets exactly one outcome.
 
 Every proposal gets a number from this node's origin. The first number of a process is random, so that a process on a data
-directory that went back does not issue the numbers of the one before it. A leader packs what waits into entries; another node
-forwards it to the leader. A copy of a proposal is where it was appended or sent.
-After a change of leader whatever is undecided is proposed again:
-the sessions see to it that only one copy is applied. A proposal ends
+directory that went back does not issue the numbers of the one before it. A leader packs waiting proposals into entries;
+another node forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader,
+undecided proposals are proposed again, and the sessions ensure that only one copy is applied. A proposal ends
 
 - committed, when its number is first applied here, with the result of that;
-- rejected, when its time is up and no copy of it can exist: it never left, or wherever it went another entry was committed in
-  its place. (A forward is meant for one term, so whatever a repeating network made of it lies in that term's log at or behind the
-  place that the reply tells; if that place goes, all go.)
-- indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not with what result,
-  or when this node stops.
+- rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
+  each copy. (A forward is for one term, so all copies that a repeating network made of it are in that term's log at or after
+  the index in the reply. If that index is cut, all are.)
+- indeterminate, when its time is up and a copy may exist, when a snapshot shows that it was applied but not its result, or
+  when this node stops.
 """
 
 from collections import deque
@@ -42,9 +41,9 @@ from replicated_namesrv.raft.sessions import Origin, Sessions
 Done = Callable[[Outcome], None]
 EXPIRY_STEP_SECONDS = 0.05
 NUMBERS_APART = 1 << 32
-"""The first number of a process is a multiple of this; no process issues as many."""
+"""The first number of a process is a multiple of this; no process issues so many numbers."""
 MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError)
-"""What ``apply`` raises when the machine, and not the command, is the cause: another node would not raise it."""
+"""Exceptions of ``apply`` that the machine causes and not the command: another node would not raise them."""
 
 
 class Pending:
@@ -55,7 +54,7 @@ class Pending:
     def __init__(self, command: bytes, done: Done) -> None:
         self.command, self.done = command, done
         self.copies = 0
-        """Copies that may exist in some log."""
+        """Copies that may exist in a log."""
         self.queued = True
 
 
@@ -84,7 +83,7 @@ class Proposals:
         may_append: Callable[[], bool],
         refused: Callable[[], str | None],
     ) -> None:
-        """``may_append``: whether a leader may append now; else proposals wait. ``refused``: why none is taken, or None."""
+        """``may_append``: whether a leader may append now; if not, proposals wait. ``refused``: why none is accepted, or None."""
         self._context, self._defences, self._now = context, context.defences, context.now
         self.config = context.config
         self._core, self._log, self._voters, self._configuration = core, log, voters, configuration
@@ -99,14 +98,14 @@ class Proposals:
         """The first number of this process."""
         self._next = self._floor = self._first
         self.placed: dict[int, list[tuple[int, list[int]]]] = {}
-        """Index -> (term, numbers) of entries that hold proposals of ours."""
+        """Index -> (term, numbers) of entries that contain our proposals."""
         self._forwards: dict[int, tuple[list[int], float, int]] = {}
         """Forwards without an answer: sequence -> (numbers, when sent, bytes)."""
         self._sequence = origin.boot << 32
         self._uncommitted: deque[tuple[int, int]] = deque()
         """(index, bytes) of entries appended here as leader and not committed yet."""
         self._unsettled_bytes = 0
-        """Of those entries, or of forwards without an answer."""
+        """Bytes of those entries, or of forwards without an answer."""
         self._arrived: deque[tuple[str, int, bytes]] = deque()
         """Forwards received: (peer, sequence, group)."""
         self._arrived_bytes = 0
@@ -188,7 +187,7 @@ class Proposals:
         return 2 * self.config.election_min_ms / 1000
 
     def _advance_floor(self) -> int:
-        """Lowest number that has not ended: nothing below it will be proposed again."""
+        """Update the lowest number without an outcome: no number below it will be proposed again."""
         floor, pending, last = self._floor, self._pending, self._next
         while floor < last and floor not in pending:
             floor += 1
@@ -196,7 +195,7 @@ class Proposals:
         return floor
 
     def _take_group(self) -> tuple[bytes, list[int]] | None:
-        """The front of the queue as a group of at most ``entry_bytes_max`` with its numbers; None if nothing waits."""
+        """The front of the queue as a group of at most ``entry_bytes_max`` with its numbers; None if the queue is empty."""
         queue, size = self._queue, 0
         batch: list[tuple[int, bytes]] = []
         while queue:
@@ -215,7 +214,7 @@ class Proposals:
         return pack_group(self.origin, self._floor, batch), [number for number, _ in batch]
 
     def _append(self) -> None:
-        """Leader: put what waits into entries, ours and what others forwarded, as far as there is room."""
+        """On a leader: put waiting proposals into entries, ours and forwarded ones, as far as there is room."""
         parts: list[bytes] = []
         numbers: list[int] = []
         answers: list[tuple[str, int]] = []
@@ -271,7 +270,7 @@ class Proposals:
         self._arrived_bytes = 0
 
     def _retry_forwards(self, now: float) -> None:
-        """A forward may have been lost: send it again. Its first copy may exist still."""
+        """Send forwards again that may have been lost. Their first copies may still exist."""
         for sequence, (numbers, sent_at, size) in list(self._forwards.items()):
             if sent_at + self._retry_seconds > now:
                 break
@@ -291,7 +290,7 @@ class Proposals:
                 self._queue.append(number)
 
     def leader_changed(self, term: int) -> None:
-        """A leader of a new term is known: what is undecided is proposed to it. (Old copies may exist still.)"""
+        """A leader of a new term is known: propose undecided ones to it. (Old copies may still exist.)"""
         if term <= self._leader_term:
             return
         self._leader_term = term
@@ -310,12 +309,12 @@ class Proposals:
                 if pending is None:
                     continue
                 if pending.copies == 0:
-                    self._end(number, Rejected("no leader took it in time", self._leader))
+                    self._end(number, Rejected("no leader accepted it in time", self._leader))
                 else:
-                    self._end(number, Indeterminate("not committed in time; it may still be"))
+                    self._end(number, Indeterminate("not committed in time; it may still be committed"))
         self._next_expiry = min(self._expiry) * EXPIRY_STEP_SECONDS if self._expiry else float("inf")
         while self._queue and self._queue[0] not in self._pending:
-            self._queue.popleft()  # without a leader nothing else takes them
+            self._queue.popleft()  # without a leader there is no other limit
 
     def _end(self, number: int, outcome: Outcome) -> None:
         pending = self._pending.pop(number)
@@ -344,9 +343,10 @@ class Proposals:
         self._unsettled_bytes -= known[2]
         if message.log_index == 0:
             self._not_before = self._now() + self._context.heartbeat_seconds
-            self._requeue(numbers, False)  # not this copy; but the network may have repeated it, and another been taken
+            # not this copy; but the network may have repeated it, and the leader may have accepted that copy
+            self._requeue(numbers, False)
         elif message.log_index <= self._core.applied_index:
-            self._requeue(numbers, False)  # decided already: what is still pending was not in it as far as we know
+            self._requeue(numbers, False)  # already decided: proposals still pending were not in it, as far as we know
         else:
             self.placed.setdefault(message.log_index, []).append((message.term, numbers))
 
@@ -355,7 +355,7 @@ class Proposals:
     def apply(self, log_index: int, payload: bytes) -> None:
         """Apply a proposals entry, in log order on every node.
 
-        Raises RolledBackError for a number of our own that this process has not issued; what MACHINE_ERRORS names stops the node.
+        Raises RolledBackError for a number of our own that this process has not issued. The MACHINE_ERRORS stop the node.
         """
         machine_apply, at_most_once = self._state_machine.apply, self._defences.at_most_once
         for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
@@ -384,7 +384,7 @@ class Proposals:
                     self._end(number, Committed(result, log_index, self._log.term_at(log_index) or 0))
 
     def _check_issued(self, log_index: int, origin: Origin, newest: int) -> None:
-        """``origin`` is this directory's: it must be an earlier boot, or this process must have issued number ``newest``."""
+        """``origin`` is this directory's: check that it is an earlier boot, or that this process has issued number ``newest``."""
         if not self._defences.own_numbers or origin.boot < self.origin.boot:
             return
         if origin.boot > self.origin.boot or not self._first <= newest < self._next:
@@ -396,7 +396,7 @@ class Proposals:
             )
 
     def renumber(self, origin: Origin) -> None:
-        """Go on as ``origin``. What may have been proposed as the former one ends as indeterminate."""
+        """Continue as ``origin``. Proposals that may have been made as the former one end as indeterminate."""
         self.origin = origin
         for number, pending in list(self._pending.items()):
             if pending.copies:
@@ -408,14 +408,14 @@ class Proposals:
         self.placed.clear()
 
     def applied(self, log_index: int) -> None:
-        """Whatever we had put at ``log_index`` in another term will never be committed."""
+        """Proposals that we put at ``log_index`` in another term will never be committed."""
         term = self._log.term_at(log_index)
         for placed_term, numbers in self.placed.pop(log_index, ()):
             if placed_term != term:
                 self._requeue(numbers, True)
 
     def restored(self, log_index: int) -> None:
-        """A snapshot took the place of entries that we did not apply one by one."""
+        """A snapshot replaced entries that we did not apply one by one."""
         session = self._sessions.newest(self.origin.node)
         if session is not None and session.origin.incarnation == self.origin.incarnation:
             self._check_issued(log_index, session.origin, max(self._first, session.next - 1))
@@ -433,7 +433,7 @@ class Proposals:
         self._arrived.clear()
 
     def memory(self) -> dict[str, Bounded]:
-        """What is held here, and its bounds."""
+        """The memory used here, and its bounds."""
         config = self.config
         count, size = config.pending_proposals_max, config.pending_proposals_bytes_max
         return {

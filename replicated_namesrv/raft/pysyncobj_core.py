@@ -1,11 +1,10 @@
 """PySyncObj's part in this Raft, and the only module that imports pysyncobj.
 
-PySyncObj decides: term, vote and role transitions, vote counting, the no-op of a new leader, the consistency check, append,
-the commit rule, apply order, falling back without a quorum, when to compact, and the reset of the log by a snapshot. ``Core``
-turns its dictionaries into calls: the guard (``RaftNode``) decides what reaches PySyncObj and what of its answers leaves.
-
-Every private member touched is in ``TOUCHED`` and used in this module alone; ``RELIED_UPON`` lists the methods whose source a
-test compares with the one this was written against, so that another version cannot slip in.
+PySyncObj decides term, vote and role transitions, vote counting, the no-op of a new leader, the consistency check, append, the
+commit rule, apply order, falling back without a quorum, when to compact, and the reset of the log by a snapshot. ``Core``
+turns its dictionaries into calls: the guard (``RaftNode``) decides which messages reach PySyncObj and which of its answers are
+sent. Every private member that is used is in ``TOUCHED`` and used in this module only. ``RELIED_UPON`` lists the methods whose
+source a test compares with that of the pinned version, so that another version is detected.
 """
 
 import threading
@@ -82,7 +81,7 @@ _REGULAR = 0
 _FAIL_REASONS = {value: name for name, value in vars(FAIL_REASON).items() if name.isupper()}
 
 _driven = threading.local()
-"""``now`` of the node that this thread is driving."""
+"""``now`` of the node that this thread currently drives."""
 
 
 def _driven_now() -> float:
@@ -96,7 +95,7 @@ library.monotonicTime = _driven_now
 
 
 class Guard(Protocol):
-    """What Core tells its owner. Each is called from inside a call of Core."""
+    """Events that Core reports to its owner. Each is called from inside a call of Core."""
 
     def on_vote_request(self, peer: str, term: int, last_index: int, last_term: int) -> None: ...
 
@@ -115,7 +114,7 @@ class Guard(Protocol):
     def on_compaction_due(self, previous: Entry, last: Entry) -> None: ...
 
     def compaction_done(self) -> int | None:
-        """Index up to which entries may go, once after each snapshot taken; None while there is nothing to report."""
+        """Index up to which entries may be dropped, once after each snapshot taken; None if there is nothing to report."""
 
     def compaction_running(self) -> bool: ...
 
@@ -157,7 +156,7 @@ class _GuardedTransport(Transport):
 
 
 class _SnapshotBridge:
-    """Stands where PySyncObj expects pysyncobj.serializer.Serializer."""
+    """Replaces pysyncobj.serializer.Serializer in PySyncObj."""
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
@@ -235,7 +234,7 @@ class Core:
         quorum_seconds: float,
         compact_entries: int,
     ) -> None:
-        """``quorum_seconds``: a leader without answers from a majority for this long steps down."""
+        """``quorum_seconds``: a leader steps down after this long without answers from a majority."""
         self._now = now
         self._log = log
         self._guard = guard
@@ -289,7 +288,7 @@ class Core:
         self._transport._onNodeDisconnected(self._nodes[peer])
 
     def tick(self) -> None:
-        """Commit, apply, fall back, heartbeat, compact: whatever is due."""
+        """Commit, apply, step down, send heartbeats, compact: everything that is due."""
         _driven.now = self._now
         self._raft.doTick(0.0)
 
@@ -310,11 +309,11 @@ class Core:
         return expected
 
     def set_quorum_seconds(self, seconds: float) -> None:
-        """From now on, ``quorum_seconds``."""
+        """Use ``quorum_seconds`` from now on."""
         self._raft.conf.leaderFallbackTimeout = seconds
 
     def step_down(self) -> None:
-        """Give up leadership in this term, in the library's own way: as if no majority had answered. A group of one goes on."""
+        """Step down in this term in the library's own way, as if no majority had answered. A group of one stays leader."""
         seconds, self._raft.conf.leaderFallbackTimeout = self._raft.conf.leaderFallbackTimeout, float("-inf")
         self.tick()
         self._raft.conf.leaderFallbackTimeout = seconds
@@ -334,7 +333,7 @@ class Core:
         self._receive(peer, {"type": "request_vote", "term": term, "last_log_index": last_index, "last_log_term": last_term})
 
     def observe_term(self, peer: str, term: int) -> None:
-        """Adopt a newer term, in the library's own way: a vote request that cannot be granted."""
+        """Adopt a newer term in the library's own way: by a vote request that cannot be granted."""
         if term > self.term:
             self.vote_request(peer, term, 0, -1)
 
@@ -358,11 +357,11 @@ class Core:
         )
 
     def leader_contact_without_entries(self, peer: str, term: int) -> None:
-        """A message of the leader that carries no entries: adopt its term, and it as the leader."""
+        """The leader sent a message without entries: adopt its term, and follow it."""
         self._receive(peer, {"type": "append_entries", "term": term, "commit_index": self.commit_index, "serialized": None})
 
     def acknowledged(self, peer: str, index: int) -> None:
-        """``peer`` has everything up to ``index`` on disk. This is no evidence that it answers now: see ``follower_contact``."""
+        """``peer`` has everything up to ``index`` on disk. This does not show that it answers now; see ``follower_contact``."""
         node = self._nodes[peer]
         answered_at = self._raft.answered_at(node)
         self._receive(peer, {"type": "next_node_idx", "reset": False, "success": True, "next_node_idx": index + 1})
@@ -378,7 +377,9 @@ class Core:
     # Snapshots
 
     def load_snapshot(self, previous: tuple[int, int], last: tuple[int, int]) -> None:
-        """When opening: the state machine holds the snapshot that ends with these (index, term) and the log begins there."""
+        """When opening: the state machine has the state of the snapshot that ends with these (index, term), and the log begins
+        there.
+        """
         _driven.now = self._now
         self._bridge.installed = previous, last
         self._raft.load_snapshot()
@@ -406,7 +407,7 @@ class _PlainTransport(Transport):
 
 
 class PlainSyncObj(SyncObj):
-    """PySyncObj as it comes, for comparison in the simulator: only clock, randomness, sockets and pickle are taken from it."""
+    """Unmodified PySyncObj for comparison in the simulator. Only clock, randomness, sockets and pickle are replaced."""
 
     def __init__(
         self,
@@ -446,7 +447,7 @@ class PlainSyncObj(SyncObj):
 
     @property
     def leader_id(self) -> str | None:
-        """Name of the leader this node believes in."""
+        """Name of the leader that this node follows."""
         leader = self._getLeader()
         return None if leader is None else leader.id
 

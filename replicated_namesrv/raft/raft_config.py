@@ -1,4 +1,4 @@
-"""Settings of one Raft node. Each says what it bounds, what happens when the bound is hit and how to choose it."""
+"""Settings of one Raft node. Each comment has the bound, the effect of exceeding it, and how to choose it."""
 
 from dataclasses import dataclass, field, fields, replace
 
@@ -10,23 +10,23 @@ class Defences:
     pre_vote: bool = True
     """A node asks whether it could win before it raises its term (dissertation, 9.6)."""
     stickiness: bool = True
-    """No vote while a leader was heard within the minimum election time (dissertation, 4.2.3)."""
+    """No vote within the minimum election time of contact with a leader (dissertation, 4.2.3)."""
     check_quorum: bool = True
-    """A leader that hears no majority for the minimum election time steps down."""
+    """A leader without contact with a majority for the minimum election time steps down."""
     idempotent_append: bool = True
     """Only a real term conflict above the commit index cuts the log."""
     durable_acks: bool = True
-    """No answer leaves before the fsync it depends on: entries, term and vote; the leader counts itself by the same rule."""
+    """No answer is sent before the fsync it depends on: entries, term and vote. The leader counts itself by the same rule."""
     fresh_acks: bool = True
-    """Acknowledgements of another term or of before the last change of a follower's progress are not believed."""
+    """Acknowledgements of another term, or older than the last change of a follower's progress, are ignored."""
     acknowledged_check: bool = True
-    """A follower that lacks what the leader knows it acknowledged stops: its disk has lost synced data."""
+    """A follower that lacks entries which it acknowledged to the leader stops: its disk has lost synced data."""
     distinct_votes: bool = True
     """A voter counts once per election."""
     current_votes: bool = True
     """A vote of another term than the candidate's is dropped before anything is counted."""
     read_index: bool = True
-    """A linearizable read asks a majority first; off: the leader answers from what it knows."""
+    """A linearizable read asks a majority first. Off: the leader answers from its own state."""
     read_term_commit: bool = True
     """A leader confirms no read before an entry of its own term is committed."""
     at_most_once: bool = True
@@ -37,9 +37,9 @@ class Defences:
     """Vacancies and joins decide votes and acknowledgements from the moment they are in a node's log, and a join follows a
     committed vacancy; off: both take effect when applied, and a join replaces the lost incarnation at once."""
     regressions: bool = True
-    """A process whose disk lacks what its incarnation is remembered to have had on it gets no vote and rejoins as a new one."""
+    """If a process's disk lacks data that peers remember of its incarnation, it gets no vote and rejoins as a new incarnation."""
     single_process: bool = True
-    """While two processes speak for one incarnation neither of them is listened to."""
+    """While two processes use one incarnation, both are ignored."""
     own_numbers: bool = True
     """Proposal numbers start at a random place, and a node that applies a number of its own that it did not issue stops."""
     fatal_errors: bool = True
@@ -49,33 +49,33 @@ class Defences:
     blank_formation: bool = True
     """Blank nodes form a cluster only if every configured peer is blank."""
     boot_silence: bool = True
-    """A restarted node votes for nobody for one minimum election time."""
+    """A restarted node grants no vote for one minimum election time."""
     lease_drift: bool = True
     """The lease is shortened by the declared clock drift."""
     transfer_ends_lease: bool = True
-    """A leader that hands over answers no more lease reads in that term."""
+    """A leader that transfers leadership answers no more lease reads in that term."""
     snapshot_before_reset: bool = True
-    """A received snapshot is durable before the log it replaces is given up."""
+    """A received snapshot is durable before the log that it replaces is dropped."""
     tail_rewrite: bool = True
-    """On opening, what the log does not say was synced is copied to new files: failed syncs may have left it in memory alone."""
+    """On opening, records that are not marked as synced are copied to new files: after failed syncs only memory may have them."""
     promotion_rounds: bool = True
-    """A learner is promoted when it keeps up with the writes, not only if it has all that is committed at some moment."""
+    """A learner is promoted when it keeps up with the writes. Off: when it has everything committed at one moment."""
     transfer_log: bool = True
     """The log behind a snapshot on its way to a follower is kept until the follower has it."""
     inflight_bound: bool = True
-    """Of unanswered messages to a follower the newest few are remembered; off: all."""
+    """Only the newest unanswered messages to a follower are remembered. Off: all."""
     resend_backoff: bool = True
-    """What a follower lacks again and again is sent to it less and less often; off: with each of its answers."""
+    """Retries of data that a follower repeatedly lacks back off. Off: it is sent again with each of the follower's answers."""
     encoded_bound: bool = True
-    """Encoded entries are kept up to a number of bytes and released when nobody needs them; off: up to 16 slices of any size."""
+    """Encoded entries are cached up to a number of bytes and dropped when unused. Off: up to 16 slices of any size."""
     disk_stall: bool = True
-    """A leader whose disk does not finish a sync hands over."""
+    """A leader whose disk does not finish a sync transfers leadership."""
     digest_check: bool = True
     """Digests of equal indexes are compared between nodes."""
 
     @classmethod
     def without(cls, name: str) -> "Defences":
-        """All but ``name``; ValueError lists the names if there is no such defence."""
+        """All defences but ``name``. Raises ValueError with the names if there is no such defence."""
         names = [f.name for f in fields(cls)]
         if name not in names:
             raise ValueError(f"no defence {name!r}; there are: {', '.join(names)}")
@@ -84,34 +84,35 @@ class Defences:
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
-    """All of a node's settings; ValueError from the constructor names a rule that is broken and both values."""
+    """All settings of a node. The constructor raises ValueError with the broken rule and both values."""
 
     election_min_ms: int = 300
-    """Least silence of the leader before a node campaigns; also the time for CheckQuorum, stickiness and leases. At least five
-    heartbeats, longer than any stall of the event loop, and longer than the round trip to the farthest node."""
+    """Minimum time without contact with the leader before a node campaigns; also the time for CheckQuorum, stickiness and
+    leases. At least five heartbeats, longer than any stall of the event loop, and longer than the round trip to the
+    farthest node."""
     election_max_ms: int = 600
     """The election time is drawn between minimum and this; a wider range makes split votes rarer and fail-over slower."""
     heartbeat_ms: int = 50
     """Pause between the leader's heartbeats."""
     command_version: int = 1
-    """The newest version of commands that this node's state machine applies. Told to all members; a command is proposed with the
-    version that it needs, and refused until every member is known to apply it, so that nodes can be upgraded one by one."""
+    """The newest version of commands that this node's state machine applies. All members learn it. A command is proposed with
+    the version that it needs and is refused until every member is known to apply it, so nodes can be upgraded one by one."""
     digest_version: int = 1
-    """Version of the state machine's digests. Nodes compare digests only with nodes of the same version, so that a new form of
-    the digest stops nobody in a rolling upgrade."""
+    """Version of the state machine's digests. Nodes compare digests of equal versions only, so a new form of the digest stops
+    no node in a rolling upgrade."""
     election_grace_bytes_per_second: int = 2_500_000
-    """What is larger than ``append_bytes_max`` is received, written and applied in one piece, which silences a node. So nobody
-    campaigns, and no leader gives up, before it could be done at this pace, that of a very busy machine. After such a command
-    the loss of the leader is noticed later by as much; lower it where machines are slower than that."""
+    """Pace, that of a very busy machine, for data larger than ``append_bytes_max``, which is received, written and applied in
+    one piece. A node is silent while it does so. Before it could be done at this pace, no node campaigns and no leader
+    steps down. After such a command the loss of the leader is noticed later by as much. Lower it if machines are slower."""
     election_grace_ms_max: int = 3_000
-    """The most by which the election time-out is extended, however large a message is."""
+    """Maximum extension of the election time-out, for messages of any size."""
     clock_drift_max: float = 0.05
     """Greatest relative difference of clock rates between two nodes. Leases are shortened by twice this share."""
     lease_reads: bool = False
-    """Whether ``lease_read`` may answer from the lease; otherwise it is a read index. The lease rests on what the others promise:
-    ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
+    """Whether ``lease_read`` may answer from the lease; otherwise it is a read index. The lease depends on the promises of the
+    others: ``election_min_ms`` and ``clock_drift_max`` must be the same on all nodes."""
     proposal_timeout_ms: int = 5_000
-    """A proposal undecided for this long ends as indeterminate (or rejected, if it surely left no trace)."""
+    """A proposal undecided for this long ends as indeterminate, or as rejected if no copy of it can exist."""
     read_timeout_ms: int = 2_000
     """A read not confirmed for this long ends as rejected."""
     pending_proposals_max: int = 65_536
@@ -125,12 +126,12 @@ class RaftConfig:
     entry_bytes_max: int = 128 << 10
     """Proposals are packed into one entry up to this size (one large command may exceed it)."""
     uncommitted_bytes_max: int = 4 << 20
-    """Bytes of entries that a leader has appended and not yet committed, and bytes that another node has forwarded to it without
-    a reply; then proposals wait. Bounds the time that one write and one fsync take."""
+    """Bytes of entries that a leader has appended and not yet committed, and bytes that another node has forwarded to it
+    without a reply. Beyond it proposals wait. Bounds the time that one write and one fsync take."""
     append_bytes_max: int = 256 << 10
     """Entries sent in one message (one large entry may exceed it)."""
     inflight_bytes_max: int = 4 << 20
-    """Bytes of entries sent to a follower and not acknowledged; then the leader waits."""
+    """Bytes of entries sent to a follower and not acknowledged. Beyond it the leader waits."""
     inflight_messages_max: int = 64
     """The same in messages; also for chunks of a snapshot."""
     snapshot_window_bytes: int = 1 << 20
@@ -142,11 +143,11 @@ class RaftConfig:
     transfer_log_bytes_max: int = 128 << 20
     """The same in bytes written since the transfer began, and once more since the snapshot arrived."""
     transfer_silence_ms: int = 10_000
-    """The same for a follower that has answered nothing for this long: it may be gone for good."""
+    """The same for a follower that has not answered for this long and may never return."""
     apply_entries_max: int = 512
     """Entries applied in one step, so that a long backlog does not silence the node."""
     apply_bytes_max: int = 1 << 20
-    """The same in bytes: an entry may hold thousands of commands. (Two entries at least are applied, however long.)"""
+    """The same in bytes: an entry may contain thousands of commands. (At least two entries are applied, of any size.)"""
     compact_entries: int = 50_000
     """Entries in memory that start a snapshot."""
     compact_bytes: int = 64 << 20
@@ -162,14 +163,16 @@ class RaftConfig:
     digest_interval_ms: int = 2_000
     """Pause between comparisons when idle."""
     unsynced_bytes_max: int = 16 << 20
-    """Bytes of log that wait for a sync in progress to end. Beyond, a leader appends nothing, and a follower takes no entries:
-    a disk this far behind is given nothing more. A second of writes at full speed."""
+    """Bytes of log that wait for a sync in progress. Beyond it a leader appends nothing, and a follower accepts no entries. A
+    second of writes at full speed."""
     sync_stall_ms: int = 5_000
-    """A sync of the log that takes longer counts as stalled: a leader hands over or steps down, no node campaigns. Longer than
-    the pauses of a second or two that busy or remote disks have at times, when an election would gain nothing; at most the
-    usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
+    """A sync of the log that takes longer counts as stalled: a leader transfers leadership or steps down, and no node
+    campaigns. Longer than the pauses of a second or two that busy or remote disks sometimes have, when an election would
+    not help; at most the usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
     sync_mark_ms: int = 20
-    """After this pause without writing, the log notes what had been synced, so that damage to it is told from a torn tail."""
+    """After this time without writes the log notes what has been synced, so that damage to it can be distinguished from a torn
+    tail.
+    """
     defences: Defences = field(default_factory=Defences)
 
     def __post_init__(self) -> None:
@@ -200,11 +203,11 @@ class RaftConfig:
 
     @property
     def log_entries_max(self) -> int:
-        """Entries in memory; beyond, a leader appends nothing and a follower takes none until a snapshot has replaced some. Only
-        snapshots that do not end lead there."""
+        """Entries in memory. Beyond it a leader appends nothing and a follower accepts none until a snapshot has replaced
+        some. It is reached only if snapshots do not end."""
         return 2 * self.compact_entries + self.transfer_log_entries_max
 
     @property
     def message_bytes_max(self) -> int:
-        """Longest message that these settings can lead to."""
+        """Longest message that these settings allow."""
         return max(self.command_bytes_max, self.entry_bytes_max, self.append_bytes_max, self.snapshot_slice_bytes) + 4_096

@@ -1,8 +1,8 @@
-"""Errors of one Raft node: what stops it, what keeps it from starting, and what it drops."""
+"""Errors of one Raft node: reasons to stop, reasons not to start, and messages that are dropped."""
 
 
 class RaftError(Exception):
-    """Base of what stops a node or keeps it from starting."""
+    """Base of errors that stop a node or keep it from starting."""
 
 
 class InvariantError(RaftError):
@@ -10,7 +10,7 @@ class InvariantError(RaftError):
 
 
 class CorruptionError(RaftError):
-    """A file is damaged where it had been durable; the text names file, offset and what to do."""
+    """A durable part of a file is damaged. The text has file, offset and remedy."""
 
 
 class RolledBackError(RaftError):
@@ -18,14 +18,14 @@ class RolledBackError(RaftError):
 
 
 class IdentityError(RaftError):
-    """The data directory belongs to another node, cluster or set of peers; the text gives both."""
+    """The data directory belongs to another node, cluster or set of peers. The text has both."""
 
 
 class MalformedError(RaftError):
-    """Bytes or a message that no node of this version sends: dropped and counted."""
+    """Bytes or a message that no node of this version sends. It is dropped and counted."""
 
 
 class UnknownCommandError(RaftError):
-    """A state machine raises it from ``apply`` for a command that only a newer version of it knows: the node stops before the
-    command counts as applied, and goes on from there once it runs the newer version. That this stops nobody while nodes are
-    upgraded one by one is what the ``version`` of a proposal is for."""
+    """A state machine raises it from ``apply`` for a command of a newer version. The node stops before the command counts as
+    applied, and continues from there once it runs the newer version. The ``version`` of a proposal prevents this during a
+    rolling upgrade."""

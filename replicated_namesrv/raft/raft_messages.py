@@ -1,10 +1,9 @@
 """Messages between nodes: immutable values, and one strict binary encoding of each.
 
-A message carries the incarnation of its sender and of the node it is meant for. Messages of or for another life of a node
-are dropped on receipt, so neither a vote nor an acknowledgement survives the disk it was written on.
-
-The Greeting has had the same layout since the first version, so that any two versions understand it. It tells the newest
-protocol of its sender. Kinds in ``SINCE`` are sent only to peers of that protocol or a newer one.
+A message has the incarnations of its sender and receiver. Messages from or for another incarnation are dropped on receipt, so
+neither a vote nor an acknowledgement outlives the disk it was written on. The Greeting has had the same layout since the first
+version, so any two versions understand it. It contains the newest protocol of its sender. Kinds in ``SINCE`` are sent only to
+peers of that protocol or a newer one.
 """
 
 import struct
@@ -20,7 +19,7 @@ Ordinal = Annotated[int, "ordinal"]
 
 
 class Greeting(NamedTuple):
-    """First message over a connection, both ways: who is there and what its disk knows."""
+    """First message over a connection, in both directions: the sender, and the state of its disk."""
 
     source: Identity
     """Incarnation of the sender: a number drawn when its data directory was created."""
@@ -44,7 +43,7 @@ class Greeting(NamedTuple):
 
 
 class Introduction(NamedTuple):
-    """Which process speaks for an incarnation, what its disk must hold, and what it remembers of the receiver (see standing.py).
+    """The sender's process and the content of its disk, and what it remembers of the receiver's disk (standing.py).
 
     Sent after the Greeting and repeated while both nodes run.
     """
@@ -109,7 +108,7 @@ class AppendReply(NamedTuple):
 
 
 class PreVote(NamedTuple):
-    """Would you vote for me in ``term``? Changes nothing at the receiver (dissertation, 9.6)."""
+    """Asks for a vote in ``term`` without any effect on the receiver (dissertation, 9.6)."""
 
     source: Identity
     destination: Identity
@@ -135,7 +134,7 @@ class Vote(NamedTuple):
     last_index: Ordinal
     last_term: Term
     forced: bool
-    """Part of a leadership transfer: stickiness does not apply."""
+    """Part of a leadership transfer, so stickiness does not apply."""
 
 
 class VoteReply(NamedTuple):
@@ -147,7 +146,7 @@ class VoteReply(NamedTuple):
 
 
 class HigherTerm(NamedTuple):
-    """Your term is over: mine is ``term``."""
+    """The receiver's term is stale; the sender's is ``term``."""
 
     source: Identity
     destination: Identity
@@ -155,7 +154,7 @@ class HigherTerm(NamedTuple):
 
 
 class TimeoutNow(NamedTuple):
-    """Campaign at once: the leader hands over (dissertation, 3.10)."""
+    """Campaign at once: the leader transfers leadership (dissertation, 3.10)."""
 
     source: Identity
     destination: Identity
@@ -190,7 +189,7 @@ class SnapshotAck(NamedTuple):
 
 
 class ReadProbe(NamedTuple):
-    """Am I still the leader of ``term``? (read index, dissertation 6.4)"""
+    """Asks whether the sender is still the leader of ``term`` (read index, dissertation 6.4)."""
 
     source: Identity
     destination: Identity
@@ -206,7 +205,7 @@ class ReadAck(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """A follower asks the leader for a read index, for all its reads that wait."""
+    """A follower asks the leader for a read index for all its waiting reads."""
 
     source: Identity
     destination: Identity
@@ -253,7 +252,7 @@ class DigestReport(NamedTuple):
 
 
 class ApplicationData(NamedTuple):
-    """Bytes between the users of two nodes; Raft only carries them. In order, or lost with the connection."""
+    """Bytes between the applications of two nodes, which Raft only transports: in order, or lost with the connection."""
 
     source: Identity
     destination: Identity
@@ -280,12 +279,12 @@ PeerMessage = (
     | DigestReport
     | ApplicationData
 )
-"""What processes that have accepted each other send."""
+"""Messages between processes that have accepted each other."""
 Message = Greeting | Introduction | PeerMessage
 
 
 class _Layout:
-    """How one kind of message is written: its code, the numbers, then at most one field of bytes up to the end."""
+    """Encoding of one kind of message: its code, the numbers, then at most one field of bytes up to the end."""
 
     __slots__ = ("code", "fixed", "has_tail", "kind", "switches")
 
@@ -333,7 +332,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """The message in ``data``; MalformedError says what is wrong with it."""
+    """Decode ``data``. Raises MalformedError with the reason."""
     if not data:
         raise MalformedError("an empty message")
     if data[0] == GREETING_CODE:

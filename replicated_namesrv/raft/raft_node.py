@@ -1,7 +1,7 @@
 """RaftNode: one member of the group, without IO.
 
 Events go in (messages, ticks, completed syncs), messages and sync requests come out through ``Environment``; PySyncObj, behind
-``Core``, decides what Raft decides. The same code runs in production and in the simulator. A broken invariant, a failed write or
+``Core``, makes Raft's decisions. The same code runs in production and in the simulator. A broken invariant, a failed write or
 sync and a damaged file stop the node for good: nothing is acknowledged after that.
 
 The parts, each with its argument in its own module: membership (incarnations, founding), elections, replication, reads,
@@ -83,7 +83,7 @@ P = ParamSpec("P")
 
 
 class RaftNode:
-    """Opens ``storage`` (recovering from whatever a crash left), and is then driven by its entry points, one at a time.
+    """Opens ``storage``, recovering from any crash. Its entry points are then called one at a time.
 
     Raises CorruptionError, IdentityError or OSError if the directory cannot be used.
     """
@@ -118,7 +118,7 @@ class RaftNode:
         self._open()
 
     def _open(self) -> None:
-        """Recover from the files, then build the parts, each from those before it."""
+        """Recover from the files, then build the parts, each from earlier ones."""
         context, config, storage, now = self.context, self.config, self.storage, self.context.now
         self.identity = identity = Identity(storage, self.node_id, self.cluster_id, self.members, context.new_incarnation())
         self.incarnation, self.boot = identity.incarnation, identity.boot
@@ -235,7 +235,7 @@ class RaftNode:
         self.membership.greet(peer)
 
     def on_disconnected(self, peer: str) -> None:
-        """That connection is gone."""
+        """That connection was lost."""
         if not self.stopped:
             self.followers.disconnected(peer)
             self.core.disconnected(peer)
@@ -283,7 +283,7 @@ class RaftNode:
             self._dispatch(peer, message)
 
     def _other_incarnation(self, peer: str) -> None:
-        """A message from, or for, another life of a node: drop it."""
+        """A message from or for another incarnation of a node: drop it."""
         self.counters["other_incarnation"] += 1
         self.membership.correct(peer)
 
@@ -330,18 +330,18 @@ class RaftNode:
                 assert_never(message)
 
     def on_arriving(self, peer: str, size: int) -> None:
-        """A part of a message of ``size`` bytes has arrived: work is coming. For drivers that see it."""
+        """A part of a message of ``size`` bytes has arrived, so work is expected. For drivers that can report it."""
         if not self.stopped and peer in self.followers.progress and self.leadership.is_large(size):
             self.leadership.extend_election_timeout(size, self.context.now())
 
     def on_synced(self, token: int) -> None:
-        """The request of this token is durable."""
+        """The sync request of this token is complete."""
         then = self.syncs.completed(token)
         if then is not None and not self.stopped:
             self._guarded(then)
 
     def on_sync_failed(self, token: int, error: BaseException) -> None:
-        """It is not, and never will be: the node stops. (A failed fsync is never repeated: the pages may be gone.)"""
+        """The sync failed: stop the node. (A failed fsync is never repeated, because the pages may be lost.)"""
         if not self.stopped:
             self._fail(error)
 
@@ -358,7 +358,7 @@ class RaftNode:
         if self.defences.check_quorum:
             self.core.set_quorum_seconds(self.leadership.quorum_timeout(now, self.core.commit_index))
         if not self.peers and not self.waits_for_disk:
-            self.core.tick()  # before anything is appended: what is on disk must not wait for that
+            self.core.tick()  # before anything is appended: durable records must not wait for that
         self.proposals.tick(now)
         if self.membership.formed:
             if self.peers:
@@ -379,21 +379,21 @@ class RaftNode:
 
     @property
     def leader_change_notified(self) -> bool:
-        """False: a new leader is known, or lost, and the next ``tick`` acts on it."""
+        """False: a new leader is known, or lost, and the next ``tick`` processes it."""
         return self._notified_leader == self.leader_id
 
     def tick_reads(self) -> None:
-        """The part of ``tick`` that reads need, after events that concern nothing else."""
+        """The part of ``tick`` that reads need, after events that concern only reads."""
         if not self.stopped:
             self._guarded(self.reads.tick, self.context.now())
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether a group of one has something that is not on disk: PySyncObj, alone, would commit it at once."""
+        """Whether a group of one has records that are not on disk: PySyncObj, alone, would commit them at once."""
         return not self.peers and self.defences.durable_acks and (self.log.dirty or self.log.syncing)
 
     def _may_append(self) -> bool:
-        """Whether a leader may append proposals now; else they wait."""
+        """Whether a leader may append proposals now; otherwise they wait."""
         return not (self.transfer.running or self.waits_for_disk or self.stall.stalled or self.log.is_full)
 
     def _snapshot_tick(self) -> None:
@@ -402,7 +402,7 @@ class RaftNode:
         self.compaction.tick()
 
     def next_wakeup(self) -> float:
-        """Time of ``Environment.now`` at which ``tick`` is due at the latest; not later than now if there is work at hand."""
+        """Time of ``Environment.now`` by which ``tick`` must be called. It is not later than now if there is work."""
         if self.stopped:
             return FOREVER
         if (
@@ -424,7 +424,7 @@ class RaftNode:
         return min(times)
 
     def stop(self) -> None:
-        """End every proposal and read; nothing happens afterwards. Idempotent."""
+        """End every proposal and read. Idempotent."""
         if self.stopped:
             return
         self.stopped = True
@@ -438,7 +438,7 @@ class RaftNode:
         try:
             action(*arguments, **options)
         except RolledBackError as error:
-            if self.peers:  # alone, nobody could promote another incarnation
+            if self.peers:  # in a group of one there is no other node to promote a new incarnation
                 self._give_up_incarnation()
             self._fail(error)
         except Exception as error:
@@ -452,10 +452,10 @@ class RaftNode:
     # Callers
 
     def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None, version: int = 0) -> None:
-        """Have ``command`` applied once on every node. ``done`` is called exactly once, perhaps before this returns.
+        """Apply ``command`` once on every node. ``done`` is called exactly once, perhaps before this returns.
 
-        A node that is not the leader forwards it. Nothing happens before the next ``tick``, which packs what waits. ``version``:
-        rejected unless every member is known to apply commands of it; leave it out once one of that version has been applied.
+        A node that is not the leader forwards the command. The next ``tick`` packs and sends it. ``version``: it is rejected
+        unless every member is known to apply commands of that version; omit it once one of that version has been applied.
         """
         if self.stopped:
             done(Rejected("this node has stopped"))
@@ -466,7 +466,7 @@ class RaftNode:
             self.proposals.propose(command, done, timeout_ms or self.config.proposal_timeout_ms)
 
     def _least_version(self) -> str:
-        """The member that is known to apply the oldest commands."""
+        """The member that applies the oldest commands, as far as known."""
         return min(self.members, key=self.membership.command_version)
 
     @property
@@ -475,21 +475,21 @@ class RaftNode:
         return self.membership.command_version(self._least_version())
 
     def read_index(self, done: Callable[[ReadOutcome], None]) -> None:
-        """Wait until the local state holds all that was acknowledged before this call. On any node."""
+        """Wait until the local state includes everything acknowledged before this call. On any node."""
         if self.stopped:
             done(Rejected("this node has stopped"))
         else:
             self.reads.ask(done)
 
     def lease_read(self, done: Callable[[ReadOutcome], None]) -> None:
-        """As ``read_index``; answered at once on a leader whose lease holds, if ``RaftConfig.lease_reads``."""
+        """Like ``read_index``, but answered at once on a leader with a valid lease, if ``RaftConfig.lease_reads``."""
         if self.stopped:
             done(Rejected("this node has stopped"))
         else:
             self.reads.ask_lease(done)
 
     def lease_valid(self) -> bool:
-        """Whether this node may answer reads of its applied state at this moment without asking anybody."""
+        """Whether this node may answer reads of its applied state now without asking other nodes."""
         return (
             not self.stopped
             and self.config.lease_reads
@@ -499,19 +499,20 @@ class RaftNode:
         )
 
     def transfer_leadership(self, peer: str | None, done: Callable[[bool], None]) -> None:
-        """Hand over to ``peer`` (None: the furthest). ``done(True)`` once this node has stepped down for a new leader,
-        ``done(False)`` if it is not the leader or nothing came of it within the greatest election time."""
+        """Transfer leadership to ``peer`` (None: the voter with the longest log). ``done(True)`` once this node has stepped
+        down for a new leader, ``done(False)`` if it is not the leader or there was no new leader within the maximum
+        election time."""
         if self.stopped:
             done(False)
         else:
             self._guarded(self.transfer.start, peer, done)
 
     def tell(self, peer: str, data: bytes) -> None:
-        """Have ``Observer.received`` called at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""
+        """Call ``Observer.received`` at ``peer``. Without a connection, or before it has greeted, ``data`` is lost."""
         if not self.stopped:
             self.outbox.send(peer, ApplicationData(*self.outbox.address(peer), data))
 
-    # What follows from what the parts found out
+    # Reactions to events of the parts
 
     def _sync_log(self, now: float) -> None:
         log = self.log
@@ -537,9 +538,9 @@ class RaftNode:
         self.proposals.leader_changed(term)
 
     def rejoin(self, reason: str) -> None:
-        """Go on as a new incarnation, as after the loss of the disk: without a vote, until the leader promotes it.
+        """Continue as a new incarnation, as after the loss of the disk: without a vote, until the leader promotes it.
 
-        The log stays: what is committed in it is right, and the leader replaces the rest.
+        The log stays: its committed entries are right, and the leader replaces the rest.
         """
         self.counters["rejoined"] += 1
         self.context.note(f"this disk went back: {reason}. This node goes on without a vote until it has caught up")
@@ -574,7 +575,7 @@ class RaftNode:
         self.observer.restored(log_index)
 
     def state_digest(self) -> bytes:
-        """Over everything replicated: state machine, sessions, voters."""
+        """Digest of everything replicated: state machine, sessions, voters."""
         parts = (self.state_machine.digest(), self.sessions.digest(), repr(sorted(self.configuration.applied.items())).encode())
         return hashlib.blake2b(b"|".join(parts), digest_size=32).digest()
 
@@ -621,7 +622,8 @@ class RaftNode:
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.leadership.is_large(len(payload)):
-            self.leadership.extend_election_timeout(len(payload), self.context.now())  # the others apply it now, or will soon
+            # the other nodes apply it now, or will soon
+            self.leadership.extend_election_timeout(len(payload), self.context.now())
         if self.proposals.placed:
             self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:
@@ -662,7 +664,7 @@ class RaftNode:
 
     @property
     def applied_index(self) -> int:
-        """Applied to the state machine."""
+        """Index of the last entry applied to the state machine."""
         return self.core.applied_index
 
     @property
@@ -685,23 +687,23 @@ class RaftNode:
 
     @property
     def founders(self) -> Mapping[str, int]:
-        """Node -> incarnation of those that founded the cluster; empty before."""
+        """Node -> incarnation of the founders of the cluster; empty before it is formed."""
         return self.identity.founders
 
     def remembered_records(self, peer: str, incarnation: int) -> int:
-        """How many records this node knows the log of this incarnation of ``peer`` to have."""
+        """How many records the log of this incarnation of ``peer`` had, as far as this node knows."""
         return self.memories.memory(peer, incarnation).number
 
     @property
     def writes_refused(self) -> str | None:
-        """Why this node takes no proposals though it runs: its disk is stalled, or no majority of digests."""
+        """Why this running node accepts no proposals: its disk is stalled, or no majority agrees on a digest."""
         if self.stall.stalled:
             return f"the disk of this node has not finished a sync for more than {self.config.sync_stall_ms} ms"
         return self.digests.dissent
 
     @property
     def reads_refused(self) -> str | None:
-        """Why this node confirms no reads: no majority of digests."""
+        """Why this node confirms no reads: no majority agrees on a digest."""
         return self.digests.dissent if self.defences.dissent_fences_reads else None
 
     def term_at(self, index: int) -> int | None:
@@ -721,13 +723,13 @@ class RaftNode:
 
     @property
     def disk_problem(self) -> str | None:
-        """What is wrong with the disk, if a sync has not ended in time."""
+        """The disk's problem, if a sync has not ended in time."""
         return self.stall.problem(self.context.now())
 
     # Reports
 
     def memory(self) -> dict[str, Bounded]:
-        """What this node holds in memory beside the state machine, and the bound of each. Takes microseconds."""
+        """Memory that this node uses beside the state machine, with the bounds. Takes microseconds."""
         config = self.config
         step = config.uncommitted_bytes_max + config.message_bytes_max
         return {

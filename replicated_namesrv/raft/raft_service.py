@@ -1,9 +1,9 @@
 """RaftService: one node on an asyncio loop, with real files and sockets.
 
-The node runs on the loop it is started on. Everything it does is cut into short steps (bounded batches of applied entries,
-one chunk of a snapshot at a time), fsync runs in threads, and whatever arrives in one turn of the loop is answered in one: one
-tick, one write per peer, one fsync. Messages are written before the fsync is started, so a leader syncs its log while the
-followers sync theirs.
+The node runs on the loop it is started on. Its work is divided into short steps (bounded batches of applied entries, one chunk
+of a snapshot at a time), and fsync runs in threads. All events of one turn of the loop are answered together: one tick, one
+write per peer, one fsync. Messages are written before the fsync is started, so a leader syncs its log while the followers sync
+theirs.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from replicated_namesrv.raft.transport import PeerTransport, TransportError, Tra
 
 logger = logging.getLogger(__name__)
 READ_MESSAGES = (ReadProbe, ReadAck, ReadRequest, ReadReply, ApplicationData)
-"""After these nothing is to be done but what reads need, and to send."""
+"""Kinds of messages after which only reads have to be processed."""
 T = TypeVar("T")
 SYNCER_STOP_SECONDS = 5.0
-"""What a stop waits for a sync under way. One that hangs is left to its thread, or the process could not end."""
+"""How long a stop waits for a sync in progress. A sync that hangs is left to its thread; otherwise the process could not end."""
 AWAY_SECONDS = 0.1
-"""Since the last turn began: two heartbeats have waited."""
+"""Time since the last turn began that counts as a stall: two heartbeats have waited."""
 
 
 class Syncer:
-    """A thread that syncs, in order, and reports each completion on the loop."""
+    """A thread that syncs in order and reports each completion on the loop."""
 
     def __init__(self, service: "RaftService", name: str) -> None:
         self._service = service
@@ -64,7 +64,7 @@ class Syncer:
             try:
                 service.loop.call_soon_threadsafe(service.synced, token, error)
             except RuntimeError:
-                return  # the loop is closed: nobody waits for this any more
+                return  # the loop is closed: no caller waits for this any more
 
 
 class RaftService:
@@ -102,8 +102,8 @@ class RaftService:
         self._sync_requests: list[tuple[int, Sequence[str], bool]] = []
 
     async def start(self) -> None:
-        """Open the data directory (off the loop: a long log takes seconds), bind and begin. Raises what RaftNode raises,
-        OSError if the address cannot be bound."""
+        """Open the data directory (in a thread, because a long log takes seconds), bind and begin. Raises RaftNode's errors,
+        and OSError if the address cannot be bound."""
         self.loop = asyncio.get_running_loop()
         self.storage = FileStorage(self._directory)
         self._config = replace(self._config, segment_bytes=min(self._config.segment_bytes, self.storage.segment_bytes_max))
@@ -124,7 +124,7 @@ class RaftService:
     def _open(self) -> RaftNode:
         settings = self.settings
         collecting = gc.isenabled()
-        gc.disable()  # a long log makes millions of objects that stay: going over them again and again finds nothing
+        gc.disable()  # a long log makes millions of lasting objects; repeated collections of them would find no garbage
         try:
             return RaftNode(
                 settings.node_id,
@@ -159,22 +159,22 @@ class RaftService:
     # Callers
 
     def propose(self, command: bytes, timeout_ms: int | None = None, version: int = 0) -> "asyncio.Future[Outcome]":
-        """The outcome of having ``command`` applied once on every node; the Future never fails. ``version``:
-        rejected unless every member is known to apply commands of it; 0 if it needs no check."""
+        """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: it is rejected
+        unless every member is known to apply commands of that version; 0 if it needs no check."""
         future: asyncio.Future[Outcome] = self.loop.create_future()
         self.node.propose(command, _setter(future), timeout_ms, version)
         self.kick()
         return future
 
     def read_index(self) -> "asyncio.Future[ReadOutcome]":
-        """Completes when the local state holds all that was acknowledged before this call."""
+        """Completes when the local state includes everything acknowledged before this call."""
         future: asyncio.Future[ReadOutcome] = self.loop.create_future()
         self.node.read_index(_setter(future))
         self.kick_for_reads()
         return future
 
     def lease_read(self) -> "asyncio.Future[ReadOutcome]":
-        """As ``read_index``, but answered from the lease where it holds."""
+        """Like ``read_index``, but answered from the lease if it is valid."""
         future: asyncio.Future[ReadOutcome] = self.loop.create_future()
         self.node.lease_read(_setter(future))
         if not future.done():
@@ -188,11 +188,11 @@ class RaftService:
             self.loop.run_in_executor(None, self.storage.fill_ballast)
 
     def lease_valid(self) -> bool:
-        """Whether the local state may be read at this moment without asking anybody."""
+        """Whether the local state may be read now without asking other nodes."""
         return self.node.lease_valid()
 
     def transfer_leadership(self, peer: str | None = None) -> "asyncio.Future[bool]":
-        """Hand leadership over to ``peer``, or to the follower that is furthest; whether another node leads now."""
+        """Transfer leadership to ``peer``, or to the follower with the longest log. Returns whether another node leads now."""
         future: asyncio.Future[bool] = self.loop.create_future()
         self.node.transfer_leadership(peer, _setter(future))
         self.kick()
@@ -241,7 +241,7 @@ class RaftService:
         self.kick()
 
     def kick(self) -> None:
-        """Tick once in the next turn of the loop, whatever else arrives in this one."""
+        """Tick once in the next turn of the loop, for all events of this one."""
         if not self._kicked and self._running:
             self._kicked = True
             self.loop.call_soon(self._kicked_run)
@@ -251,8 +251,8 @@ class RaftService:
         self._run()
 
     def kick_for_reads(self) -> None:
-        """As ``kick``, after what concerns nothing but reads and the application: a busy node confirms reads in every turn of the
-        loop."""
+        """Like ``kick``, after events that concern only reads and the application. A busy node so confirms reads in every turn
+        of the loop."""
         if not (self._kicked or self._kicked_for_reads) and self._running:
             self._kicked_for_reads = True
             self.loop.call_soon(self._run_reads)
@@ -276,8 +276,8 @@ class RaftService:
             return
         now = self.now()
         if now - self._ran_at > AWAY_SECONDS and not self._reads_first:
-            # What held up this loop held up its reading, too: what waits in the sockets may tell that all is well. Between two
-            # turns of the loop they are looked at.
+            # A stall of the loop also delayed reading: messages waiting in the sockets may show that all is well. They are
+            # read between two turns of the loop.
             self._reads_first = True
             self.loop.call_soon(self.loop.call_soon, self._run)
             return
@@ -305,13 +305,13 @@ class RaftService:
 
 
 def boot_clock() -> Callable[[], float]:
-    """A clock that goes on while the machine is suspended, where there is one: a lease must not outlive a long sleep."""
+    """A clock that continues while the machine is suspended, if there is one: a lease must not outlive a long sleep."""
     boot_time = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot_time is None else partial(time.clock_gettime, boot_time)
 
 
 def _setter(future: "asyncio.Future[T]") -> Callable[[T], None]:
-    """Completes ``future``, unless its waiter has given up."""
+    """Completes ``future``, unless it was cancelled."""
 
     def done(outcome: T) -> None:
         if not future.done():

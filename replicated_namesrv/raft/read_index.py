@@ -1,13 +1,13 @@
 """Linearizable reads without a log entry: read index (dissertation, 6.4) and leader lease.
 
-A leader notes its commit index once an entry of its own term is committed, asks all nodes whether it still leads, and when a
-majority has said yes, everything acknowledged before the question is at or below the index: the read is ready as soon as that
-is applied. One round serves all reads that came before it was sent. A follower asks the leader for the index, for all its
-waiting reads at once, and waits until it has applied it.
+A leader notes its commit index once an entry of its own term is committed, and asks all nodes whether it still leads. When a
+majority has confirmed, everything acknowledged before the question is at or below the index, and the read is ready once that
+is applied. One round serves all reads that came before it was sent. A follower asks the leader for one index for all its
+waiting reads and waits until it has applied it.
 
-The lease saves the round: nobody who acknowledged an append votes for another for one minimum election time after it, by its
+The lease saves the round: a node that acknowledged an append votes for no other node for one minimum election time, by its
 clock. So if a majority acknowledged appends sent at time t or later, no other leader exists before t plus that time, shortened
-by the declared drift of clocks. A hand-over ends the lease first, since its votes are forced.
+by the declared drift of clocks. A leadership transfer ends the lease first, because its votes are forced.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ Done = Callable[[ReadOutcome], None]
 
 
 class Batch(NamedTuple):
-    """Reads that share everything."""
+    """Reads that are confirmed together."""
 
     dones: list[Done]
     deadline: float
@@ -74,7 +74,7 @@ class ReadIndex:
         self._leader_contact, self._quorum_acknowledged_at, self._refused = leader_contact, quorum_acknowledged_at, refused
         self._timeout = self._config.read_timeout_ms / 1000
         self._waiting: list[Done] = []
-        """Asked since the last tick."""
+        """Reads requested since the last tick."""
         self._batches: list[Batch] = []
         """For the next round (leader) or the next request (follower)."""
         self._askers: list[Asking] = []
@@ -84,7 +84,7 @@ class ReadIndex:
         self._ready: deque[tuple[int, Batch]] = deque()
         """(index to be applied first, reads)."""
         self._sequence = first_sequence
-        """Never the same in two lives of a node, so that a late answer is not taken for another's."""
+        """Different in all lives of a node, so that a late answer is not matched to another request."""
         self.count = 0
 
     @property
@@ -116,7 +116,7 @@ class ReadIndex:
             self.ask(done)
 
     def lease_valid(self) -> bool:
-        """Whether no other leader can exist now, and this one knows all that was committed before it."""
+        """Whether there can be no other leader now, and this one knows everything that was committed before."""
         term, leadership = self._core.term, self._leadership
         if not self._core.is_leader or leadership.lease_ended(term):
             return False
@@ -153,11 +153,11 @@ class ReadIndex:
 
     @property
     def waits_for_acks(self) -> bool:
-        """Whether a confirmation is under way: until it has its acks there is nothing to do."""
+        """Whether a confirmation waits for acknowledgements."""
         return self._round is not None
 
     def next_wakeup(self) -> float:
-        """When to send again, or to give up."""
+        """Time to send again or to give up."""
         times = [batches[0].deadline for batches in (self._batches,) if batches]
         if self._ready:
             times.append(self._ready[0][1].deadline)
@@ -176,7 +176,7 @@ class ReadIndex:
             self._start_round(now)
 
     def _requeue_request(self) -> None:
-        """Whom we asked leads no longer."""
+        """The node that we asked has stepped down: ask the new leader."""
         if self._request:
             self._batches = self._request[1] + self._batches
             self._request = None
@@ -223,7 +223,7 @@ class ReadIndex:
             self._outbox.send(leader, ReadRequest(*self._outbox.address(leader), self._request[0]))
 
     def _step_down(self) -> None:
-        """No longer leader: our own reads are asked again elsewhere, peers ask again by themselves."""
+        """This node has stepped down: our own reads are requested from the new leader; peers do the same themselves."""
         if self._round:
             self._batches = self._round.batches + self._batches
             self._round = None
@@ -312,7 +312,7 @@ class ReadIndex:
                 self._ready.append((message.log_index, batch))
 
     def memory(self) -> dict[str, Bounded]:
-        """What is held here, and its bounds."""
+        """The memory used here, and its bounds."""
         most = self._config.pending_reads_max
         return {
             "pending_reads": (self.count, most),

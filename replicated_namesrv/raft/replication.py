@@ -1,10 +1,10 @@
-"""Replication: how the leader's log reaches the others. What a follower answers: ``appending.py``.
+"""Replication of the leader's log to the followers. ``appending.py`` has the follower's side.
 
-Each follower is probed (where do our logs meet?), replicated to, or sent a snapshot (``progress.py``). Appends carry a sequence
-number that the reply repeats; replies of another term, or to something sent before the last change of state, are not believed.
-``match`` only rises, the next index never falls on success, and what is in flight is bounded. PySyncObj learns of a match only
-as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's match is clipped to
-what the leader has synced, or to what a majority of others has without it.
+Each follower is probed (where do our logs meet?), replicated to, or sent a snapshot (``progress.py``). Appends carry a
+sequence number that the reply repeats; replies of another term, or to messages sent before the last change of state, are
+ignored. ``match`` only rises, the next index never falls on success, and what is in flight is bounded. PySyncObj learns of a
+match only as far as a majority with the leader's own disk has it: its commit rule counts the leader, so a follower's match is
+clipped to what the leader has synced, or to what a majority of others has without it.
 """
 
 from typing import Protocol
@@ -25,12 +25,12 @@ from replicated_namesrv.raft.raft_messages import Append, AppendReply, SnapshotA
 from replicated_namesrv.raft.snapshot_sending import SnapshotSending
 
 ENCODED_BYTES_MAX = 1 << 20
-"""Four messages of usual size; a single longer one is kept too."""
+"""Cache size: four messages of usual size. A single longer one is cached, too."""
 UNDEFENDED_SLICES_MAX = 16
 
 
 class EncodedEntries:
-    """Slices of the log as messages carry them, kept for the followers that are in step."""
+    """Cache of encoded slices of the log for followers that receive the same ones."""
 
     def __init__(self, log: Log, is_bounded: bool = True) -> None:
         """``is_bounded``: the defence ``encoded_bound``."""
@@ -39,13 +39,13 @@ class EncodedEntries:
         """By (first index, count, term of the last), oldest first."""
         self.bytes = 0
         self._used = False
-        """Since the last heartbeat."""
+        """Slices used since the last heartbeat."""
 
     def __len__(self) -> int:
         return len(self._slices)
 
     def encoded(self, index: int, count: int) -> bytes:
-        """``count`` entries from ``index`` on; followers in step share one."""
+        """``count`` entries from ``index`` on, encoded once for all followers."""
         log, slices = self._log, self._slices
         key = index, count, log.term_at(index + count - 1) or 0
         self._used = True
@@ -75,8 +75,8 @@ class EncodedEntries:
 
 
 ROUND_TRIP_ELECTIONS = 2
-"""Greatest election times that a message may wait in queues, and its answer still counts for CheckQuorum, which is that much
-later for a leader whose answers are late. Two windows of entries take 0.7 s over 100 Mbit/s."""
+"""Number of maximum election times that a message may wait in queues while its answer still counts for CheckQuorum, which is
+that much later for a leader whose answers are late. Two windows of entries take 0.7 s over 100 Mbit/s."""
 
 
 class ReplicationCore(RaftState, Protocol):
@@ -115,7 +115,7 @@ class Replication:
         """Commit index at the last tick."""
 
     def lead(self) -> None:
-        """A new term of ours begins."""
+        """This node became leader of a new term."""
         self._followers.lead()
         self._promotion.lead()
 
@@ -132,7 +132,7 @@ class Replication:
     def tick(self) -> None:
         """Send what is due to every follower, and promote a learner that keeps up.
 
-        A new commit index alone is told one tick later: by then the proposals that it set free carry it along.
+        A new commit index alone is sent one tick later: by then it travels with new proposals.
         """
         last, commit = self._log.last_index, self._core.commit_index
         notify, self._commit_at_last_tick = commit == self._commit_at_last_tick, commit
@@ -144,7 +144,7 @@ class Replication:
 
     @property
     def wants_tick(self) -> bool:
-        """Somebody is still to be told of the newest commit index."""
+        """Whether a follower has not been sent the newest commit index yet."""
         commit = self._core.commit_index
         return any(p.commit_sent < commit and p.state == REPLICATE and p.connected for p in self._followers.progress.values())
 
@@ -187,7 +187,7 @@ class Replication:
         return count
 
     def _send_append(self, progress: Progress, count: int, reply: bool) -> None:
-        """Send ``count`` entries from ``progress.next`` on; without ``reply`` only the commit index is told."""
+        """Send ``count`` entries from ``progress.next`` on. ``reply`` False: only the commit index is sent."""
         log = self._log
         previous_index = progress.next - 1
         blob = self._encoded.encoded(progress.next, count) if count else b""
@@ -233,7 +233,7 @@ class Replication:
         elif progress.state == SNAPSHOT and progress.match >= self._log.base_index:
             self._sending.arrived(progress)
         elif progress.transfer is not None and progress.match >= progress.transfer.snapshot.last_index:
-            progress.become_snapshot()  # compacted further meanwhile: send the newer one
+            progress.become_snapshot()  # the log was compacted further: send the newer snapshot
         self._report_matches(progress)
         if progress.next <= self._log.last_index or progress.state == PROBE:
             self._pump(progress, False)
@@ -246,10 +246,10 @@ class Replication:
         progress.entries_lost(max(progress.match + 1, min(message.log_index, self._log.last_index + 1)), self._followers.sequence)
         self._pump(progress, False)
 
-    # What PySyncObj is told
+    # Reports to PySyncObj
 
     def _clip(self) -> int:
-        """Up to where the leader may be counted: what it has synced, or what a majority has without it."""
+        """The index up to which PySyncObj may count the leader: what it has synced, or what a majority has without it."""
         if not self._defences.durable_acks:
             return self._log.last_index
         matches = sorted((p.match for p in self._followers.progress.values() if self._counts(p)), reverse=True)
@@ -260,7 +260,7 @@ class Replication:
         return self._voters.counts(progress.peer, progress.incarnation)
 
     def _report_matches(self, progress: Progress) -> None:
-        """``progress`` has advanced: others, too, may now have more on disk than PySyncObj knows."""
+        """``progress`` has advanced: report the other followers whose durable part may count now."""
         if not self._counts(progress):
             return
         clip = self._clip()
@@ -271,9 +271,9 @@ class Replication:
                 self._core.acknowledged(other.peer, index)
 
     def _count_contact(self, progress: Progress, sequence: int) -> None:
-        """A follower answered message ``sequence``. It counts for CheckQuorum only if the answer is to a message that was not
-        answered before, and that was sent lately: a late answer shows what was. Lately is longer than the time that CheckQuorum
-        allows: where a full window fills a slow link, answers arrive steadily, and each takes as long as the window."""
+        """A follower answered message ``sequence``. It counts for CheckQuorum only if the message was not answered before and
+        was sent recently, because a late answer describes the past. Recently means longer than the time that CheckQuorum
+        allows: if a full window fills a slow link, answers arrive steadily, and each takes as long as the window."""
         sent_at = progress.acknowledge(sequence)
         now = self._now()
         limit = self._leadership.quorum_timeout(now, self._core.commit_index) + self._round_trip_seconds
@@ -281,7 +281,7 @@ class Replication:
             self._core.follower_contact(progress.peer)
 
     def on_log_synced(self) -> None:
-        """The leader's own disk has caught up: commit what waited for it."""
+        """The leader's own disk has caught up: commit entries that waited for it."""
         for progress in self._followers.progress.values():
             if progress.match > progress.delivered:
                 self._report_matches(progress)
@@ -296,7 +296,7 @@ class Replication:
         return max(voters, key=lambda p: (p.match, p.peer)).peer if voters else None
 
     def has_all(self, peer: str) -> bool:
-        """Whether ``peer`` is known to hold the whole log, and PySyncObj knows it too."""
+        """Whether ``peer`` is known to have the whole log, and PySyncObj knows it too."""
         progress = self._followers.progress[peer]
         return progress.delivered == self._log.last_index and progress.connected
 
@@ -309,7 +309,7 @@ class Replication:
             self._pump(progress, False)
 
     def memory(self) -> dict[str, Bounded]:
-        """What is held here, and its bounds."""
+        """The memory used here, and its bounds."""
         config = self._config
         followers = self._followers.progress.values()
         window = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max

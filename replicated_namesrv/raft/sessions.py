@@ -19,7 +19,7 @@ class Origin(NamedTuple):
 
 
 class Session:
-    """What is known of one origin."""
+    """The applied numbers of one origin."""
 
     __slots__ = ("above", "floor", "next", "origin")
 
@@ -34,7 +34,7 @@ class Session:
             self._advance()
 
     def take(self, number: int) -> bool:
-        """Whether ``number`` may be applied now; it counts as applied from here on."""
+        """Whether ``number`` may be applied now. If so, it counts as applied."""
         if number == self.next:
             self.next += 1
             if self.above:
@@ -62,7 +62,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
 
     def session(self, origin: Origin, floor: int, voter: int | None) -> Session | None:
-        """The session to apply a group of ``origin`` in, or None to refuse it: an older boot, or not the incarnation that
+        """The session in which to apply a group of ``origin``. None to refuse it: an older boot, or not the incarnation that
         votes (``voter``)."""
         current = self._sessions.get(origin.node)
         if current is None or current.origin != origin:
@@ -84,7 +84,7 @@ class Sessions:
         return [[*s.origin, s.floor, s.next, sorted(s.above)] for _, s in sorted(self._sessions.items())]
 
     def load(self, dump: list[list[object]]) -> None:
-        """Replace the table; ValueError or TypeError on anything ``dump`` did not make."""
+        """Replace the table. Raises ValueError or TypeError for input that ``dump`` did not create."""
         sessions: dict[str, Session] = {}
         for row in dump:
             node, incarnation, boot, floor, following, above = row

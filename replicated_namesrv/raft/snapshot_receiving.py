@@ -1,8 +1,8 @@
 """Receiving the leader's snapshot, in small steps between other work.
 
-Chunks are appended to a file aside; after a reconnection the transfer goes on where it was. The complete file is synced, a
-second state is built from it chunk by chunk while the old one stays in use, the file is renamed and the directory synced. Then,
-on the leader's next message, the log is reset to begin there and the states are swapped, all in one step.
+Chunks are appended to a temporary file; after a reconnection the transfer continues. The complete file is synced, a second
+state is built from it chunk by chunk while the old one stays in use, the file is renamed and the directory synced. Then, on
+the leader's next message, the log is reset to begin there and the states are swapped, all in one step.
 """
 
 import errno
@@ -21,8 +21,8 @@ from replicated_namesrv.raft.snapshots import RECEIVING, Reader, Snapshot, Snaps
 from replicated_namesrv.raft.syncs import Syncs
 
 RECEIVED_SYNCS_MAX = 2
-"""Syncs of received snapshots under way, those of transfers given up included. Another transfer waits for them: on a disk that
-does not answer they would pile up."""
+"""Maximum of syncs of received snapshots in progress, including those of transfers given up. Another transfer waits, because
+on a disk that does not answer they would accumulate."""
 
 
 class InstallingCore(RaftState, Protocol):
@@ -34,7 +34,7 @@ class InstallingCore(RaftState, Protocol):
 
 
 class SnapshotReceiving:
-    """The leader's snapshot on its way to us."""
+    """Receives and installs the leader's snapshot."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SnapshotReceiving:
         self._generation = 0
         """Distinguishes transfers: a sync that completes for one given up is ignored."""
         self._syncing = 0
-        """Syncs under way, of whatever transfer."""
+        """Syncs in progress, of all transfers."""
         self._reader: Reader | None = None
         self._restoration: Restoration | None = None
         self._ready: Snapshot | None = None
@@ -82,7 +82,7 @@ class SnapshotReceiving:
         self._elections.leader_contact(peer)
         index, term = message.snapshot_index, message.snapshot_term
         if index <= self._core.commit_index or self._log.term_at(index) == term:
-            # We have it all: say so, once it is on disk.
+            # All of it has arrived: acknowledge it once it is on disk.
             self._give_up()
             self._outbox.send_when_durable(
                 self._log.number, peer, AppendReply(*self._outbox.address(peer), message.term, message.sequence, True, index)
@@ -149,7 +149,7 @@ class SnapshotReceiving:
         self._restoration = self._state_machine.restore()
 
     def _refuse(self, error: ValueError) -> None:
-        """A newer version wrote it: fetching it again would not help. Another snapshot is tried."""
+        """A newer version wrote the snapshot, so fetching it again would not help. Wait for another one."""
         self._context.counters["unreadable_snapshots"] += 1
         self._context.note(f"the leader's snapshot cannot be read by this version: {error}; upgrade this node")
         self._unreadable = self._identity
@@ -163,7 +163,7 @@ class SnapshotReceiving:
         self._storage.remove(RECEIVING)
 
     def _damaged(self, error: ValueError) -> None:
-        """Not what the leader has: ask again from the start."""
+        """The file differs from the leader's: start again from the beginning."""
         self._context.counters["damaged_snapshots"] += 1
         self._context.note(f"received snapshot dropped: {error}")
         self._give_up()

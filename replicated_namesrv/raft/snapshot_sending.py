@@ -36,8 +36,8 @@ class SnapshotSending:
         """(peer, format) of snapshots that could not be sent, so that each is noted once."""
 
     def pump(self, progress: Progress, heartbeat: bool) -> None:
-        """Send as many chunks as the window takes. A heartbeat without one is an empty chunk: it is answered with the follower's
-        offset, which shows what was lost, and it lets a follower that has everything put the snapshot in place."""
+        """Send as many chunks as the window allows. Without a chunk to send, a heartbeat is an empty chunk: its answer has the
+        follower's offset, which shows losses, and it lets a follower that has everything install the snapshot."""
         config = self._config
         transfer = progress.transfer
         if transfer is None:
@@ -64,7 +64,7 @@ class SnapshotSending:
             self._send_chunk(progress, transfer, b"")
 
     def _is_readable(self, progress: Progress, snapshot: Snapshot) -> bool:
-        """Whether the follower reads files of this format; else it gets heartbeats alone, and operators are told."""
+        """Whether the follower reads files of this format. If not, it gets only heartbeats, and a note is added for operators."""
         reads = self._snapshot_version(progress.peer)
         if snapshot.version <= reads:
             return True
@@ -88,7 +88,7 @@ class SnapshotSending:
         )
 
     def answered(self, progress: Progress, message: SnapshotAck) -> bool:
-        """The follower says how much of the snapshot it has. False: of another snapshot, or an old answer."""
+        """The follower reports how much of the snapshot it has. False: the answer is old or for another snapshot."""
         transfer = progress.transfer
         if (
             progress.state != SNAPSHOT
@@ -105,7 +105,7 @@ class SnapshotSending:
         return True
 
     def arrived(self, progress: Progress) -> None:
-        """What follows the snapshot is sent from the log, which is kept until that has arrived too."""
+        """The snapshot has arrived. The log after it is kept until it has arrived, too."""
         if progress.kept_from is not None:
             self._compaction.keep_log(progress, progress.match)
         progress.become_probe(progress.match + 1, self._followers.sequence)

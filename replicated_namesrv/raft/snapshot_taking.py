@@ -36,7 +36,7 @@ class SnapshotTaking:
         snapshots: SnapshotStore,
         in_use: Callable[[], set[str]],
     ) -> None:
-        """``in_use``: names of snapshots that are being sent, and stay."""
+        """``in_use``: names of snapshots that are being sent and must stay."""
         self._context, self._config, self._now = context, context.config, context.now
         self._log, self._storage, self._syncs = log, storage, syncs
         self._state_machine, self._sessions, self._configuration = state_machine, sessions, configuration
@@ -61,7 +61,7 @@ class SnapshotTaking:
         return self._chunks is not None or self._reader is not None or self._done is not None
 
     def begin(self, previous: Entry, last: Entry) -> None:
-        """The state is exactly that after applying ``last``."""
+        """Begin. The state is exactly that after applying ``last``."""
         if self._now() < self._not_before:
             return
         metadata = Metadata(
@@ -146,6 +146,6 @@ class SnapshotTaking:
         self.taken += 1
 
     def take_done(self) -> int | None:
-        """Once after each snapshot: the index up to which entries may go."""
+        """Once after each snapshot: the index up to which entries may be dropped."""
         done, self._done = self._done, None
         return done

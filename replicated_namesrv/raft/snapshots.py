@@ -1,11 +1,11 @@
-"""Snapshot files: written aside, synced, read back, renamed, the last two kept.
+"""Snapshot files: written to a temporary file, synced, read back and renamed; the last two are kept.
 
 A file is a header, blocks of ``length u32, checksum u32, bytes`` and an empty block whose checksum covers all before it. The
 first block is the metadata (JSON), the others are the chunks of the state machine. Files travel to other nodes as they are.
 
-A block that is written has at most ``BLOCK_BYTES_MAX`` bytes: a longer chunk becomes several. Earlier versions wrote a block for
-each chunk, however long. So the reader takes blocks of any length that the file can hold; it checks a block before it gives out
-its first byte, and gives it out in parts of ``BLOCK_BYTES_MAX``. No length makes it hold more than one part.
+A block that is written has at most ``BLOCK_BYTES_MAX`` bytes: a longer chunk becomes several. Earlier versions wrote a block
+for each chunk, however long. So the reader accepts blocks of any length up to the file's. It checks a whole block before it
+returns its first byte, and returns it in parts of ``BLOCK_BYTES_MAX``. It never has more than one part in memory.
 """
 
 import json
@@ -23,7 +23,9 @@ MAGIC = b"RAFTSNAP"
 VERSION = 1
 BLOCK_BYTES_MAX = 1 << 20
 METADATA_BYTES_MAX = 64 << 20
-"""Of the first block, which is held as a whole: sessions with every number that may be open take a few hundred KiB a node."""
+"""Limit of the first block, which is read as a whole: sessions with the maximum of open numbers take a few hundred KiB per
+node.
+"""
 PREFIX = "snapshot-"
 WRITING = "snapshot.writing"
 RECEIVING = "snapshot.receiving"
@@ -42,7 +44,7 @@ class Metadata(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> "Metadata":
-        """ValueError on anything that ``encode`` did not make."""
+        """Raises ValueError for input that ``encode`` did not create."""
         try:
             raw = json.loads(data)
             pairs = [tuple(int(n) for n in raw[key]) for key in ("previous", "last")]
@@ -74,7 +76,9 @@ class Snapshot(NamedTuple):
 
 
 class Writer:
-    """Writes a snapshot file block by block; nothing is durable before the caller syncs ``WRITING`` and ``publish`` is synced."""
+    """Writes a snapshot file block by block. It is durable only after the caller has synced ``WRITING`` and ``publish`` is
+    synced.
+    """
 
     def __init__(self, storage: Storage, metadata: Metadata) -> None:
         self._storage = storage
@@ -103,7 +107,7 @@ class Writer:
 
 
 class Reader:
-    """Reads a snapshot file part by part, checking each block; ValueError names the offset of what is damaged."""
+    """Reads a snapshot file part by part and checks each block. ValueError has the offset of the damage."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name = storage, name
@@ -116,9 +120,9 @@ class Reader:
             raise UnknownFormatError(f"offset 8: format version {self.version}, this program reads {VERSION}")
         self.offset, self.checksum = HEADER.size, crc32(header)
         self._left = 0
-        """Bytes of a checked block that are yet to be given out."""
+        """Bytes of a checked block that are still to be returned."""
         self._held = b""
-        """These bytes, if they are one part: they have been read for the check."""
+        """These bytes, if they are one part, because the check has read them."""
         metadata = self.next(METADATA_BYTES_MAX)
         if metadata is None:
             raise ValueError(f"offset {self.offset}: no metadata")
@@ -140,7 +144,7 @@ class Reader:
         return part
 
     def _open_block(self) -> bool:
-        """Check the block that begins at ``offset`` and step behind its head. False: it is the end of the file."""
+        """Check the block that begins at ``offset`` and move behind its head. False: it is the end of the file."""
         head = self._storage.read(self._name, self.offset, BLOCK.size)
         if len(head) < BLOCK.size:
             raise ValueError(f"offset {self.offset}: the file ends in the middle")
@@ -163,7 +167,7 @@ class Reader:
         return True
 
     def chunks(self) -> Iterator[bytes]:
-        """All that is left."""
+        """All remaining chunks."""
         while (chunk := self.next()) is not None:
             yield chunk
 
@@ -177,7 +181,7 @@ class SnapshotStore:
         self.kept = 2
         """Files that stay: the newest, and one more in case it cannot be read some day."""
         self.skipped: list[str] = []
-        """Damaged files passed over when opening, each with its reason."""
+        """Damaged files that were ignored when opening, each with its reason."""
         self._damaged: list[str] = []
         for name in (WRITING, RECEIVING):
             storage.remove(name)
@@ -187,8 +191,8 @@ class SnapshotStore:
         return [n for n in self._storage.list_names() if n.startswith(PREFIX)]
 
     def open_newest(self) -> tuple[Snapshot, Iterator[bytes]] | None:
-        """The newest snapshot that can be read to its end, and its chunks, read once more as they are taken. Without any readable
-        one though there are files: CorruptionError."""
+        """The newest snapshot that can be read to its end, and its chunks, which are read again. Raises CorruptionError if
+        there are files but none is readable."""
         names = self.names()
         for name in reversed(names):
             try:
@@ -218,7 +222,7 @@ class SnapshotStore:
     def adopt(self, snapshot: Snapshot, in_use: Collection[str] = ()) -> None:
         """The file and its name are durable: use it, and delete what was damaged and all but the last ``kept``.
 
-        ``in_use``: names of files on their way to another node, which would have to start over; they stay for now.
+        ``in_use``: names of files that are being sent to another node, which would have to start again; they stay for now.
         """
         if self.current is None or snapshot.last_index > self.current.last_index:
             self.current = snapshot
@@ -231,6 +235,6 @@ class SnapshotStore:
                 self._storage.remove(name)
 
     def oldest_index(self) -> int:
-        """Index at which the oldest kept snapshot ends: the log before it is not needed by any."""
+        """Index at which the oldest kept snapshot ends. No snapshot needs the log before it."""
         names = self.names()
         return int(names[0][len(PREFIX) :][:20]) if names else 0

@@ -1,7 +1,7 @@
-"""A disk that does not answer: when it counts as stalled, and how a leader hands over then.
+"""Detects a stalled disk, on which a leader transfers leadership.
 
-A sync that hangs fails nothing, so nothing else notices: heartbeats flow, and a majority of others may even commit without this
-disk. Such a node counts as failed for whatever needs its disk:
+A hanging sync is not a failure, so no other part notices it: heartbeats continue, and a majority of other nodes may commit
+without this disk. Such a node counts as failed for everything that needs its disk:
 
 | row | disk stalled | role                          | what the node does                                                        |
 |-----|--------------|-------------------------------|---------------------------------------------------------------------------|
@@ -11,12 +11,13 @@ disk. Such a node counts as failed for whatever needs its disk:
 | D4  | yes          | leader, no hand-over succeeds | steps down; the others elect after an election time                       |
 | D5  | yes          | leader of a group of one      | goes on leading                                                           |
 
-On a stalled disk every leader appends nothing more, and every node rejects proposals, which are surely not applied then. The
+On a stalled disk every leader stops appending, and every node rejects proposals, which are then certainly not applied. The
 tests are in ``tests/raft/test_stall.py``, the transcripts are ``tests/golden/raft/disk_hangs_*.txt``.
 
 Proposals that were waiting when the disk stalled go to the next leader, or end as rejected when their time is up. A stalled
-follower stays harmless: it acknowledges nothing, so the leader sends it one window and then heartbeats. It goes on applying what
-a majority without it has committed, as far as it has that; of a new term it acknowledges nothing, so it gets nothing either.
+follower is harmless: it acknowledges nothing, so the leader sends it one window and then heartbeats. It continues to apply
+entries that it has and that a majority without it has committed. In a new term it acknowledges nothing, so it is sent no
+entries.
 
 When the sync ends after all, the node takes part again at once. A sync that fails stops the node (``entry_log.py``).
 """
@@ -26,7 +27,7 @@ from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.syncs import Syncs
 
 SNAPSHOT_FACTOR = 12
-"""A sync of a snapshot writes back many megabytes at once: it is given so many times as long as one of the log."""
+"""A sync of a snapshot writes many megabytes at once, so its limit is this many times that of the log."""
 
 
 class Stall:
@@ -38,16 +39,16 @@ class Stall:
         self._limit = self._limit_ms / 1000
         self._log_since: float | None = None
         self._ticked_at = self._ran_since = context.now()
-        """The last tick; and since when ticks have come in time. The time of a process that was held up itself does not count."""
+        """The last tick, and since when ticks have come in time. Time in which the process itself was stalled does not count."""
         self.stalled = False
-        """As of the last tick."""
+        """State at the last tick."""
 
     def log_sync_began(self, now: float) -> None:
-        """What was written to the log is on its way to the disk."""
+        """A sync of the log began."""
         self._log_since = now
 
     def log_sync_ended(self) -> None:
-        """It is there."""
+        """It ended."""
         self._log_since = None
 
     def age(self, now: float) -> float:
@@ -55,7 +56,7 @@ class Stall:
         return now - self._log_since if self._log_since is not None else 0.0
 
     def problem(self, now: float) -> str | None:
-        """What is wrong with the disk, None if nothing is."""
+        """The disk's problem; None if there is none."""
         oldest = self._syncs.oldest_at
         if oldest is None or not self._is_stalled(now):
             return None
@@ -63,7 +64,7 @@ class Stall:
         return f"the disk has not finished a sync that was asked for {waited_ms:.0f} ms ago (limit {self._limit_ms} ms)"
 
     def tick(self, now: float) -> None:
-        """Judge the disk."""
+        """Update the judgement of the disk."""
         if now - self._ticked_at > self._limit / 2:
             self._ran_since = now
         self._ticked_at = now
@@ -85,5 +86,5 @@ class Stall:
         return now - max(oldest, self._ran_since) > self._limit * SNAPSHOT_FACTOR
 
     def next_wakeup(self) -> float:
-        """While a sync is under way, so often that a pause of this process is told from one of the disk."""
+        """While a sync is in progress, ticks come often enough to distinguish a stall of this process from one of the disk."""
         return FOREVER if self._syncs.oldest_at is None else self._ticked_at + self._limit / 4

@@ -1,10 +1,10 @@
-"""Which process may speak for an incarnation of a peer: restarts may, processes with a lost memory and second processes may not.
+"""Which process may represent an incarnation of a peer: a restarted one may, but not one with lost data and not a second one.
 
-An incarnation is one data directory. Raft relies on what it once acknowledged and voted, so a directory that went back to an
-older image (restored volume, virtual machine reset to a snapshot) must not vote on, and of two processes on copies of one
-directory neither may vote. Every process introduces itself with a nonce and with what is on its disk; every node remembers,
-per incarnation of a peer, the greatest of it. Memory of the peers is volatile: a regression that only a lost node could have
-noticed goes unnoticed (DESIGN.md, "Disks that go back").
+An incarnation is one data directory. Raft relies on its acknowledgements and votes. So a directory that went back to an older
+image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
+directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node
+remembers, per incarnation of a peer, the greatest content. This memory is volatile: a regression that only a lost node could
+have noticed is not detected (DESIGN.md, "Disks that go back").
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
@@ -20,8 +20,8 @@ noticed goes unnoticed (DESIGN.md, "Disks that go back").
 "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest
 time.
 
-A node speaks as one incarnation. A process that was accepted by itself is then judged beside the incarnation of its node that is
-known already (``PeerMemories.judge_beside``):
+A node has one incarnation at a time. A process that was accepted by the table above is then compared with the known
+incarnation of its node (``PeerMemories.judge_beside``):
 
 | row | known incarnation | its last contact                         | standing  | why                                          |
 |-----|-------------------|------------------------------------------|-----------|----------------------------------------------|
@@ -30,8 +30,8 @@ known already (``PeerMemories.judge_beside``):
 | I3  | another           | after the first contact of the new one   | CONTESTED | two directories are in use                   |
 | I4  | another           | before that, within the contest time     | PENDING   | it may be gone: wait for the contest time    |
 
-The first contact of a new incarnation counts as long as it introduces itself at least once per contest time; after a longer
-silence its next contact is the first one. The known incarnation stays accepted in I3 and I4.
+A new incarnation has to introduce itself at least once per contest time. After a longer silence its next contact counts as its
+first. The known incarnation stays accepted in I3 and I4.
 
 The tests have the names of the rows: ``tests/raft/test_standing.py``.
 """
@@ -44,40 +44,40 @@ from replicated_namesrv.raft.interfaces import NEVER
 from replicated_namesrv.raft.raft_messages import Introduction
 
 PROCESSES_MAX = 8
-"""Processes remembered per incarnation; beyond it the one heard longest ago is forgotten and has to echo again."""
+"""Processes remembered per incarnation. Beyond it the one with the oldest contact is forgotten and has to echo again."""
 INCARNATIONS_MAX = 8
-"""Incarnations remembered per peer; beyond it the one heard longest ago is forgotten."""
+"""Incarnations remembered per peer. Beyond it the one with the oldest contact is forgotten."""
 ROWS = ("S1", "S2", "S3", "S4", "S5", "S6", "I1", "I2", "I3", "I4")
 
 
 class Standing(IntEnum):
-    """What a node thinks of a process of a peer."""
+    """A node's judgement of a process of a peer."""
 
     PENDING = 0
-    """It has not echoed a number of ours yet, so it may have ended long ago."""
+    """It has not echoed one of our numbers yet, so it may have ended long ago."""
     ACCEPTED = 1
-    """It speaks for its incarnation."""
+    """It represents its incarnation."""
     CONTESTED = 2
-    """Another process speaks for the same node; neither is listened to until one of them is silent."""
+    """Another process uses the same node name; both are ignored until one of them is silent."""
     REGRESSED = 3
-    """Its disk lacks what its incarnation had on it: it has to rejoin as a new one."""
+    """Its disk lacks data that its incarnation had: it has to rejoin as a new one."""
 
 
 class Memory(NamedTuple):
-    """What must be on the disk of an incarnation, however often its process restarts."""
+    """What must be on the disk of an incarnation after any restart."""
 
     number: int
-    """Records in its log. The log is one stream (entry_log.py), so this number never falls."""
+    """Records in its log. The log is one stream (entry_log.py), so this number never decreases."""
     term: int
-    """The term never falls, nor does, within a term, the last entry acknowledged."""
+    """The term never decreases, nor does the last acknowledged entry within a term."""
     acknowledged: int
 
     def merged(self, other: "Memory") -> "Memory":
-        """The greatest of both: what was acknowledged in an earlier term may have been cut in a later one."""
+        """The maximum of both. Entries acknowledged in an earlier term may have been cut in a later one."""
         return Memory(max(self.number, other.number), *max((self.term, self.acknowledged), (other.term, other.acknowledged)))
 
     def missing_in(self, opened: "Memory") -> bool:
-        """Whether a disk lacks something. ``opened``: what was on it; its ``acknowledged`` is the last entry."""
+        """Whether a disk lacks data. ``opened``: its content when opened; its ``acknowledged`` is the last entry."""
         return opened.number < self.number or opened[1:] < self[1:]
 
 
@@ -97,19 +97,19 @@ class _Process:
 
 
 class IncarnationRecord:
-    """What a node remembers of one incarnation of a peer."""
+    """A node's memory of one incarnation of a peer."""
 
     def __init__(self) -> None:
         self.memory = NOTHING
         self.boot = 0
         self.standing = Standing.PENDING
-        """Of the process that introduced itself last."""
+        """The process that introduced itself last."""
         self.current = 0
         """The process accepted last, 0 for none."""
         self._processes: dict[int, _Process] = {}
 
     def note(self, memory: Memory) -> None:
-        """The incarnation has given proof that this is on its disk."""
+        """The incarnation has shown that this is on its disk."""
         self.memory = self.memory.merged(memory)
 
     def judge(
@@ -123,10 +123,10 @@ class IncarnationRecord:
         regressions: bool = True,
         single_process: bool = True,
     ) -> Standing | None:
-        """The standing of the process that sent ``said``; None if ``said`` is older than one we have seen.
+        """The standing of the process that sent ``said``; None if ``said`` is older than an earlier one.
 
-        ``own_process``, ``next_sequence``: our process, and the number of our next introduction. ``contest_s``: seconds in which
-        another process counts as heard lately. ``regressions``, ``single_process``: the defences of these names.
+        ``own_process``, ``next_sequence``: our process, and the number of our next introduction. ``contest_s``: seconds in
+        which contact with another process counts as recent. ``regressions``, ``single_process``: the defences of these names.
         """
         process = self._processes.get(said.process)
         if process is None:
@@ -150,7 +150,7 @@ class IncarnationRecord:
             repeated = single_process and self.current != 0 and said.boot <= self.boot
             if repeated or (regressions and self.memory.missing_in(opened)):
                 return Standing.CONTESTED if contested else Standing.REGRESSED  # S4, S5
-            # The processes before it have to prove anew that they live: messages of theirs may still be on their way.
+            # Earlier processes have to echo again to show that they are alive: messages of theirs may still arrive.
             for number, other in self._processes.items():
                 if number != said.process:
                     other.challenge, other.fresh_at = next_sequence, NEVER
@@ -160,13 +160,13 @@ class IncarnationRecord:
 
     @property
     def last_contact_at(self) -> float:
-        """When the current process has introduced itself last."""
+        """When the current process last introduced itself."""
         process = self._processes.get(self.current)
         return NEVER if process is None else process.fresh_at
 
 
 class _Newcomer(NamedTuple):
-    """An incarnation of a peer beside the known one."""
+    """An incarnation of a peer other than the known one."""
 
     incarnation: int
     first_contact_at: float
@@ -174,33 +174,33 @@ class _Newcomer(NamedTuple):
 
 
 class PeerMemories:
-    """What a node remembers of its peers: for each, a record of the incarnations that it has heard."""
+    """A node's memory of its peers: for each, records of the incarnations with which it had contact."""
 
     def __init__(self, peers: Iterable[str]) -> None:
         self._by_peer: dict[str, dict[int, IncarnationRecord]] = {peer: {} for peer in peers}
         self._newcomers: dict[str, _Newcomer] = {}
 
     def record(self, peer: str, incarnation: int) -> IncarnationRecord:
-        """The record of ``incarnation``, made if there is none."""
+        """The record of ``incarnation``, created if there is none."""
         records = self._by_peer[peer]
         record = records.pop(incarnation, None) or IncarnationRecord()
-        records[incarnation] = record  # the one used last comes last
+        records[incarnation] = record  # the most recently used record is last
         if len(records) > INCARNATIONS_MAX:
             del records[next(iter(records))]
         return record
 
     def memory(self, peer: str, incarnation: int) -> Memory:
-        """What we know to be on the disk of this incarnation of ``peer``."""
+        """What must be on the disk of this incarnation of ``peer``."""
         return self.record(peer, incarnation).memory
 
     def remember(self, peer: str, incarnation: int, memory: Memory) -> None:
-        """This is on the disk of ``peer``."""
+        """Remember that this is on the disk of ``peer``."""
         self.record(peer, incarnation).note(memory)
 
     def judge_beside(
         self, peer: str, incarnation: int, known: int, now: float, contest_s: float, *, single_process: bool = True
     ) -> Standing:
-        """The standing of a process that is accepted by itself, beside the ``known`` incarnation of ``peer`` (0: none)."""
+        """The standing of an accepted process in relation to the ``known`` incarnation of ``peer`` (0: none)."""
         if known in (0, incarnation) or not single_process:
             return Standing.ACCEPTED  # I1
         newcomer = self._newcomers.get(peer)

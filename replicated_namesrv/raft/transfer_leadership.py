@@ -1,4 +1,4 @@
-"""Handing leadership over (dissertation, 3.10): on request, and when the leader's disk is stalled (``stall.py``).
+"""Leadership transfer (dissertation, 3.10): on request, and when the leader's disk is stalled (``stall.py``).
 
 Proposals wait, the target catches up, the lease ends, TimeoutNow is sent. The target campaigns at once, and its forced vote
 requests pass stickiness (``elections.py``). A transfer that has not ended within the greatest election time has failed.
@@ -24,7 +24,7 @@ class TransferCore(RaftState, Protocol):
 
 
 class Targets(Protocol):
-    """What is replicated to the followers."""
+    """Replication progress of the followers."""
 
     def furthest_voter(self) -> str | None:
         """The connected voter with the longest log known."""
@@ -51,19 +51,21 @@ class LeadershipTransfer:
         self._outbox, self._leadership, self._stall = outbox, leadership, stall
         self._limit = context.config.election_max_ms / 1000
         self.target: str | None = None
-        """The peer that is to lead, while a transfer is under way."""
+        """The designated leader while a transfer is in progress."""
         self._done: Callable[[bool], None] | None = None
         self._deadline, self._term = 0.0, 0
         self._sent = False
         self._stall_transfer_tried = self._stall_transfer_failed = False
-        """This leader, on a stalled disk, has tried to hand over; and no transfer succeeded."""
+        """This leader, on a stalled disk, has tried a transfer; and no transfer succeeded."""
 
     @property
     def running(self) -> bool:
         return self.target is not None
 
     def start(self, peer: str | None, done: Callable[[bool], None]) -> None:
-        """Hand over to ``peer`` (None: the furthest voter). ``done(True)`` when another leads, ``done(False)`` if not."""
+        """Transfer leadership to ``peer`` (None: the voter with the longest log). ``done(True)`` when another node leads,
+        ``done(False)`` if not.
+        """
         if not self._core.is_leader or self.running or not self._context.peers:
             done(False)
             return
@@ -89,7 +91,7 @@ class LeadershipTransfer:
         return self._deadline if self.target else FOREVER
 
     def send_timeout_now(self, peer: str, term: int) -> None:
-        """PySyncObj hands over: the lease ends before the message leaves."""
+        """PySyncObj transfers leadership: end the lease before the message is sent."""
         self._sent = True
         if self._defences.transfer_ends_lease:
             self._leadership.end_lease(term)
@@ -111,7 +113,7 @@ class LeadershipTransfer:
     # A stalled disk
 
     def tick_stall(self) -> None:
-        """A leader on a stalled disk hands over, and steps down if nobody takes over."""
+        """On a stalled disk a leader transfers leadership, and steps down if that fails."""
         if not self._stall.stalled or not self._core.is_leader:
             self._stall_transfer_tried = self._stall_transfer_failed = False
         elif self._context.peers and not self.running:
