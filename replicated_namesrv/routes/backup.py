@@ -1,8 +1,8 @@
-"""Backup files: the whole state as of one revision, in a form that can be checked without a node.
+"""Backup files: the whole state at one revision, in a form that can be checked without a node.
 
-A file is lines of JSON: a head that says what it is and where it comes from, the lines of a snapshot of the routes, and an end
-with the number of bytes before it and their SHA-256. Whatever is cut off, added or flipped is noticed. The head's format is
-that of the file; a snapshot's own head names its format.
+A file is lines of JSON: a head with the kind and origin of the file, the lines of a snapshot of the routes, and an end with
+the number of bytes before it and their SHA-256. Missing, added or changed bytes are detected. The head has the format version
+of the file; the snapshot's own head has that of the snapshot.
 """
 
 import json
@@ -36,23 +36,23 @@ def _with(head: bytes, snapshot: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Head(NamedTuple):
-    """Where a backup comes from."""
+    """The origin of a backup."""
 
     revision: int
     fields: dict[str, Any]
 
 
 class BackupReader:
-    """Checks a file as its bytes come, cut anywhere, and gives out the snapshot in it."""
+    """Checks a file as its bytes arrive, cut anywhere, and returns the snapshot in it."""
 
     def __init__(self) -> None:
         self.head: Head | None = None
         self._checksum, self._size = sha256(), 0
         self._rest = bytearray()
-        """Bytes that may yet turn out to be the end: no line ends in them but at their last byte."""
+        """Bytes that may be the end of the file: they contain no line feed except as their last byte."""
 
     def feed(self, data: bytes) -> bytes:
-        """Bytes of the snapshot that are now known to be that. Raises BackupError."""
+        """Bytes that are known to belong to the snapshot. Raises BackupError."""
         if self.head is None:
             self._rest += data
             line, newline, rest = bytes(self._rest).partition(b"\n")
@@ -65,7 +65,7 @@ class BackupReader:
             self._rest, data = bytearray(), rest
         if not data:
             return b""
-        # The last line waits: it may be the end.
+        # The last line waits, because it may be the end.
         cut = data.rfind(b"\n", 0, len(data) - 1) + 1
         if not cut and not self._rest.endswith(b"\n"):
             self._rest += data
@@ -76,7 +76,7 @@ class BackupReader:
         return ready
 
     def finish(self) -> Head:
-        """To be called after the last byte. Raises BackupError if the file is cut off or damaged."""
+        """Call it after the last byte. Raises BackupError if the file is cut off or damaged."""
         try:
             end = json.loads(bytes(self._rest))
             declared = end["bytes"], end["sha256"]

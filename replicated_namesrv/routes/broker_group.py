@@ -10,21 +10,21 @@ from replicated_namesrv.routes.sums import PRIME, entry_hash, queue_hash, topic_
 
 
 class Registration(NamedTuple):
-    """One life of a registered broker (``BrokerLiveInfo.java`` without what each node knows for itself)."""
+    """One life of a registered broker (``BrokerLiveInfo.java`` without the facts that differ between nodes)."""
 
     cluster_name: str
     broker_addr: str
     broker_name: str
     broker_id: int
     epoch: int
-    """Revision at which this life began: unique and ascending. It lasts while the same address stays registered under the same
-    cluster, name and id, whatever else it announces, and ends with its removal or a change of one of these."""
+    """Revision at which this life began: unique and ascending. It stays while the same address is registered under the same
+    cluster, name and id, whatever its content. It ends with its removal or a change of one of these."""
     data_version: DataVersion
     heartbeat_timeout_ms: int
     ha_server_addr: str
     filter_servers: tuple[str, ...]
     since_ms: int
-    """Stamped time of the command that began this life."""
+    """Time of the command that began this life."""
 
 
 class TopicCount:
@@ -37,16 +37,16 @@ class TopicCount:
 
 
 class Shown(NamedTuple):
-    """What routes show of a group; the same for every topic."""
+    """The part of routes that shows a group; the same for every topic."""
 
     plain: BrokerData
     acting: BrokerData
-    """The least id appears as 0 where no master is and the group allows it."""
+    """If there is no master and the group allows it, the least id appears as 0."""
     filter_servers: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class BrokerGroup:
-    """The brokers of one name and what they serve (``BrokerData.java`` and this name's part of topicQueueTable)."""
+    """The brokers of one name and their topics (``BrokerData.java`` and this name's part of topicQueueTable)."""
 
     __slots__ = (
         "broker_name",
@@ -66,10 +66,10 @@ class BrokerGroup:
     )
 
     def __init__(self, broker_name: str, cluster: str, is_summed: bool = True) -> None:
-        """``is_summed``: whether each change corrects the sums over topics. If not, ``hash`` takes ``topics_sum`` anew."""
+        """``is_summed``: whether each change updates the sums over topics. If not, ``hash`` recomputes ``topics_sum``."""
         self.is_summed = is_summed
         self.stale = False
-        """``topics_sum`` has not followed a change."""
+        """Whether ``topics_sum`` is outdated."""
         self.broker_name = broker_name
         self.cluster = cluster
         """Of the first registration; stays (``BrokerData.cluster``)."""
@@ -83,22 +83,22 @@ class BrokerGroup:
         """Over ``topics``: hash of the topic times hash of its queue settings."""
         self.generation = 0
         self.counted = 0
-        """Hash with which this group is part of ``Tables.groups_sum``."""
+        """The hash of this group in ``Tables.groups_sum``."""
         self.shown: tuple[int, Shown] | None = None
-        """Generation and what routes showed of this group then: derived, no part of the state."""
+        """Cache: generation, and the part of routes at that generation. Not part of the state."""
         self.shared = False
         """A snapshot still reads ``topics``: copy before changing."""
 
     def own(self) -> dict[str, QueueData]:
-        """``topics``, no longer shared with a snapshot."""
+        """``topics``, copied if a snapshot shares it."""
         if self.shared:
             self.topics = self.topics.copy()
             self.shared = False
         return self.topics
 
     def count(self, values: Sequence[QueueData], hashes: Sequence[int], sign: int) -> None:
-        """Add (``sign`` 1) or take away (-1) these topics in the counts and sums: their queue settings and
-        hashes; none of the latter are needed if ``is_summed`` is false."""
+        """Add (``sign`` 1) or remove (-1) these topics in the counts and sums. The arguments are their queue settings and
+        hashes; the latter are not needed if ``is_summed`` is false."""
         totals: dict[QueueData, tuple[int, int]]
         if values and values.count(values[0]) == len(values):
             totals = {values[0]: (len(values), sum(hashes))}
@@ -119,7 +119,7 @@ class BrokerGroup:
                 del self.kinds[queue_data]
 
     def hash(self) -> int:
-        """Of everything but the members, which are counted in ``Tables.live_sum``."""
+        """Hash of the group without its members, which ``Tables.live_sum`` includes."""
         if self.stale:
             self.topics_sum = sum(map(mul, topic_hashes(list(self.topics)), map(queue_hash, self.topics.values()))) % PRIME
             self.stale = False

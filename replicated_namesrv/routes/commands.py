@@ -1,8 +1,8 @@
 """Commands: everything that can change the route state machine, as values.
 
-A command carries all that could differ between nodes; applying the same commands in the same order gives the same bytes
-everywhere. The time at which a command counts as happened is given to ``RouteInfoManager.apply`` beside it (stamped by the
-node in AP, by the leader in CP). Removals are fenced: they name the registration epoch that they saw.
+A command contains everything that could differ between nodes, so applying the same commands in the same order gives the same
+bytes everywhere. The time of a command is a separate argument of ``RouteInfoManager.apply`` (from the node in AP, from the
+leader in CP). Removals are fenced: they name the registration epoch that their sender saw.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingIn
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """Code 103 (``RouteInfoManager.registerBroker``)."""
+    """``REGISTER_BROKER`` (103, ``RouteInfoManager.registerBroker``)."""
 
     cluster_name: str
     broker_name: str
@@ -27,10 +27,10 @@ class RegisterBroker:
     """None: a broker older than 5.0, whose slaves never contribute topics."""
     data_version: DataVersion
     topics: Mapping[str, QueueData] | None
-    """By ``topicName``. None: the table was JSON null, nothing is registered (answer 0)."""
+    """By ``topicName``. None: the table was JSON null and nothing is registered (answer 0)."""
     topic_queue_mapping_infos: Mapping[str, TopicQueueMappingInfo]
     filter_servers: tuple[str, ...] | None
-    """None: leave what is stored; empty: remove."""
+    """None: keep the stored ones. Empty: remove them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,21 @@ class BrokerRemoval:
     broker_name: str
     broker_id: int
     epoch: int | None
-    """Fence: removes only the registration with this epoch. None: whatever is registered now."""
+    """Fence: removes only the registration with this epoch. None: any registration."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokers:
-    """Code 104, closed connections and expiries, as one batch (``RouteInfoManager.unRegisterBroker(Set)``)."""
+    """``UNREGISTER_BROKER`` (104), closed connections and expiries, as one batch (``RouteInfoManager.unRegisterBroker(Set)``)."""
 
     removals: tuple[BrokerRemoval, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterTopic:
-    """Code 217 (``RouteInfoManager.registerTopic``): (brokerName, queues) in the order they were sent."""
+    """``REGISTER_TOPIC_IN_NAMESRV`` (217, ``RouteInfoManager.registerTopic``): (brokerName, queues) in the order of the
+    request.
+    """
 
     topic: str
     queue_datas: tuple[tuple[str, QueueData], ...]
@@ -62,7 +64,7 @@ class RegisterTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """Code 216; ``cluster_name`` None or empty: the topic goes entirely."""
+    """``DELETE_TOPIC_IN_NAMESRV`` (216). ``cluster_name`` None or empty: the topic is deleted in all clusters."""
 
     topic: str
     cluster_name: str | None
@@ -70,7 +72,9 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangeWritePerm:
-    """Code 205 (``writable`` False: clear the bit) and 327 (True: perm becomes 6)."""
+    """``WIPE_WRITE_PERM_OF_BROKER`` (205; ``writable`` False: clear the bit) and ``ADD_WRITE_PERM_OF_BROKER`` (327; True: perm
+    becomes 6).
+    """
 
     broker_name: str
     writable: bool
@@ -78,7 +82,7 @@ class ChangeWritePerm:
 
 @dataclass(frozen=True, slots=True)
 class PutKVConfig:
-    """Code 100. A value of None is stored as null: a later read says "not found", and it is not persisted."""
+    """``PUT_KV_CONFIG`` (100). A value of None is stored as null: later reads return "not found", and it is not persisted."""
 
     namespace: str
     key: str
@@ -87,7 +91,7 @@ class PutKVConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeleteKVConfig:
-    """Code 102."""
+    """``DELETE_KV_CONFIG`` (102)."""
 
     namespace: str
     key: str
@@ -95,7 +99,7 @@ class DeleteKVConfig:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSettings:
-    """The part of code 318 that changes what is stored or answered: names of ``RouteSettings`` and new values."""
+    """The part of ``UPDATE_NAMESRV_CONFIG`` (318) that changes state or answers: names of ``RouteSettings`` with new values."""
 
     values: Mapping[str, bool]
 

@@ -1,12 +1,12 @@
-"""Digest of the whole state, cheap enough to be compared between nodes every second whatever the state holds.
+"""Digest of the whole state, cheap enough to compare between nodes every second at any size of the state.
 
-Every table counts as a sum over its entries that each change corrects (sums.py), so a digest is a hash over one number per table.
-Groups alone are hashed here, those that changed since the last digest: many commands between two digests change the same ones.
-A state without ``keeps_sums`` keeps no sums over topics: the digest takes those of the groups that changed anew.
+Every table counts as a sum over its entries, which each change updates (sums.py), so a digest is a hash over one number per
+table. Only groups are hashed here, those that changed since the last digest, because many commands between two digests change
+the same ones. A state without ``keeps_sums`` keeps no sums over topics: the digest recomputes those of the changed groups.
 
-Of the revisions of topics the plain sum is taken: a command moves those of all topics of a group at once, and they decide about
-cached answers only. Nodes that gave different topics of a group a revision pass unnoticed if the sums are equal; nodes that gave
-one of them none do not.
+The revisions of topics are added without hashing, because a command changes those of all topics of a group at once, and they
+only affect cached answers. So it is not detected if nodes gave a revision to different topics of a group and the sums are
+equal. It is detected if one node gave it to none.
 """
 
 import json
@@ -19,7 +19,7 @@ DIGEST_VERSION = 2
 
 
 def digest(tables: Tables) -> bytes:
-    """16 bytes, equal on equal states, whatever the process."""
+    """16 bytes, equal for equal states in every process."""
     tables.count_groups()
     revisions_sum = tables.revisions_sum if tables.keeps_sums else sum(tables.topic_revisions.values())
     settings = [getattr(tables.settings, name) for name in sorted(tables.settings.__dataclass_fields__)]

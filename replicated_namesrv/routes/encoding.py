@@ -1,8 +1,8 @@
 """Commands as bytes, for a log that outlives the process, and the JSON lines that they share with snapshots.
 
 A command is one byte of format version and a JSON array: kind (RocketMQ's request code), stamped time, fields in the order of
-the command's class. Queue settings, which thousands of topics have in common, are written once each and referred to by
-number. A version this code does not know stops with an error that says so: guessing would make nodes differ.
+the command's class. Queue settings, which thousands of topics have in common, are written once each and referred to by number.
+An unknown version raises an error, because guessing would make the states differ.
 """
 
 import json
@@ -31,11 +31,11 @@ COMMAND_FORMAT = 1
 
 
 class RouteFormatError(NamesrvError):
-    """Bytes that are no command or no snapshot, or of a version that this node does not know."""
+    """Bytes that are no command or snapshot, or of a version that this node does not know."""
 
 
 def encode_command(command: Command, time_ms: int) -> bytes:
-    """The command and the time at which it counts as happened; equal commands give equal bytes."""
+    """Encode the command and its time. Equal commands have equal bytes."""
     kind = type(command)
     return bytes((COMMAND_FORMAT,)) + dump([_KINDS[kind], time_ms, *_FIELDS_OF[kind](command)])
 
@@ -58,7 +58,9 @@ def decode_command(data: bytes) -> tuple[Command, int]:
 
 
 def dump(value: Any) -> bytes:
-    """JSON without white space or line breaks. What orjson refuses (a lone surrogate) is written in ASCII after a blank."""
+    """JSON without white space or line breaks. Values that orjson refuses (a lone surrogate) are written in ASCII after a
+    blank.
+    """
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -71,7 +73,7 @@ def load(line: bytes) -> Any:
 
 
 def number_queue_datas(queue_datas: Collection[QueueData]) -> tuple[list[list[int]], list[int] | int]:
-    """Distinct values and, for each given one, its number among them (one number if there is but one)."""
+    """Distinct values and, for each given one, its number among them (a single number if there is only one)."""
     numbers = {queue_data: number for number, queue_data in enumerate(dict.fromkeys(queue_datas))}
     table = [list(queue_data) for queue_data in numbers]
     return table, 0 if len(table) == 1 else list(map(numbers.__getitem__, queue_datas))

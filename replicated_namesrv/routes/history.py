@@ -1,10 +1,10 @@
-"""History: what changed, revision by revision, for those who watch.
+"""History: the changes by revision, for watchers.
 
-Every command that changes the state is one change with one revision, so a watcher that has seen revision r needs exactly the
-changes after r, and a change is told whole or not at all. A change is described from the command, the state after it and the
-stamped time alone: nodes that apply the same commands tell the same bytes, and a watcher may go on at another node.
+Every command that changes the state is one change with one revision. So a watcher that has seen revision r needs exactly the
+changes after r, and a change is sent as a whole or not at all. The description depends only on the command, the state after it
+and the command's time. So nodes that apply the same commands send the same bytes, and a watcher may continue at another node.
 
-The history is bounded in bytes. What is older than ``oldest`` is gone, and asking for it is an error that says so, never a gap.
+The history is bounded in bytes. Asking for changes before ``oldest`` is an error, never a gap.
 """
 
 import json
@@ -29,27 +29,27 @@ from replicated_namesrv.routes.state import RouteInfoManager
 
 HISTORY_BYTES_MAX = 16 << 20
 UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-lost"
-"""Kinds of removal: the broker said so (104); nobody heard it within its time-out; its connections are gone."""
+"""Kinds of removal: the broker unregistered (104); it had no contact within its time-out; its connections ended."""
 REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
-"""A new life of a broker; other content of a life; a refused registration that left a trace in its group, as in Java."""
+"""A new life of a broker; new content of a life; a refused registration that changed its group, as in Java."""
 RESTORED = "restored"
-"""The whole state was replaced, by a backup or by another node's snapshot: read it anew."""
+"""The whole state was replaced, by a backup or by another node's snapshot: read everything again."""
 TOPICS_LISTED_MAX = 1_000
 _CHANGE_OVERHEAD_BYTES = 250
-"""About what Python keeps per change beside its text."""
+"""Approximate memory of Python per change besides its text."""
 _text = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Change:
-    """One change. Most are dropped untold, so the text is made when it is first asked for."""
+    """One change. Its text is made on first use, because most changes are dropped unread."""
 
     __slots__ = ("_data", "_fields", "kind", "revision", "size_bytes")
 
     def __init__(self, revision: int, kind: str, time_ms: int, fields: dict[str, Any]) -> None:
-        """``fields``: nothing in them may change later; a tuple of names has no order yet."""
+        """``fields``: immutable values; a tuple of names is not sorted yet."""
         self.revision, self.kind = revision, kind
         self.size_bytes = _CHANGE_OVERHEAD_BYTES + _characters(fields)
-        """About what it takes in memory, told or not; alike on all nodes."""
+        """Approximate memory use, with or without its text; equal on all nodes."""
         self._fields = {"revision": revision, "kind": kind, "timeMs": time_ms, **fields}
         self._data = ""
 
@@ -63,7 +63,7 @@ class Change:
 
 
 def _characters(value: object) -> int:
-    """About the length of a value's text."""
+    """Approximate length of a value's text."""
     match value:
         case str():
             return len(value) + 3
@@ -77,7 +77,7 @@ def _characters(value: object) -> int:
 
 
 class CompactedError(Exception):
-    """The changes asked for are no longer kept; ``oldest`` is the least revision after which all changes are."""
+    """The requested changes are no longer kept; ``oldest`` is the least revision after which all changes are available."""
 
     def __init__(self, asked: int, oldest: int) -> None:
         super().__init__(f"changes after revision {asked} are no longer kept, only those after {oldest}")
@@ -91,17 +91,17 @@ class History:
         self.bytes_max = bytes_max
         self._changes: list[Change] = []
         self._first = 0
-        """Position of the oldest change kept; those before it are cut off now and then."""
+        """Index of the oldest valid change. Those before it are removed from time to time."""
         self._bytes = 0
         self.oldest = 0
         self.newest = 0
         self.replaced_at = 0
-        """Revision of the last RESTORED; 0: there was none. A position before it was reached in the state before it, so it needs
-        no change in between: a watcher there goes on from ``replaced_at - 1``."""
+        """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state, so it needs no
+        change in between: a watcher there continues from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:
-        """Remember what ``command``, just applied to ``state``, changed; ``removal``: why brokers went, if it removed any."""
+        """Add what ``command``, just applied to ``state``, changed. ``removal``: why brokers were removed, if it removed any."""
         kind, fields = describe(state, command, removal)
         self.add(state.revision, kind, time_ms, fields)
 
@@ -122,7 +122,9 @@ class History:
         self._tell()
 
     def restart(self, revision: int, time_ms: int = 0) -> None:
-        """The state was replaced as a whole and is at ``revision``, which is one change: how it came there is not known here."""
+        """The state was replaced as a whole and is at ``revision``. This is one change, because the steps to it are unknown
+        here.
+        """
         self._changes, self._first, self._bytes = [], 0, 0
         self.oldest, self.replaced_at = max(0, revision - 1), revision
         self.add(revision, RESTORED, time_ms, {})
@@ -168,7 +170,7 @@ def describe(state: RouteInfoManager, command: Command, removal: str) -> tuple[s
 
 
 def _registration(state: RouteInfoManager, command: RegisterBroker) -> tuple[str, dict[str, Any]]:
-    """The address may be registered as before, under another name or id, though this registration was refused."""
+    """A refused registration: its address may still be registered, possibly under another name or id."""
     registration = state.registration(command.cluster_name, command.broker_addr)
     fields: dict[str, Any] = {"topics": _topics(state), "replaced": [_broker(gone) for gone in state.last_ended()]}
     announced = (command.broker_name, command.broker_id)
@@ -192,7 +194,7 @@ def _broker(registration: Registration) -> dict[str, Any]:
 
 
 def _topics(state: RouteInfoManager) -> tuple[str, ...] | None:
-    """Topics whose routes moved; None: too many to list, read them anew."""
+    """Topics whose routes changed. None: too many to list, read all again."""
     return state.last_topics(TOPICS_LISTED_MAX)
 
 

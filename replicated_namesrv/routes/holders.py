@@ -1,8 +1,8 @@
-"""Which names hold something of a topic: topic -> name -> value, made for changes of many topics at once.
+"""A map topic -> name -> value, efficient for changes of many topics at once.
 
-Most topics of a large cluster with large brokers are held by one name. Such a topic has the value itself instead of a
-dictionary of one entry. Then linking or unlinking all topics of a name is done by dictionaries alone, without a step of
-Python for each topic, and costs no object for each.
+In a large cluster with large brokers, most topics have one name. Such a topic has the value itself instead of a dictionary of
+one entry. Then all topics of a name are linked or unlinked by dictionary operations, without a step of Python or an object for
+each topic.
 """
 
 from collections import deque
@@ -16,10 +16,10 @@ V = TypeVar("V")
 
 
 class Holders(Generic[V]):
-    """Topics with what each of their names holds."""
+    """Topics with the values of their names."""
 
     def __init__(self, name_of: Callable[[V], str]) -> None:
-        """``name_of(value)``: the name that holds it."""
+        """``name_of(value)``: the name to which the value belongs."""
         self._name_of = name_of
         self._by_topic: dict[str, V | dict[str, V]] = {}
         """The value, or those of several names by name."""
@@ -34,7 +34,7 @@ class Holders(Generic[V]):
         return topic in self._by_topic
 
     def of(self, topic: str) -> tuple[V, ...]:
-        """Values of a topic, by name ascending; empty if nobody holds it. Costs the holders of this topic."""
+        """Values of a topic, by name ascending; empty if there are none. The cost is the number of values."""
         held = self._by_topic.get(topic)
         if held is None:
             return ()
@@ -43,7 +43,7 @@ class Holders(Generic[V]):
         return (cast("V", held),)
 
     def link(self, entries: Mapping[str, V]) -> None:
-        """Store the values, all of one name, in the place of those that it had."""
+        """Store the values, all of one name, replacing earlier ones."""
         by_topic, name_of = self._by_topic, self._name_of
         known = list(filter(by_topic.__contains__, entries))
         if not known:
@@ -62,7 +62,7 @@ class Holders(Generic[V]):
                 by_topic[topic] = entries[topic] if holder == name else {holder: value, name: entries[topic]}
 
     def unlink(self, name: str, topics: Collection[str], values: Iterable[V]) -> list[str]:
-        """Remove the values, which are those that ``name`` holds. Topics that nobody holds any more."""
+        """Remove the values, which belong to ``name``. Returns the topics that have no value left."""
         by_topic = self._by_topic
         alone = list(compress(topics, map(is_, map(by_topic.__getitem__, topics), values)))
         _exhaust(map(by_topic.__delitem__, alone))

@@ -1,7 +1,7 @@
-"""KV config (``KVConfigManager.java``): namespace -> key -> value, of which order topics are the one practical use.
+"""KV config (``KVConfigManager.java``): namespace -> key -> value. Its main practical use is order topics.
 
-A namespace that was emptied stays known, and a value of None is stored but read as "not found": both show in answers. What is
-stored is told to ``Tables.sizes``.
+An emptied namespace continues to exist, and a value of None is stored but read as "not found", because both are visible in
+answers. Changes are reported to ``Tables.sizes``.
 """
 
 from replicated_namesrv.routes.commands import DeleteKVConfig, PutKVConfig
@@ -12,7 +12,7 @@ NAMESPACE_ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 
 def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
-    """Code 100."""
+    """``PUT_KV_CONFIG`` (100)."""
     entries = tables.kv.get(command.namespace)
     if entries is None or command.key not in entries or entries[command.key] != command.value:
         tables.put_kv(command.namespace, {command.key: command.value})
@@ -21,7 +21,7 @@ def put_kv_config(tables: Tables, command: PutKVConfig) -> Result:
 
 
 def delete_kv_config(tables: Tables, command: DeleteKVConfig) -> Result:
-    """Code 102: not finding the key is no error."""
+    """``DELETE_KV_CONFIG`` (102). A missing key is no error."""
     if command.key in tables.kv.get(command.namespace, {}):
         tables.delete_kv(command.namespace, command.key)
         _moved(tables, command.namespace, command.key)

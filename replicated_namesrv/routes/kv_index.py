@@ -1,7 +1,7 @@
-"""KVIndex: the KV config in order, for those who read it page by page, and when each namespace changed last.
+"""KVIndex: the KV config in order, for reading it page by page, and the last change of each namespace.
 
-Derived from the table and no part of the state. The order is made when it is first asked for, in slices, and kept from then on:
-a put or delete costs the same for few entries and for many, and so does a page.
+It is derived from the table and not part of the state. It is built on first use, in slices, and then updated. The cost of a
+put, a delete or a page does not depend on the number of entries.
 """
 
 from bisect import bisect_left
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 SEPARATOR = "|"
 _AFTER_SEPARATOR = chr(ord(SEPARATOR) + 1)
 BLOCK_MAX = 1_000
-"""Keys in a block; a fuller one is cut in two. Inserting moves so many pointers at most."""
+"""Maximum of keys in a block, which is split when it is full. An insertion moves at most this many pointers."""
 
 
 def name_of(namespace: str, key: str) -> str:
-    """``namespace|key``, by which entries are in order. ``|`` and ``%`` in the namespace are escaped, so that names differ if
-    entries do."""
+    """``namespace|key``, the sort key of entries. ``|`` and ``%`` in the namespace are escaped, so that different entries have
+    different names."""
     return f"{_quoted(namespace)}{SEPARATOR}{key}"
 
 
@@ -42,7 +42,7 @@ class SortedNames:
         return self._count
 
     def add(self, name: str) -> None:
-        """No effect if it is there."""
+        """Add a name. No-op if it exists."""
         blocks, lasts = self._blocks, self._lasts
         if not blocks:
             blocks.append([name])
@@ -64,7 +64,7 @@ class SortedNames:
             lasts[number] = block[-1]
 
     def discard(self, name: str) -> None:
-        """No effect if it is not there."""
+        """Remove a name. No-op if it does not exist."""
         number = bisect_left(self._lasts, name)
         if number == len(self._blocks):
             return
@@ -80,7 +80,7 @@ class SortedNames:
             del self._blocks[number], self._lasts[number]
 
     def between(self, start: str, end: str | None, count_max: int) -> list[str]:
-        """The first names from ``start`` on and less than ``end``, ``count_max`` at most."""
+        """The first names from ``start`` on and less than ``end``, at most ``count_max``."""
         found: list[str] = []
         number = bisect_left(self._lasts, start)
         while number < len(self._blocks) and len(found) < count_max:
@@ -95,16 +95,16 @@ class SortedNames:
 
 
 class KVIndex:
-    """Of one KV table, which tells it of every change."""
+    """The index of one KV table, which reports every change."""
 
     def __init__(self, kv: Mapping[str, Mapping[str, str | None]]) -> None:
         self._kv = kv
         self._names: SortedNames | None = None
-        """None: nobody has asked for the order yet."""
+        """None: the order was never requested."""
         self._namespaces: list[str] = []
-        """Those that are yet to be put in order."""
+        """Namespaces that are still to be sorted."""
         self._keys: tuple[str, list[str]] = ("", [])
-        """The namespace that is being put in order, and those of its keys that are left."""
+        """The namespace that is being sorted, and its remaining keys."""
         self._revisions: dict[str, int] = {}
         self._base_revision = 0
 
@@ -119,16 +119,18 @@ class KVIndex:
             self._names.discard(name_of(namespace, key))
 
     def begin(self, revision: int) -> None:
-        """The table as it is counts as changed at ``revision``."""
+        """Every entry of the table counts as changed at ``revision``."""
         self._revisions.clear()
         self._base_revision = revision
 
     def revision(self, namespace: str) -> int:
-        """When the namespace changed last, as far as this process knows: while it is the same, so is the namespace."""
+        """Revision of the namespace's last change, as far as this process knows. While it is the same, the content is the
+        same.
+        """
         return self._revisions.get(namespace, self._base_revision)
 
     def advance(self, entries_max: int) -> bool:
-        """Put about so many more entries in order; True: all are, and ``page`` may be asked."""
+        """Sort about this many more entries. True: all are sorted, and ``page`` may be called."""
         if self._names is None:
             self._names, self._namespaces = SortedNames(), list(self._kv)
         while entries_max > 0:
@@ -150,12 +152,14 @@ class KVIndex:
         return False
 
     def count(self, namespace: str | None = None) -> int:
-        """Entries of one namespace or of all. ``advance`` has to be at its end."""
+        """Number of entries of one namespace or of all. ``advance`` must have returned True."""
         assert self._names is not None, "advance comes first"
         return len(self._names) if namespace is None else len(self._kv.get(namespace, ()))
 
     def page(self, after: str, count_max: int, namespace: str | None = None) -> list[str]:
-        """Names (``name_of``) greater than ``after``, in order, of one namespace or of all. ``advance`` has to be at its end."""
+        """Names (``name_of``) greater than ``after``, in order, of one namespace or of all. ``advance`` must have returned
+        True.
+        """
         assert self._names is not None, "advance comes first"
         start = after + "\0" if after else ""  # the least text that is greater
         if namespace is None:

@@ -1,7 +1,7 @@
-"""Read side of the tables: answers as plain tuples, copies of what is stored, in an order that equal states share.
+"""Queries of the tables: answers are plain tuples, copied from the state, in an order that is equal for equal states.
 
-RocketMQ answers in hash order. Here members come by id, queue entries, groups and clusters by name, topics in the order in
-which they were created, which a snapshot preserves.
+RocketMQ answers in hash order. Here members are ordered by id; queue entries, groups and clusters by name; topics by creation,
+which a snapshot preserves.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,9 @@ UNIT_FLAG, UNIT_SUB_FLAG = 1, 2
 
 
 def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None:
-    """Code 105 (``pickupTopicRouteData``), with the slave of least id shown as master where that applies."""
+    """``GET_ROUTEINFO_BY_TOPIC`` (105, ``pickupTopicRouteData``), with the slave of least id shown as master where that
+    applies.
+    """
     groups = tables.topic_groups.of(topic)
     if not groups:
         return None
@@ -44,7 +46,7 @@ def pickup_topic_route_data(tables: Tables, topic: str) -> TopicRouteData | None
 
 
 def shown_of(group: BrokerGroup) -> Shown:
-    """Made once for each generation of the group: thousands of topics show the same groups."""
+    """Computed once for each generation of the group, because thousands of topics show the same groups."""
     if group.shown is not None and group.shown[0] == group.generation:
         return group.shown[1]
     members = group.members
@@ -64,12 +66,12 @@ def shown_of(group: BrokerGroup) -> Shown:
 
 
 def broker_data(group: BrokerGroup) -> BrokerData:
-    """A group and its addresses as they are."""
+    """A group with its real addresses."""
     return shown_of(group).plain
 
 
 def cluster_info(tables: Tables) -> ClusterInfo:
-    """Code 106 (``getAllClusterInfo``)."""
+    """``GET_BROKER_CLUSTER_INFO`` (106, ``getAllClusterInfo``)."""
     return ClusterInfo(
         tuple(broker_data(tables.groups[name]) for name in sorted(tables.groups)),
         tuple((cluster, tuple(sorted(tables.cluster_names[cluster]))) for cluster in sorted(tables.cluster_names)),
@@ -115,7 +117,7 @@ def has_unit_sub_un_unit_topics(tables: Tables) -> list[str]:
 
 
 def _topics_by_flag(tables: Tables, judge: Callable[[int], bool]) -> list[str]:
-    """Topics judged by the queue entry of their first broker name; Java takes an arbitrary one."""
+    """Topics selected by the queue entry of their first broker name. Java uses an arbitrary one."""
     judged: dict[str, QueueData] = {}
     for name in sorted(tables.groups):
         if len(judged) == len(tables.topic_revisions):

@@ -1,17 +1,16 @@
-"""What may be stored: how long each text may be, how many bytes in all, and how many of each thing.
+"""Limits on the state: the length of each text, the number of bytes, and the number of objects of each kind.
 
-Looked at before a command is proposed or applied.
+They are checked before a command is proposed or applied. ``apply`` does not check them: a command in the log is applied
+whatever the present limits are. So limits may differ between nodes and versions without different states. For the same reason
+a state may exceed its limits, if an earlier version or another setting allowed it. Commands that add nothing are still
+accepted then: brokers stay registered, and everything can be removed.
 
-``apply`` knows none of this: a command that is in a log is applied, whatever the limits are today. So limits may differ between
-nodes and versions, and states do not. For the same reason a state may be larger than its limits, if an earlier version or another
-setting let it grow. Then whatever adds nothing is taken all the same: brokers stay registered, and everything can be removed.
+``Quotas`` is the only place that grants bytes. Each command has *needs*: the bound to which it adds, the bytes in use and the
+bytes that it adds. Granted bytes of commands that are not applied yet count as used. Bounds on other things than the state,
+such as a disk, are additional sources of needs.
 
-``Quotas`` is the one place where a byte is granted. Each command has *needs*: which bound it adds to, how much is used there and
-how much it adds. What was granted and is not applied yet counts as used. Bounds on something else than the state, a disk for
-example, are one more source of needs.
-
-``refusal`` bounds counts, so that no command costs more than its size and the topics that it concerns. Commands that several
-nodes let through at the same time may exceed a bound by as many.
+``refusal`` limits counts, so that no command costs more than its size and the topics that it concerns. If several nodes admit
+commands at the same time, a bound may be exceeded by that number.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -44,23 +43,23 @@ SETTING_CHARACTERS_MAX = 64 << 10
 SHOWN_CHARACTERS = 60
 
 STATE, KV, NAMESPACE, BROKER = "maxStateBytes", "maxKvBytes", "maxKvNamespaceBytes", "maxBrokerBytes"
-"""Bounds on bytes, by the setting that says how many."""
+"""Limits on bytes, named by their settings."""
 DISK = "diskReserveBytes"
-"""Bound on what a command may add while its disk has no more free than this."""
+"""Limit on the bytes that a command may add while its disk has less free space than this."""
 
 
 class Need(NamedTuple):
-    """What a command adds to one bound."""
+    """The bytes that a command adds to one bound."""
 
     bound: str
     of: str
-    """Which namespace, which broker name; empty where there is one only."""
+    """The namespace or broker name; empty if there is only one bound of this kind."""
     used: int
     more: int
 
 
 def check_texts(tables: Tables, command: Command) -> None:
-    """Raises LimitError for the first text that is too long. What removes something may name anything that is there."""
+    """Raise LimitError for the first text that is too long. Removals may name everything that exists."""
     for field, text in _texts(tables, command):
         limit = VALUE_BYTES_MAX if field == "value" else NAME_BYTES_MAX
         if len(text) * 4 > limit and text_bytes(text) > limit:
@@ -73,7 +72,7 @@ def _too_long(field: str, text: str, limit: int) -> LimitError:
 
 
 def _texts(tables: Tables, command: Command) -> Iterator[tuple[str, str]]:
-    """Every text of a command by the name of its field."""
+    """Every text of a command, by the name of its field."""
     match command:
         case RegisterBroker():
             yield from _registration_texts(command)
@@ -127,7 +126,7 @@ def _registration_texts(command: RegisterBroker) -> Iterator[tuple[str, str]]:
 
 
 def needs(tables: Tables, command: Command) -> list[Need]:
-    """What applying ``command`` now would add, at most, wherever it adds anything."""
+    """Upper bounds of what applying ``command`` now would add, if it adds anything."""
     match command:
         case PutKVConfig():
             return _kv_needs(tables, command)
@@ -161,8 +160,8 @@ def _broker_needs(tables: Tables, growth: Mapping[str, int], listed: int) -> lis
 
 
 def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, int]:
-    """What a registration adds at most to its broker name, and to the clusters' lists. It may be refused in part, so what one
-    part of it gives back is no room for another."""
+    """Upper bound of what a registration adds to its broker name and to the clusters' lists. It may be refused in part, so
+    bytes that one part frees are no room for another part."""
     group = tables.groups.get(command.broker_name)
     more = sizes.group_bytes(command.broker_name, command.cluster_name if group is None else group.cluster, command.zone_name)
     if group is not None:
@@ -186,7 +185,7 @@ def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, 
 
 
 def _takes_topics(command: RegisterBroker, group: BrokerGroup | None) -> bool:
-    """Whether topics are taken of this broker: of a master, and of a slave with the least id that may act as one."""
+    """Whether topics of this broker are stored: those of a master, and of a slave with the least id that may act as one."""
     if command.broker_id == MASTER_ID:
         return True
     others = [] if group is None else [i for i, member in group.members.items() if member.broker_addr != command.broker_addr]
@@ -194,7 +193,7 @@ def _takes_topics(command: RegisterBroker, group: BrokerGroup | None) -> bool:
 
 
 def _member_growth(tables: Tables, command: RegisterBroker, group: BrokerGroup | None) -> int:
-    """Bytes of the registered broker, less those of the ones whose place it takes."""
+    """Bytes of the registered broker, less those of the registrations that it replaces."""
     held = tables.live.get((command.cluster_name, command.broker_addr))
     replaced = {held} if held is not None and held.broker_name == command.broker_name else set()
     if group is not None and command.broker_id in group.members:
@@ -218,7 +217,7 @@ def logged_bytes(command: Command, growth: int) -> int:
 
 
 class Grant:
-    """Bytes that were granted to one command and are not applied yet."""
+    """Bytes granted to one command that is not applied yet."""
 
     def __init__(self, pending: dict[tuple[str, str], int], granted: list[Need]) -> None:
         self._pending, self._granted = pending, granted
@@ -237,10 +236,10 @@ class Grant:
 
 
 class Quotas:
-    """Says of each command whether there is room for it."""
+    """Decides for each command whether there is room for it."""
 
     def __init__(self, limits: Mapping[str, Callable[[], int]], check: Callable[[Command], Iterable[Need]]) -> None:
-        """``limits``: bytes by bound. ``check``: the needs of a command; raises LimitError if a text in it is too long."""
+        """``limits``: bytes by bound. ``check``: the needs of a command; it raises LimitError for a text that is too long."""
         self.limits = dict(limits)
         self.sources = [check]
         self.refused: dict[str, int] = {}
@@ -269,7 +268,7 @@ class Quotas:
         return Grant(self._pending, found)
 
     def check_settings(self, values: Mapping[str, str]) -> None:
-        """Raises LimitError for a value of code 318 that is too long."""
+        """Raise LimitError for a value of ``UPDATE_NAMESRV_CONFIG`` (318) that is too long."""
         for name, text in values.items():
             if len(text) > SETTING_CHARACTERS_MAX:
                 self.refused["setting"] = self.refused.get("setting", 0) + 1
@@ -277,7 +276,7 @@ class Quotas:
                 raise LimitError("setting", f"setting {shown} has {len(text)} characters, at most {most} are taken")
 
     def check_whole(self, held: Sizes) -> None:
-        """Raises LimitError if a state of these sizes, to be put in the place of an empty one, is too large."""
+        """Raise LimitError if a state of these sizes, which is to replace an empty one, is too large."""
         whole = [Need(STATE, "", 0, held.total), Need(KV, "", 0, held.kv)]
         whole += [Need(NAMESPACE, name, 0, size) for name, size in held.namespaces.items()]
         whole += [Need(BROKER, name, 0, size) for name, size in held.brokers.items()]
@@ -285,7 +284,7 @@ class Quotas:
             self._check(need, 0)
 
     def used(self, held: Sizes) -> dict[str, int]:
-        """Bytes used, by bound; the fullest where there are several."""
+        """Bytes in use, by bound; the largest if there are several of one kind."""
         return {
             STATE: held.total,
             KV: held.kv,
@@ -311,33 +310,37 @@ class Quotas:
 # Counts
 
 KV_NAMESPACES_MAX = 10_000
-"""A namespace that was emptied stays known, as in Java: queries by namespace and the answers to registrations tell one that was
-emptied from one that never was. So nothing but their number can be bounded. Real clusters have one."""
+"""Maximum of namespaces. An emptied namespace continues to exist, as in Java: queries by namespace and answers to
+registrations distinguish it from one that never existed. So only the number can be limited. Real clusters have one."""
 QUEUE_SETTINGS_MAX = 10_000
-"""Different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of its write
-permission costs a step of Python for each. Real brokers have a few dozen."""
+"""Maximum of different queue settings (permission, queue numbers, flags) among the topics of one broker name. A change of its
+write permission costs a step of Python for each. Real brokers have a few dozen."""
 MEMBERS_MAX = 1_000
-"""Brokers of one name, which every route through it shows. Real groups have up to ten."""
+"""Maximum of brokers of one name. Every route through it shows them. Real groups have up to ten."""
 CLUSTERS_MAX = 1_000
-"""Names of clusters. The last broker of a name that goes takes the name out of each cluster that lists it. Real ones: a few."""
+"""Maximum of cluster names. When the last broker of a name is removed, the name is removed from each cluster that lists it.
+Real ones: a few.
+"""
 BROKER_NAMES_MAX = 20_000
-"""Those that nobody is registered under included: a refused registration makes its name known, as in Java."""
+"""Maximum of broker names, including those without a registered broker: a refused registration creates its name, as in Java."""
 BROKERS_MAX = 20_000
 """Registered brokers, as many as connections by default. A snapshot begins with a line that has an item for each."""
 ALL_TOPICS_MAX = 1_000_000
 """Different topics of all brokers. A change of a shared setting goes over all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000
-"""Static topic mappings in one registration. Each costs all nodes some 10 us when the command is applied, 0.1 s in all."""
+"""Maximum of static topic mappings in one registration. Each costs every node some 10 us when the command is applied, 0.1 s in
+all.
+"""
 MAPPED_QUEUES_MAX = 100_000
-"""Queues in them, at about 1 us each."""
+"""Maximum of queues in them, at about 1 us each."""
 SYSTEM_ERROR = 1
 
 
 def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
     """The registration without static topic mappings of other broker names.
 
-    RocketMQ's brokers announce none ("Note asset brokerName equal entry.getValue().getBname()", ``RouteInfoManager.java``), and
-    none would go with the broker that announced it.
+    RocketMQ's brokers announce none ("Note asset brokerName equal entry.getValue().getBname()", ``RouteInfoManager.java``),
+    and they would not be removed with the broker that announced them.
     """
     infos, name = command.topic_queue_mapping_infos, command.broker_name
     own = {topic: info for topic, info in infos.items() if info.bname == name}
@@ -345,7 +348,7 @@ def with_own_mappings(command: RegisterBroker) -> RegisterBroker:
 
 
 def refusal(tables: Tables, command: Command) -> Result | None:
-    """Why ``command`` must not be proposed; None: it may."""
+    """Why ``command`` must not be proposed. None: it may."""
     if isinstance(command, PutKVConfig) and command.namespace not in tables.kv and len(tables.kv) >= KV_NAMESPACES_MAX:
         return _refused(f"the KV config has {len(tables.kv)} namespaces, {KV_NAMESPACES_MAX} are allowed; use one of them")
     if isinstance(command, RegisterBroker):
@@ -430,15 +433,15 @@ def _refused_registration(tables: Tables, command: RegisterBroker) -> Result | N
 
 
 def check_whole(tables: Tables) -> None:
-    """Raises LimitError if a state, to be put in the place of an empty one, has more of anything than commands could add."""
+    """Raise LimitError if a state, which is to replace an empty one, has more of anything than commands could add."""
     for what, count, most in _counts(tables):
         if count > most:
             raise LimitError(what, f"{count} {what}, {most} are allowed; take out those that are not needed")
 
 
 def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
-    """What there is, how many there are, and how many may be. Registrations of mappings are not known, so only a single mapping
-    can be held against their bound."""
+    """Kinds of objects, with their present and maximum numbers. Registrations of mappings are not known, so their bound is
+    only applied to single mappings."""
     yield "KV namespaces", len(tables.kv), KV_NAMESPACES_MAX
     yield "clusters", len(tables.cluster_names), CLUSTERS_MAX
     yield "broker names", len(tables.groups), BROKER_NAMES_MAX

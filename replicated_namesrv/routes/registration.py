@@ -1,7 +1,7 @@
 """Registration of brokers and topics (``RouteInfoManager.registerBroker`` and ``registerTopic`` of 5.3.3).
 
-The steps are Java's, in Java's order, because what a refused registration leaves behind is visible in later answers. Topics
-are compared at the speed of dictionary views: a registration that brings nothing new costs no Python work per topic.
+The steps and their order are Java's, because the effects of a refused registration are visible in later answers. Topics are
+compared at the speed of dictionary views: a registration that brings nothing new costs no Python work per topic.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ SYSTEM_ERROR = 1
 
 
 def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Result:
-    """Code 103. The result is that of ``RegisterBrokerResult``, or code 1 where Java returns nothing."""
+    """``REGISTER_BROKER`` (103). The result is that of ``RegisterBrokerResult``, or code 1 if Java returns null."""
     previous = tables.live.get((command.cluster_name, command.broker_addr))
     group, register_first = _enter_group(tables, command)
     members = group.members
@@ -48,10 +48,10 @@ def register_broker(tables: Tables, command: RegisterBroker, time_ms: int) -> Re
 
 
 def unchanged_result(tables: Tables, command: RegisterBroker) -> Result | None:
-    """What applying ``command`` now would answer if it would leave everything as it is; else None.
+    """The answer of applying ``command`` now if that would change nothing; else None.
 
-    Follows ``register_broker`` step by step. An answer without an epoch is a refusal. Static topic mappings are compared only
-    together with the data version, which has to be the stored one.
+    It follows ``register_broker`` step by step. An answer without an epoch is a refusal. Static topic mappings are compared
+    only together with the data version, which must equal the stored one.
     """
     group = tables.groups.get(command.broker_name)
     if group is None or group.broker_name not in tables.cluster_names.get(command.cluster_name, {}):
@@ -72,7 +72,7 @@ def unchanged_result(tables: Tables, command: RegisterBroker) -> Result | None:
 
 
 def _refusal(command: RegisterBroker) -> Result | None:
-    """How a registration under a free id is refused; None: it is taken."""
+    """How a registration under a free id is refused. None: it is accepted."""
     if command.topics is None:  # Java: null pointer, logged and answered with 0
         return Result()
     if len(command.topics) == 1:
@@ -91,7 +91,7 @@ def _says_what_is_held(held: Registration, command: RegisterBroker) -> bool:
 
 
 def _brings_no_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> bool:
-    """Whether a member that registers with the data version that is stored neither adds nor, by a setting, drops topics."""
+    """Whether a member that registers with the stored data version neither adds nor, by a setting, drops topics."""
     is_prime_slave = command.enable_acting_master is not None and command.broker_id == min(group.members)
     topics = command.topics
     if topics is None or not (command.broker_id == MASTER_ID or is_prime_slave):
@@ -103,7 +103,7 @@ def _brings_no_topics(tables: Tables, group: BrokerGroup, command: RegisterBroke
 
 
 def result_of(tables: Tables, registration: Registration) -> Result:
-    """What registering this broker answers: its epoch and, for a slave, its live master in the same cluster."""
+    """The answer to this broker's registration: its epoch and, for a slave, its live master in the same cluster."""
     if registration.broker_id != MASTER_ID:
         master = tables.groups[registration.broker_name].members.get(MASTER_ID)
         if master is not None and master.cluster_name == registration.cluster_name:
@@ -112,7 +112,9 @@ def result_of(tables: Tables, registration: Registration) -> Result:
 
 
 def register_topic(tables: Tables, command: RegisterTopic) -> Result:
-    """Code 217: a new topic all or nothing, a known one entry by entry until the first unknown broker."""
+    """``REGISTER_TOPIC_IN_NAMESRV`` (217): a new topic all or nothing, a known one entry by entry until the first unknown
+    broker.
+    """
     accepted: dict[str, QueueData] = {}
     for broker_name, queue_data in command.queue_datas:
         if broker_name not in tables.groups:
@@ -141,14 +143,16 @@ def _enter_group(tables: Tables, command: RegisterBroker) -> tuple[BrokerGroup, 
 
 
 def _leave_other_ids(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> None:
-    """One address, one id: a slave that comes back as master must not stay listed as slave."""
+    """Remove this address from other ids: a slave that returns as master must not stay listed as slave."""
     member = group.member_at(command.broker_addr)
     if member is not None and member.broker_id != command.broker_id:
         tables.end_registration(member)
 
 
 def _is_fenced(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> bool:
-    """True if the id is held by another address whose stateVersion is newer (a deposed master that is still alive)."""
+    """Whether the id belongs to another address with a newer stateVersion (the sender is a deposed master that is still
+    alive).
+    """
     holder = group.members.get(command.broker_id)
     if holder is None or holder.broker_addr == command.broker_addr or holder.cluster_name != command.cluster_name:
         return False
@@ -158,7 +162,7 @@ def _is_fenced(tables: Tables, group: BrokerGroup, command: RegisterBroker) -> b
 def _put_live(
     tables: Tables, group: BrokerGroup, command: RegisterBroker, previous: Registration | None, time_ms: int
 ) -> Registration:
-    """Make the broker a member and store its live entry; whoever had the id or the address before is no longer registered."""
+    """Make the broker a member and store its live entry. Earlier owners of the id or the address are no longer registered."""
     key = (command.cluster_name, command.broker_addr)
     current = group.members.get(command.broker_id)
     same_life = current is not None and (current.cluster_name, current.broker_addr) == key
@@ -182,13 +186,13 @@ def _put_live(
     if not same_life:
         _end_predecessors(tables, key, current)
     tables.put_registration(group, registration)
-    if current is None or current.filter_servers != filter_servers:  # ending a holder has marked the routes
+    if current is None or current.filter_servers != filter_servers:  # ending a predecessor has marked the routes
         tables.touch_routes(group)
     return registration
 
 
 def _end_predecessors(tables: Tables, key: tuple[str, str], holder: Registration | None) -> None:
-    """End whoever held the id, and what this address was registered as under another name."""
+    """End the registration of the id's previous owner, and that of this address under another name."""
     if holder is not None:
         tables.end_registration(holder)
     renamed = tables.live.get(key)
@@ -197,7 +201,7 @@ def _end_predecessors(tables: Tables, key: tuple[str, str], holder: Registration
 
 
 def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, take_all: bool, is_prime_slave: bool) -> None:
-    """Queue entries and mappings of a master or prime slave. Without ``take_all`` only missing entries are filled in."""
+    """Store queue entries and mappings of a master or prime slave. Without ``take_all`` only missing entries are added."""
     topics = command.topics
     assert topics is not None
     if is_prime_slave and group.enable_acting_master:
@@ -236,7 +240,7 @@ def _without_write_perm(topics: Mapping[str, QueueData]) -> Mapping[str, QueueDa
 
 
 def _min_id_dropped(group: BrokerGroup, registration: Registration) -> NotifyMinBrokerIdChange:
-    """The new member has the least id: tell the others, or itself if it is alone (``chooseBrokerAddrsToNotify``)."""
+    """The new member has the least id: notify the others, or itself if it is alone (``chooseBrokerAddrsToNotify``)."""
     least = group.members[min(group.members)]
     others = tuple(group.members[i].broker_addr for i in sorted(group.members) if i != least.broker_id)
     return NotifyMinBrokerIdChange(

@@ -1,7 +1,7 @@
 """Removal of brokers, topics and write permissions (``unRegisterBroker``, ``deleteTopic``, ``operateWritePermOfBroker``).
 
-A removal that names an epoch ends that life of the registration and no other: a notice that was under way while the broker
-registered anew finds another epoch and does nothing.
+A removal with an epoch ends only that life of the registration. If the broker registered again in between, it has another
+epoch, and the removal is a no-op.
 """
 
 from replicated_namesrv.model import MASTER_ID, PERM_READ, PERM_WRITE, QueueData
@@ -12,7 +12,7 @@ from replicated_namesrv.routes.tables import Tables
 
 
 def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
-    """A batch of removals; pushes follow from what is left after the last of them."""
+    """Apply a batch of removals. Notifications depend on the state after the last of them."""
     offline_addrs: dict[str, str] = {}
     for removal in command.removals:
         group = tables.groups.get(removal.broker_name)
@@ -35,10 +35,10 @@ def unregister_brokers(tables: Tables, command: UnregisterBrokers) -> Result:
 
 
 def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -> None:
-    """What follows a removal: drop a group without members, or take the write permission of one that waits for its master.
+    """After a removal: drop a group without members, or remove the write permission of one that waits for its master.
 
-    A dropped group's name leaves ``cluster_name``, or with None every cluster that lists it. Java knows only the former,
-    which leaves a name listed for ever in a cluster that one of its earlier members had named.
+    A dropped group's name is removed from ``cluster_name``, or with None from every cluster that lists it. Java does only the
+    former, so a name can stay listed for ever in a cluster that one of its earlier members had named.
     """
     if not group.members:
         tables.drop_group(group)
@@ -49,7 +49,9 @@ def settle_group(tables: Tables, group: BrokerGroup, cluster_name: str | None) -
 
 
 def delete_topic(tables: Tables, command: DeleteTopic) -> Result:
-    """Code 216: everywhere, or from the groups listed in a cluster. Static topic mappings stay, as in Java."""
+    """``DELETE_TOPIC_IN_NAMESRV`` (216): in all groups, or in those listed in a cluster. Static topic mappings stay, as in
+    Java.
+    """
     groups = tables.topic_groups.of(command.topic)
     if command.cluster_name:
         listed = tables.cluster_names.get(command.cluster_name, {})
@@ -60,7 +62,9 @@ def delete_topic(tables: Tables, command: DeleteTopic) -> Result:
 
 
 def change_write_perm(tables: Tables, command: ChangeWritePerm) -> Result:
-    """Codes 205 and 327; counts the topics that have a queue entry of this name, changed or not."""
+    """``WIPE_WRITE_PERM_OF_BROKER`` (205) and ``ADD_WRITE_PERM_OF_BROKER`` (327). Counts the topics with a queue entry of this
+    name, changed or not.
+    """
     group = tables.groups.get(command.broker_name)
     if group is None:
         return Result(count=0)
@@ -69,7 +73,7 @@ def change_write_perm(tables: Tables, command: ChangeWritePerm) -> Result:
 
 
 def _find_member(tables: Tables, group: BrokerGroup, removal: BrokerRemoval) -> Registration | None:
-    """The member meant: by address alone, whatever its id and cluster; with a fence exactly the life with that epoch."""
+    """The member to remove: by address, with any id and cluster; with a fence only the life with that epoch."""
     if removal.epoch is None:
         return group.member_at(removal.broker_addr)
     registration = tables.live.get((removal.cluster_name, removal.broker_addr))
@@ -89,7 +93,7 @@ def _change_perm(tables: Tables, group: BrokerGroup, writable: bool) -> None:
 
 
 def _min_id_left(group: BrokerGroup, offline_broker_addr: str) -> NotifyMinBrokerIdChange:
-    """The member with the least id left: tell all that remain."""
+    """The removed member had the least id: notify all that remain."""
     ids = sorted(group.members)
     recipients = tuple(group.members[i].broker_addr for i in ids)
     return NotifyMinBrokerIdChange(recipients, ids[0], recipients[0], offline_broker_addr, None)

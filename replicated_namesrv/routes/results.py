@@ -1,4 +1,4 @@
-"""What applying a command gives back: a result for the caller and effects for whoever performs them."""
+"""The results of applying a command: an answer for the caller, and effects to perform."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -6,22 +6,24 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Answer of one command in Java's terms; ``changed`` says whether the state moved."""
+    """Answer of one command in Java's terms. ``changed``: whether the state changed."""
 
     code: int = 0
     remark: str | None = None
     changed: bool = False
     master_addr: str | None = None
-    """Code 103: address of the live master, for a registering slave."""
+    """``REGISTER_BROKER`` (103): address of the live master, for a registering slave."""
     ha_server_addr: str | None = None
     count: int | None = None
-    """Codes 205 and 327: topics that have a queue entry of the broker."""
+    """Codes 205 and 327: number of topics with a queue entry of the broker."""
     epoch: int | None = None
-    """Code 103: registration epoch now in force for the broker; what a removal must name to be fenced."""
+    """``REGISTER_BROKER`` (103): the broker's current registration epoch, which a fenced removal must name."""
 
 
 class NotifyMinBrokerIdChange(NamedTuple):
-    """Effect: push code 905, oneway, to each recipient in turn (``RouteInfoManager.notifyMinBrokerIdChanged``)."""
+    """Effect: send ``NOTIFY_MIN_BROKER_ID_CHANGE`` (905), oneway, to each recipient
+    (``RouteInfoManager.notifyMinBrokerIdChanged``).
+    """
 
     recipients: tuple[str, ...]
     min_broker_id: int
@@ -31,7 +33,7 @@ class NotifyMinBrokerIdChange(NamedTuple):
 
 
 class BrokerRemoved(NamedTuple):
-    """Effect: a registration ended; volatile bookkeeping, metrics and watchers drop it."""
+    """Effect: a registration ended. Volatile tables, metrics and watchers drop it."""
 
     cluster_name: str
     broker_addr: str

@@ -1,8 +1,8 @@
-"""What the state takes, in bytes, kept up to date by whatever changes it.
+"""The size of the state in bytes, updated by every change.
 
-Everything that is stored counts with its text in UTF-8 and ``ENTRY_BYTES``, about what Python needs to hold it. Topics count for
-every broker that announces them. So the numbers follow from the state alone: they are equal on all nodes, and a snapshot need not
-carry them. Keeping them costs what a command changes.
+Every stored object counts with its UTF-8 text and ``ENTRY_BYTES``, about its overhead in Python. A topic counts for every
+broker that announces it. So the numbers depend on the state only: they are equal on all nodes and not part of snapshots. An
+update costs what a command changes.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,7 +36,7 @@ def registration_bytes(registration: Registration | None) -> int:
 
 
 def group_bytes(broker_name: str, cluster: str, zone_name: str | None) -> int:
-    """A broker group without what belongs to it."""
+    """A broker group without its members and topics."""
     return ENTRY_BYTES + text_bytes(broker_name) + text_bytes(cluster) + text_bytes(zone_name)
 
 
@@ -53,13 +53,13 @@ def kv_bytes(key: str, value: str | None) -> int:
 
 
 class Sizes:
-    """Bytes by what they belong to. Methods are told what comes (``sign`` 1) or goes (-1)."""
+    """Bytes by owner. Methods are called for each addition (``sign`` 1) or removal (-1)."""
 
     __slots__ = ("brokers", "kv", "mapped", "namespaces", "total")
 
     def __init__(self) -> None:
         self.total = 0
-        """All of it, the clusters' lists of names included."""
+        """Everything, including the clusters' lists of names."""
         self.kv = 0
         """All namespaces."""
         self.brokers: dict[str, int] = {}
@@ -95,7 +95,7 @@ class Sizes:
         self._of_broker(broker_name, more)
 
     def mappings_gone(self, broker_name: str) -> None:
-        """All static topic mappings of a broker name: costs nothing for each."""
+        """Remove all static topic mappings of a broker name, at a constant cost."""
         self._of_broker(broker_name, -self.mapped.pop(broker_name, 0))
 
     def cluster(self, name: str, sign: int) -> None:

@@ -1,13 +1,13 @@
-"""Snapshots: the whole state as JSON lines, written from a view that later changes do not disturb.
+"""Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
-Taking the view costs a copy of the small tables and of references, and marks each group's topics as shared: a change then
-copies that one group's dictionary first (``BrokerGroup.own``). So the lines can be produced a few at a time, over seconds, while
-commands go on being applied. Topics are numbered once and referred to by number. A line holds at most SLICE entries, and no more
-than SLICE_CHARACTERS of text unless one entry alone has more, so it takes a few milliseconds to write or to read. What is given
-out at a time has at most PART_BYTES_MAX.
+Taking the view copies the small tables and references, and marks each group's topics as shared: a change then copies that
+group's dictionary first (``BrokerGroup.own``). So the lines can be produced a few at a time, over seconds, while commands are
+applied. Topics are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of
+text unless one entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at
+most PART_BYTES_MAX.
 
-Everything an answer, a digest or a later command may depend on is kept, with its order where that shows. Hence restoring and
-taking a snapshot again gives the same bytes, and a node that was restored goes on exactly as one that was not.
+A snapshot contains everything on which an answer, a digest or a later command may depend, including visible orders. So
+restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was not restored.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ CLUSTER_CHARACTERS = 512 << 10
 """Of the names of one cluster in a line: more than any real cluster has, so that earlier versions can read its snapshots."""
 PART_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 30
-"""Of a line that is read. Earlier versions wrote lines of any length, so all that a machine can well hold is taken."""
+"""Limit of a line that is read. Earlier versions wrote lines of any length, so it is as large as a machine's memory permits."""
 T = TypeVar("T")
 V = TypeVar("V")
 
@@ -49,7 +49,7 @@ class _GroupView(NamedTuple):
 
 
 def snapshot(tables: Tables) -> Iterator[bytes]:
-    """Lines of the state as it is now, whenever they are taken from the iterator."""
+    """Lines of the state as it is now, whenever the iterator is consumed."""
     groups = []
     for group in tables.groups.values():
         group.shared = True
@@ -84,7 +84,7 @@ def in_parts(line: bytes) -> Iterator[bytes]:
 def _slices(
     values: Iterable[T], characters: Callable[[T], int] | None = None, characters_max: int | None = None
 ) -> Iterator[list[T]]:
-    """Cut ``values``, of which each holds about so many characters of text; None: only few. ``characters_max`` None:
+    """Split ``values``. Each has about ``characters`` characters of text; None: only few. ``characters_max`` None:
     SLICE_CHARACTERS."""
     iterator, most = iter(values), SLICE_CHARACTERS if characters_max is None else characters_max
     while part := list(islice(iterator, SLICE)):
@@ -102,7 +102,9 @@ def _slices(
 
 
 def _item_slices(table: Mapping[str, V], characters: Callable[[str], int] | None = None) -> Iterator[tuple[list[str], list[V]]]:
-    """Keys and values apart: pairs would be objects enough to set off the garbage collector, which then visits all state."""
+    """Keys and values separately: pairs would be enough objects to start the garbage collector, which then visits the whole
+    state.
+    """
     values = iter(table.values())
     for names in _slices(table, characters):
         yield names, list(islice(values, len(names)))
@@ -121,8 +123,8 @@ def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iter
 
 
 def _cluster_lines(clusters: Mapping[str, list[str]]) -> Iterator[list[Any]]:
-    """The names of a cluster that do not fit into its line follow in lines of kind ``listed``. Earlier versions wrote one line,
-    refuse that kind, and would take a second line of kind ``clusters`` for the whole."""
+    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``. Earlier versions wrote one line,
+    refuse that kind, and would read a second line of kind ``clusters`` as the whole list."""
     line: list[Any] = []
     size = 0
     for cluster, names in clusters.items():
@@ -172,10 +174,10 @@ def _kv_lines(kv: Mapping[str, Mapping[str, str | None]]) -> Iterator[list[Any]]
 
 
 class SnapshotReader:
-    """Builds a state from the bytes of a snapshot, cut anywhere, as they come; the work per byte is even."""
+    """Builds a state from the bytes of a snapshot, cut anywhere, as they arrive. The work per byte is constant."""
 
     def __init__(self, trusted: bool = False) -> None:
-        """``trusted``: nobody but this cluster's own nodes can have written it, so values are not looked at (SnapshotChecks)."""
+        """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks)."""
         self._tables = Tables(RouteSettings())
         self._checks = None if trusted else SnapshotChecks()
         self._topics: list[str] = []
@@ -189,7 +191,7 @@ class SnapshotReader:
         self._complete = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes. Raises RouteFormatError, which names the line and what is wrong in it."""
+        """Process the next bytes. Raises RouteFormatError with the line and its problem."""
         start = 0
         while (end := data.find(b"\n", start)) >= 0:
             line = data[start:end]
@@ -223,7 +225,7 @@ class SnapshotReader:
         self._lines += 1
 
     def finish(self) -> Tables:
-        """The tables, once everything was fed. Raises RouteFormatError if something is missing."""
+        """The tables, once all bytes were processed. Raises RouteFormatError if something is missing."""
         if not self._complete or self._rest:
             raise RouteFormatError("snapshot is cut off")
         if self._checks is not None and len(self._tables.topic_groups) != len(self._tables.topic_revisions):

@@ -1,19 +1,19 @@
-"""What a snapshot has to be before it is believed: types, ranges, and references that lead somewhere.
+"""Checks of a snapshot from outside the cluster: types, ranges, and valid references.
 
-A backup is a file that people can edit, and its checksum proves no more than that they knew how to make a new one. A wrong value
-in it would stop every node of a cluster, at once or days later. So each line is looked at before anything is made of it. What
-passes gives a state in which every query, digest, snapshot and removal works.
+A backup is a file that people can edit, and its checksum only shows that they were able to compute a new one. A wrong value in
+it would stop every node of a cluster, at once or days later. So each line is checked before it is used. Every snapshot that
+passes gives a state in which all queries, digests, snapshots and removals work.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
 REVISION_MAX = 4 * 10**18
-"""Revisions, epochs and generations travel in 64 bits, and a restored state goes on counting."""
+"""Revisions, epochs and generations have 64 bits in messages, and a restored state continues to count."""
 INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
 NAMES_CHARACTERS_MAX = 10_000
-"""Of a registration's cluster, broker name and address together: every heartbeat carries them."""
+"""Limit of a registration's cluster, broker name and address together, because every heartbeat contains them."""
 SHOWN_CHARACTERS = 60
 
 
@@ -69,7 +69,7 @@ def _numbers(field: str, values: object, least: int, most: int) -> list[int]:
 
 
 def _add(known: set[Any], values: Iterable[Any], field: str) -> None:
-    """Raises ValueError if one of ``values`` is known already, or twice among them."""
+    """Raise ValueError if one of ``values`` is already known or occurs twice."""
     for value in values:
         if value in known:
             raise _refuse(field, value, "one that has not been before")
@@ -77,7 +77,7 @@ def _add(known: set[Any], values: Iterable[Any], field: str) -> None:
 
 
 class SnapshotChecks:
-    """Checks the lines of one snapshot, in their order. Fields are named as on the wire where they have names there."""
+    """Checks the lines of one snapshot in order. Fields have their names on the wire, if they have one."""
 
     def __init__(self) -> None:
         self._revision = 0
@@ -93,7 +93,7 @@ class SnapshotChecks:
         self._kv: dict[str, set[str]] = {}
 
     def line(self, kind: object, fields: list[Any]) -> None:
-        """Raises ValueError naming the field."""
+        """Raise ValueError with the name of the field."""
         if type(kind) is not str or kind not in _CHECKS:
             raise _refuse("the kind of the line", kind, "one of " + ", ".join(_CHECKS))
         check, count = _CHECKS[kind]

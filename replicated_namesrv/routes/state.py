@@ -1,12 +1,11 @@
 """RouteInfoManager: the routes, brokers and KV config of a name service as a deterministic state machine.
 
-``apply`` is the only way in, queries are the only way out. Applying the same commands with the same times to equal states
-gives equal results, effects, digests and snapshots on every machine: nothing here reads a clock, draws a number, depends on
-hash order or fails half way. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where and why
-they differ.
+``apply`` is the only way to change the state. Applying the same commands with the same times to equal states gives equal
+results, effects, digests and snapshots on every machine: nothing here reads a clock, uses randomness, depends on hash order or
+fails half way. Semantics are RocketMQ 5.3.3's (``RouteInfoManager.java``); routes/DESIGN.md lists where and why they differ.
 
 ``revision`` counts commands that changed something. ``topic_revisions[topic]`` is the revision of the last change that may
-show in the topic's route, so an answer encoded at that revision is still right. ``group_generation(name)`` does the same for
+affect the topic's route. While it is the same, an encoded answer is valid. ``group_generation(name)`` does the same for
 registrations.
 """
 
@@ -49,22 +48,24 @@ __all__ = [
 
 
 class RouteInfoManager:
-    """The state and its changes; not thread-safe, meant to live in one event loop."""
+    """The state and its changes. Not thread-safe; it is used in one event loop."""
 
     def __init__(self, settings: RouteSettings = RouteSettings(), keeps_sums: bool = True) -> None:  # noqa: B008 - frozen
-        """``keeps_sums``: False if digests are taken rarely. Then changes cost less, and a digest costs the topics of all groups
-        that changed since the last one; ``advance_digest`` does that in parts."""
+        """``keeps_sums``: False if digests are rare. Then changes cost less, and a digest costs the topics of all groups that
+        changed since the last one; ``advance_digest`` computes it in parts."""
         self._tables = Tables(settings, keeps_sums)
         self._digested: tuple[int, bytes] | None = None
-        """The last digest, and of which revision."""
+        """The last digest and its revision."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
-        """Exactly the topics that have a route entry, with the revision of the last change that their route may show. The
-        same object for the life of the manager; for reading only."""
+        """Exactly the topics that have a route entry, with the revision of the last change that may affect their route. The
+        same object for the life of the manager; read only."""
 
     # -- changes
 
     def apply(self, command: Command, time_ms: int) -> Applied:
-        """Apply one command as of ``time_ms`` (milliseconds since 1970, stamped by whoever orders commands). Never raises."""
+        """Apply one command at ``time_ms`` (milliseconds since 1970, assigned by the component that orders commands). Never
+        raises.
+        """
         tables = self._tables
         tables.begin()
         result = _HANDLERS[type(command)](tables, command, time_ms)
@@ -73,15 +74,15 @@ class RouteInfoManager:
         return Applied(result, tuple(tables.effects))
 
     def refusal(self, command: Command) -> Result | None:
-        """Why ``command`` must not be proposed (quotas.py); None: it may. ``apply`` does not ask."""
+        """Why ``command`` must not be proposed (quotas.py). None: it may. ``apply`` does not check this."""
         return refusal(self._tables, command)
 
     def check_numbers(self) -> None:
-        """Raises LimitError if there is more of anything than commands may add (quotas.py)."""
+        """Raise LimitError if there is more of anything than commands may add (quotas.py)."""
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
-        """About how many topics applying ``command`` may go over beside those in it: its cost, whatever its own size."""
+        """Estimate of the topics that applying ``command`` visits besides those in it: its cost, independent of its own size."""
         match command:
             case UpdateSettings():
                 return len(self.topic_revisions)
@@ -92,13 +93,13 @@ class RouteInfoManager:
         return 0
 
     def last_ended(self) -> list[Registration]:
-        """Registrations that the last command ended and that it put no other in the place of."""
+        """Registrations that the last command ended without a replacement."""
         tables = self._tables
         return [gone for gone in tables.ended if (gone.cluster_name, gone.broker_addr) not in tables.live]
 
     def last_topics(self, count_max: int) -> tuple[str, ...] | None:
-        """Topics whose routes the last command moved, each once, in no order; None if they are more than ``count_max``. Once per
-        command."""
+        """Topics whose routes the last command changed, each once, in no order. None if they are more than ``count_max``. Call
+        it once per command."""
         moved = self._tables.moved
         if sum(count for count, _ in moved) > 4 * count_max:  # some may be counted more than once
             return None
@@ -109,7 +110,9 @@ class RouteInfoManager:
     # -- the whole
 
     def digest(self) -> bytes:
-        """16 bytes that equal states share and different ones do not; costs the groups that changed since the last digest.
+        """16 bytes that are equal for equal states and differ for others. It costs the groups that changed since the last
+        digest.
+
         Comparable between processes of the same ``DIGEST_VERSION``."""
         tables = self._tables
         if self._digested is None or self._digested[0] != tables.revision:
@@ -117,22 +120,24 @@ class RouteInfoManager:
         return self._digested[1]
 
     def advance_digest(self, topics_max: int) -> bool:
-        """Do part of what ``digest`` needs, about ``topics_max`` topics or the next group; True if it is complete."""
+        """Do a part of the work for ``digest``, about ``topics_max`` topics or the next group. True if it is complete."""
         return self._tables.count_groups(topics_max)
 
     def snapshot(self) -> Iterator[bytes]:
-        """The state as it is now, as JSON lines of some milliseconds' work each, to be taken while changes go on."""
+        """The state as it is now, as JSON lines of some milliseconds' work each. Changes may continue while they are consumed."""
         return snapshot(self._tables)
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Become the state of a snapshot, whose bytes may be cut anywhere. Raises RouteFormatError, and then nothing changed."""
+        """Become the state of a snapshot, whose bytes may be cut anywhere. Raises RouteFormatError; the state is then
+        unchanged.
+        """
         reader = SnapshotReader()
         for chunk in chunks:
             reader.feed(chunk)
         self.adopt(reader)
 
     def adopt(self, reader: SnapshotReader) -> None:
-        """Become the state that ``reader`` was fed in parts. Raises RouteFormatError, and then nothing changed."""
+        """Become the state that ``reader`` received in parts. Raises RouteFormatError; the state is then unchanged."""
         tables = reader.finish()
         revisions, restored = self._tables.topic_revisions, tables.topic_revisions
         revisions.clear()
@@ -143,20 +148,20 @@ class RouteInfoManager:
         self._digested = None
 
     def begin_anew(self, revision: int) -> None:
-        """Count everything held as having changed at ``revision``, brokers as begun there: nothing remembered of an earlier
-        revision, here or by anybody else, is taken for what is now."""
+        """Count everything as changed at ``revision`` and brokers as begun there. This invalidates everything cached at
+        earlier revisions, also by other processes."""
         self._tables.begin_anew(revision)
 
     # -- versions
 
     @property
     def revision(self) -> int:
-        """Number of commands so far that changed anything."""
+        """Number of commands that changed anything."""
         return self._tables.revision
 
     @property
     def sizes(self) -> Sizes:
-        """What the state takes, in bytes; for reading only. A function of the state: equal states have equal sizes."""
+        """The size of the state in bytes; read only. It depends on the state only: equal states have equal sizes."""
         return self._tables.sizes
 
     @property
@@ -165,10 +170,10 @@ class RouteInfoManager:
         return self._tables.settings
 
     def group_generation(self, broker_name: str) -> int:
-        """Moves whenever anything that the outcome of registering a member of this group depends on moves.
+        """Changes whenever anything changes on which the outcome of registering a member of this group depends.
 
-        Let registration R be applied at generation g and change nothing. Then as long as the generation is g, applying R again
-        changes nothing and gives an equal result. Argument: which branches R takes and what it compares are functions of
+        Let registration R be applied at generation g and change nothing. While the generation is g, applying R again changes
+        nothing and gives an equal result. Argument: the branches and comparisons of R depend on
 
         1. the group: its flag, zone, members and their live entries, queue entries; each changes only in methods of Tables that
            stamp ``generation`` with the revision in progress, and a group that was dropped and made again starts from a
@@ -247,16 +252,16 @@ class RouteInfoManager:
         return None if entries is None else MappingProxyType(entries)
 
     def kv_revision(self, namespace: str) -> int:
-        """Moves whenever the namespace changes: what was made of it at the same revision still holds."""
+        """Changes whenever the namespace changes. Values derived at the same revision are still valid."""
         return self._tables.kv_index.revision(namespace)
 
     def advance_kv_index(self, entries_max: int) -> bool:
-        """Do part of what ``kv_index`` needs, about ``entries_max`` entries; True if it is complete."""
+        """Do a part of the work for ``kv_index``, about ``entries_max`` entries. True if it is complete."""
         return self._tables.kv_index.advance(entries_max)
 
     @property
     def kv_index(self) -> KVIndex:
-        """The entries of the KV config in order, after ``advance_kv_index`` was True in the same turn of the loop."""
+        """The entries of the KV config in order. ``advance_kv_index`` must have returned True in the same turn of the loop."""
         return self._tables.kv_index
 
     def kv_table(self) -> Mapping[str, Mapping[str, str | None]]:
@@ -273,17 +278,17 @@ class RouteInfoManager:
         return None if group is None else group.members.get(broker_id)
 
     def is_registered(self, command: RegisterBroker) -> bool:
-        """Whether the broker is registered under this name and id, whatever else it announces."""
+        """Whether the broker is registered under this name and id, with any content."""
         held = self._tables.live.get((command.cluster_name, command.broker_addr))
         return held is not None and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
 
     def unchanged_result(self, command: RegisterBroker) -> Result | None:
-        """What applying ``command`` now would answer if it would change nothing and have no effects; else None. An answer without
+        """The answer of applying ``command`` now if it would change nothing and have no effects; else None. An answer without
         an epoch is a refusal."""
         return unchanged_result(self._tables, command)
 
     def needs(self, command: Command) -> list[Need]:
-        """What ``command`` would add to the bounds of ``limits``. Raises LimitError if a text in it is too long."""
+        """What ``command`` would add to the bounds of ``limits``. Raises LimitError for a text in it that is too long."""
         quotas.check_texts(self._tables, command)
         return quotas.needs(self._tables, command)
 
@@ -297,7 +302,7 @@ class RouteInfoManager:
         return len(self._tables.live)
 
     def renewal_result(self, cluster_name: str, broker_addr: str) -> Result | None:
-        """What registering again unchanged answers; None if the broker is not registered."""
+        """The answer to an unchanged registration; None if the broker is not registered."""
         registration = self._tables.live.get((cluster_name, broker_addr))
         return None if registration is None else result_of(self._tables, registration)
 

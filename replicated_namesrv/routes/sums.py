@@ -1,9 +1,9 @@
-"""Sums of hashes: what a digest needs of a table, kept up to date by each change instead of being taken anew.
+"""Sums of hashes over tables for the digest, updated by each change instead of being recomputed.
 
 A table counts as the sum of the hashes of its entries, modulo the prime 2^127 - 1. A sum does not depend on the order of its
 terms, and a change costs the entries that it changes, however large the table is. Tables that differ have equal sums with a
-probability of about 2^-127 if hashes have no relation to each other. This finds nodes that diverged; it is no defence against
-someone who constructs collisions.
+probability of about 2^-127 if hashes have no relation to each other. This detects diverged nodes. It is no defence against
+constructed collisions.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from replicated_namesrv.routes.encoding import dump
 
 PRIME = 2**127 - 1
 REMEMBERED_MAX = 10_000
-"""Hashes of queue settings kept by ``queue_hash``; beyond them all are forgotten and made again."""
+"""Cached hashes of queue settings. The cache is emptied when it is full."""
 _TOPIC_SEED, _QUEUES_SEED, _ENTRY_SEED = 1, 2, 3
 K = TypeVar("K")
 V = TypeVar("V")
@@ -60,12 +60,12 @@ def entry_hashes(table: str, *columns: Iterable[Any]) -> list[int]:
 
 
 def text_hash(text: str | None) -> str:
-    """A short stand-in for a long text among the fields of an entry; None for None is given by nothing else."""
+    """A short replacement of a long text among the fields of an entry. None is used only for None."""
     return "" if text is None else f"{xxh3_128_intdigest(text.encode('utf-8', 'surrogatepass'), _ENTRY_SEED):032x}"
 
 
 class SummedTable(OrderedDict[K, V], Generic[K, V]):
-    """A dictionary that knows the sum of its entries; changed by ``put`` and ``take`` alone."""
+    """A dictionary with the sum of its entries. Only ``put`` and ``take`` change it."""
 
     def __init__(self, hash_of: Callable[[K, V], int], entries: Iterable[tuple[K, V]] = ()) -> None:
         """``hash_of(key, value)``: hash of an entry."""

@@ -1,4 +1,4 @@
-"""The tables of RouteInfoManager and the few ways in which they may be changed.
+"""The tables of RouteInfoManager and the operations that change them.
 
 RocketMQ's six tables (``RouteInfoManager.java``), arranged so that what belongs to a broker group lies together::
 
@@ -9,16 +9,16 @@ RocketMQ's six tables (``RouteInfoManager.java``), arranged so that what belongs
     filterServerTable           filter_servers of each Registration
     topicQueueMappingInfoTable  mappings[bname], and  topic_mappings  topic -> TopicQueueMappingInfo of each name
 
-A queue entry belongs to its group, and its group is reachable from its topic, so that neither "what does this group still
-lack" nor "drop all of this group" ever walks over the topics of others. Static topic mappings are arranged in the same way.
+A queue entry belongs to its group, and its group is reachable from its topic, so that neither adding a group's missing entries
+nor dropping a group visits the topics of others. Static topic mappings are arranged in the same way.
 
-**Invariant: a command costs what it names, not what is stored beside it.** A command that concerns a whole group (its addresses,
-its write permission, its removal) costs the topics of this group, and then by operations on whole dictionaries, without a step of
-Python for each topic. What the digest needs of each table is a sum that every change corrects (sums.py).
+**Invariant: the cost of a command depends on what it names, not on the size of the state.** A command that concerns a whole
+group (its addresses, its write permission, its removal) costs the topics of this group, and then by operations on whole
+dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change updates (sums.py).
 
 **Invariant: registrations and members correspond one to one.** ``group.members[id]`` is the very Registration that ``live``
-holds under its key. Java keeps the two tables apart and lets them drift, which leaves live entries that no scan removes and
-addresses in groups that no expiry reaches. Here whatever ends one ends the other.
+holds under its key. Java has two tables that can drift apart, with live entries that no scan removes and addresses in groups
+that never expire. Here both end together.
 
 Every change goes through a method of this class, which stamps the revision in progress on what a reader or a later command
 may depend on: ``topic_revisions`` for answers of route queries, ``BrokerGroup.generation`` for registrations of the group.
@@ -60,7 +60,7 @@ class Tables:
     """All state, and the primitive changes that keep its parts consistent."""
 
     def __init__(self, settings: RouteSettings, keeps_sums: bool = True) -> None:
-        """``keeps_sums``: whether each change corrects the sums over topics, or a digest takes those of changed groups anew."""
+        """``keeps_sums``: whether each change updates the sums over topics, or a digest recomputes those of changed groups."""
         self.settings = settings
         self.keeps_sums = keeps_sums
         self.settings_revision = 0
@@ -70,21 +70,21 @@ class Tables:
         self.effects: list[Effect] = []
         self.ended: list[Registration] = []
         self.moved: list[tuple[int, Iterable[str]]] = []
-        """Topics whose routes the command in progress moved: how many, and their names."""
+        """Topics whose routes the current command changed: their number and names."""
         self._touched: dict[str, BrokerGroup] = {}
-        """Groups all of whose topics get the revision in progress once the command ends."""
+        """Groups all of whose topics get the current revision at the end of the command."""
         self.topic_groups: Holders[BrokerGroup] = Holders(attrgetter("broker_name"))
         self.topic_revisions: dict[str, int] = {}
-        """Of exactly the topics in ``topic_groups``, in the order in which they came."""
+        """Sum over exactly the topics in ``topic_groups``, in their order of creation."""
         self.revisions_sum = 0
-        """Over ``topic_revisions``; not kept up to date without ``keeps_sums``."""
+        """Sum over ``topic_revisions``; not updated without ``keeps_sums``."""
         self.groups: dict[str, BrokerGroup] = {}
         self.groups_sum = 0
-        """Over ``groups`` as each was counted last; those in ``uncounted`` have changed since."""
+        """Sum over ``groups`` as each was last counted. Those in ``uncounted`` have changed since."""
         self.uncounted: dict[str, None] = {}
         self.cluster_names: dict[str, dict[str, None]] = {}
         self.clusters_of: dict[str, dict[str, None]] = {}
-        """The same, the other way: broker name -> clusters that list it."""
+        """The inverse: broker name -> clusters that list it."""
         self.clusters_sum = 0
         self.live: dict[tuple[str, str], Registration] = {}
         self.live_sum = 0
@@ -98,9 +98,9 @@ class Tables:
         self.topic_mappings: Holders[TopicQueueMappingInfo] = Holders(attrgetter("bname"))
         self.kv: dict[str, dict[str, str | None]] = {}
         self.kv_revision = 0
-        """Revision of the last change of ``kv`` since this process holds it."""
+        """Revision of the last change of ``kv`` in this process."""
         self.sizes = Sizes()
-        """Of all that is held; every change below tells it."""
+        """Size of everything stored; every change below updates it."""
         self.kv_index = KVIndex(self.kv)
         self.kv_sum = 0
         """Over the namespaces and their entries."""
@@ -109,7 +109,7 @@ class Tables:
     # -- the command in progress
 
     def begin(self) -> None:
-        """Start a command: what it changes will carry ``next_revision``."""
+        """Start a command: its changes get ``next_revision``."""
         self.changed = False
         self.effects = []
         self.ended = []
@@ -118,9 +118,9 @@ class Tables:
         self.next_revision = self.revision + 1
 
     def end(self) -> bool:
-        """Finish a command; True if it changed anything, and then the revision has moved.
+        """End a command. True if it changed anything; then the revision has increased.
 
-        Whoever is registered nowhere any more is told to the outside; a life that went over into another is not.
+        Registrations that ended without a successor are reported; those that became another life are not.
         """
         for name, group in self._touched.items():
             if self.groups.get(name) is group:
@@ -146,8 +146,8 @@ class Tables:
         self.live_sum = sum(map(_live_hash, self.live.values())) % PRIME
 
     def count_groups(self, topics_max: int | None = None) -> bool:
-        """Bring ``groups_sum`` up to date: costs the groups that changed since the last time, and without ``keeps_sums`` their
-        topics. Stops after about ``topics_max`` topics; True if no group is left."""
+        """Update ``groups_sum``: costs the groups that changed since the last time, and without ``keeps_sums`` their topics.
+        Stops after about ``topics_max`` topics. True if no group is left."""
         topics = 0
         while self.uncounted and (topics_max is None or topics < topics_max):
             group = self.groups[self.uncounted.popitem()[0]]
@@ -159,13 +159,13 @@ class Tables:
     # -- groups and clusters
 
     def touch(self, group: BrokerGroup) -> None:
-        """Something that a registration of this group depends on changes."""
+        """A value on which a registration of this group depends changes."""
         group.generation = self.next_revision
         self.uncounted[group.broker_name] = None
         self.changed = True
 
     def touch_routes(self, group: BrokerGroup) -> None:
-        """Something that every route through this group shows changes."""
+        """A value that every route through this group shows changes."""
         self.touch(group)
         self.moved.append((len(group.topics), group.topics))
         self._touched[group.broker_name] = group
@@ -177,14 +177,14 @@ class Tables:
         self.changed = True
 
     def _stamp(self, topics: Collection[str]) -> None:
-        """Give these topics, each once, the revision in progress."""
+        """Give these topics, each once, the current revision."""
         revisions = self.topic_revisions
         if self.keeps_sums:
             self.revisions_sum += self.next_revision * len(topics) - sum(map(revisions.get, topics, repeat(0)))
         revisions.update(dict.fromkeys(topics, self.next_revision))
 
     def load_revisions(self, topics: Sequence[str], revisions: Sequence[int]) -> None:
-        """Give topics that have none these revisions; their queue entries follow."""
+        """Give these revisions to topics that have none; their queue entries follow."""
         self.topic_revisions.update(zip(topics, revisions, strict=True))
         self.revisions_sum += sum(revisions)
 
@@ -199,7 +199,7 @@ class Tables:
             self.touch(group)
 
     def load_cluster(self, cluster: str, broker_name: str) -> None:
-        """Name ``broker_name``, which it does not list yet, in ``cluster``."""
+        """Add ``broker_name``, which is not listed yet, to ``cluster``."""
         if cluster not in self.cluster_names:
             self.cluster_names[cluster] = {}
             self.sizes.cluster(cluster, 1)
@@ -231,7 +231,7 @@ class Tables:
         return group
 
     def describe_group(self, group: BrokerGroup, enable_acting_master: bool, zone_name: str | None) -> None:
-        """Set what routes show of a group beside its members."""
+        """Set the values of a group that routes show besides its members."""
         self.sizes.group(group, -1)
         group.enable_acting_master, group.zone_name = enable_acting_master, zone_name
         self.sizes.group(group, 1)
@@ -261,7 +261,7 @@ class Tables:
         self.touch(group)
 
     def load_registration(self, group: BrokerGroup, registration: Registration) -> None:
-        """``put_registration`` without a trace of change."""
+        """``put_registration`` without marking a change."""
         key = registration.cluster_name, registration.broker_addr
         replaced = self.live.get(key)
         if replaced is not None:
@@ -272,7 +272,7 @@ class Tables:
         self.live[key] = group.members[registration.broker_id] = registration
 
     def end_registration(self, registration: Registration) -> BrokerGroup:
-        """Remove a registration from both tables; the group stays, even empty."""
+        """Remove a registration from both tables. The group stays, even if it is empty."""
         self.ended.append(registration)
         group = self.groups[registration.broker_name]
         del self.live[registration.cluster_name, registration.broker_addr]
@@ -285,7 +285,7 @@ class Tables:
     # -- queue entries
 
     def put_topics(self, group: BrokerGroup, entries: Mapping[str, QueueData]) -> None:
-        """Create or replace queue entries; only those that differ may be given."""
+        """Create or replace queue entries. Only changed ones may be given."""
         topics = list(entries)
         self.moved.append((len(topics), topics))
         self.load_topics(group, topics, topic_hashes(topics) if group.is_summed else (), list(entries.values()))
@@ -296,12 +296,12 @@ class Tables:
     def load_topics(
         self, group: BrokerGroup, topics: Sequence[str], hashes: Sequence[int], queue_datas: Sequence[QueueData]
     ) -> None:
-        """``put_topics`` without a trace of change; ``hashes`` are those of ``topics``, or none if sums are not kept."""
+        """``put_topics`` without marking a change. ``hashes`` are those of ``topics``, or empty if sums are not kept."""
         if not topics:
             return
         own, interned = group.own(), self._interned
         first = queue_datas[0]
-        if queue_datas.count(first) == len(topics):  # most often; then all is done without a step for each
+        if queue_datas.count(first) == len(topics):  # the usual case, which needs no step for each
             values = [interned.setdefault(first, first)] * len(topics)
             entries = dict.fromkeys(topics, values[0])
         else:
@@ -324,7 +324,7 @@ class Tables:
             self.topic_groups.link(dict.fromkeys(new, group))
 
     def change_queue_datas(self, group: BrokerGroup, after: Mapping[QueueData, QueueData]) -> None:
-        """Replace the queue settings of all topics that have one of those in ``after``, none of which it gives in exchange."""
+        """Replace the queue settings of all topics that have a key of ``after``. No value of ``after`` is one of its keys."""
         own = group.own()
         topics: Collection[str] = own
         if after.keys() >= group.kinds.keys():
@@ -344,7 +344,7 @@ class Tables:
         self.touch(group)
 
     def drop_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
-        """Remove this group's queue entries of ``topics``, which it has; topics left without any vanish."""
+        """Remove this group's queue entries of ``topics``, which it has. Topics without any entry left are removed."""
         own = group.own()
         group.count(list(map(own.pop, topics)), topic_hashes(list(topics)) if group.is_summed else (), -1)
         self._unlink_topics(group, topics)
@@ -375,8 +375,8 @@ class Tables:
     def put_mappings(self, group: BrokerGroup, mappings: Mapping[str, TopicQueueMappingInfo]) -> None:
         """Store static topic mappings under the broker name inside each; ``group`` announced them.
 
-        Brokers announce none but their own (``own_mappings``). Commands of earlier versions may hold others: those go with the
-        broker of the name that they are stored under.
+        Brokers announce only their own (``own_mappings``). Commands of earlier versions may contain others, which are removed
+        with the broker of the name that they are stored under.
         """
         changed: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         for topic, info in mappings.items():
@@ -388,7 +388,7 @@ class Tables:
             self.touch(group)
 
     def load_mappings(self, broker_name: str, infos: Mapping[str, TopicQueueMappingInfo]) -> None:
-        """``put_mappings`` of one name without a trace of change."""
+        """``put_mappings`` for one name without marking a change."""
         held = self.mappings.setdefault(broker_name, {})
         replaced = list(filter(held.__contains__, infos))
         self.sizes.mappings(broker_name, replaced, list(map(held.__getitem__, replaced)), -1)
@@ -419,20 +419,20 @@ class Tables:
         held.update(entries)
 
     def delete_kv(self, namespace: str, key: str) -> None:
-        """Remove an entry, which exists; the namespace stays."""
+        """Remove an existing entry. The namespace stays."""
         value = self.kv[namespace].pop(key)
         self.sizes.entry(namespace, key, value, -1)
         self.kv_sum = (self.kv_sum - _kv_hashes(namespace, (key,), (value,))) % PRIME
 
     def put_namespace(self, namespace: str) -> None:
-        """Make a namespace known."""
+        """Create a namespace."""
         if namespace not in self.kv:
             self.kv[namespace] = {}
             self.sizes.namespace(namespace)
             self.kv_sum = (self.kv_sum + entry_hash("namespace", namespace)) % PRIME
 
     def change_settings(self, values: Mapping[str, bool]) -> None:
-        """Set flags by name; names that do not exist are ignored, as code 318 ignores unknown keys."""
+        """Set flags by name. Unknown names are ignored, as in ``UPDATE_NAMESRV_CONFIG`` (318)."""
         known = {name: bool(value) for name, value in values.items() if name in RouteSettings.__dataclass_fields__}
         changed = replace(self.settings, **known)
         if changed != self.settings:
