@@ -1,3 +1,5 @@
-"""Everything for people and their tools: HTTP API, health, metrics, console and logs. Nothing here is on the path of a request
-of RocketMQ's; listings are cut into pages and slices of time so that they do not delay one either.
+"""The admin side of a node: HTTP API, health, metrics, console and logs.
+
+It is not on the path of RocketMQ requests. Listings are divided into pages and slices of time, so that they do not delay these
+either.
 """

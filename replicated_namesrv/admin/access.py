@@ -1,4 +1,4 @@
-"""Who may do what over HTTP.
+"""Access rules of the admin HTTP.
 
 ======================================  ==============================  =====================================
 request                                 ``adminTokenFile`` is set       not set
@@ -9,9 +9,10 @@ other views                             with the token                  anyone
 changes                                 with the token                  from loopback
 ======================================  ==============================  =====================================
 
-The token is needed on loopback too: other users are on the machine, and a proxy there may pass on what came from elsewhere.
-"From loopback" excludes requests that a proxy says it forwarded. A web page may have a browser send requests here. Therefore a
-request without a token must name this node in ``Host`` (DNS rebinding), and a change that names an origin must name the console.
+The token is also needed on loopback, because the machine may have other users, and a proxy on it may forward requests from
+other machines. "From loopback" excludes requests that a proxy says it forwarded. A web page may have a browser send requests
+here. Therefore a request without a token must name this node in ``Host`` (DNS rebinding), and a change that names an origin
+must name the console.
 """
 
 import hmac
@@ -36,7 +37,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AccessError(Exception):
-    """The request may not do this; ``status`` 401 (give a token) or 403."""
+    """The request is not allowed. ``status`` is 401 (give a token) or 403."""
 
     def __init__(self, status: int, error: str, remedy: str) -> None:
         super().__init__(error)
@@ -73,7 +74,7 @@ class Access:
         self._check_host(request)
 
     def check_secret_view(self, request: web.Request) -> None:
-        """Of what not everyone may read. Raises AccessError."""
+        """For views that not everyone may read. Raises AccessError."""
         if not self._token_file and not is_local(request):
             raise AccessError(403, "this view is open to this machine only", "set adminTokenFile and send its token")
         self.check_view(request)
@@ -119,7 +120,7 @@ ACCESS = web.AppKey("access", Access)
 
 
 def is_local(request: web.Request) -> bool:
-    """Whether the request was made on this machine and not merely passed on by it."""
+    """Whether the request was made on this machine and not forwarded by a proxy on it."""
     if any(header in request.headers for header in _FORWARDED):
         return False
     return request.remote is not None and _is_loopback(request.remote)

@@ -1,10 +1,9 @@
 """AdminServer: the HTTP side of a node. HealthServer: its health on a port of its own.
 
-The life of it: the address is bound first of all and let go last, so that liveness, readiness and the reason why a node does
-not serve can be asked for while it starts, while it is fenced and while it stops. Everything has a limit: connections, the
-time until a request has arrived, its size, the rows of a page. Answers are JSON unless their reader wants something else
-(health: text; metrics: Prometheus; nsaddr: text). An error is ``{"error", "remedy", "outcome"}``; ``outcome`` says whether a
-change was surely not done or whether that is unknown.
+The address is bound first and released last, so that liveness, readiness and the reason why a node does not serve are
+available while it starts, is fenced, or stops. Everything has a limit: connections, the time until a request has arrived, its
+size, the rows of a page. Answers are JSON, except health and nsaddr (text) and metrics (Prometheus). An error is ``{"error",
+"remedy", "outcome"}``; ``outcome`` is "not done" or "unknown".
 """
 
 import logging
@@ -37,11 +36,11 @@ from replicated_namesrv.settings import Settings
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
-"""HTTP connections held at once; one more is closed at once."""
+"""Maximum of open HTTP connections; one more is closed at once."""
 ADDRESS_CONNECTIONS_MAX = 128
-"""The same from one address, so that one host leaves room for others."""
+"""The same for one address, so that other hosts can still connect."""
 KEEPALIVE_TIMEOUT_S = 15.0
-"""A connection that has not sent a whole request head for so long is closed, a new one too."""
+"""Time limit for a whole request head on a connection, also on a new one."""
 
 
 def own_hosts(settings: Settings) -> set[str]:
@@ -53,7 +52,7 @@ def own_hosts(settings: Settings) -> set[str]:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Whatever goes wrong gets a JSON answer that tells its reader what to do."""
+    """Turn every error into a JSON answer with its remedy."""
     try:
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
             return json_error(415, "compressed bodies are not taken", "send the body without Content-Encoding")
@@ -151,14 +150,14 @@ class AdminServer:
         log.info(kind, extra={"address": "{}:{}".format(*self._listener.address or (host, port))})
 
     async def stop(self) -> None:
-        """Stop listening, give requests under way a moment, close every connection."""
+        """Stop listening, give requests in progress a moment, close every connection."""
         await self._listener.stop()
         if self._contexts is not None:
             await self._contexts.stop()
 
 
 class HealthServer:
-    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``): what exhausts the admin port leaves them alone."""
+    """``/livez`` and ``/readyz`` on a port of their own (``healthListen``), which does not depend on the admin port's limits."""
 
     def __init__(self, context: AdminContext) -> None:
         app = _application(context)

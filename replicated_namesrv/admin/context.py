@@ -1,4 +1,4 @@
-"""What the admin side needs of the rest of a node, said as small interfaces that it owns."""
+"""Interfaces of a node that the admin side uses."""
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,40 +19,41 @@ from replicated_namesrv.settings import Settings
 
 
 class ChangedService(FreshState, Protocol):
-    """What changes over HTTP need."""
+    """Used by changes over HTTP."""
 
     @property
     def quotas(self) -> Quotas:
         """The limits on the state; ``propose`` raises LimitError beyond them."""
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
-        """Apply ``command``; ``connection`` None: it came over none. Errors: LimitError, UnavailableError (both surely not
+        """Apply ``command``. ``connection`` None: it came over none. Errors: LimitError, UnavailableError (both certainly not
         applied), OutcomeUnknownError, StorageError."""
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """Write settings, then put them in force."""
+        """Write settings to disk, then apply them."""
 
     def config_text(self) -> str:
         """Settings in force: sorted ``key=value`` lines."""
 
 
 class OperatedService(Protocol):
-    """What operations on a whole node or cluster need."""
+    """Used by operations on a whole node or cluster."""
 
     def check_restore(self) -> None:
-        """Raises SettingError if this node takes no backup, whatever is in it."""
+        """Raise SettingError if this node accepts no backup at all."""
 
     def restore(self, snapshot: AsyncIterator[bytes]) -> "Future[Result]":
-        """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused.
-        Fails as a proposal does, and with what ``snapshot`` raises."""
+        """Replace a fresh cluster's state by the snapshot of a backup. A result with a code other than 0: refused.
+
+        Fails as a proposal does, and with the errors of ``snapshot``."""
 
     def transfer_leadership(self, to: str | None) -> "Future[None]":
-        """Hand over to ``to``, or to the node that is furthest. Raises SettingError (this node does not lead, or there is no
-        such other node); fails with UnavailableError: nothing came of it."""
+        """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError (this node is not the
+        leader, or there is no other node of that name). Fails with UnavailableError if the transfer did not succeed."""
 
 
 class WatchedService(Protocol):
-    """What watchers need."""
+    """Used by watchers."""
 
     @property
     def history(self) -> History:
@@ -60,20 +61,19 @@ class WatchedService(Protocol):
 
     @property
     def history_id(self) -> str:
-        """Which history revisions are counted in: one of its own for each life of an independent node, empty where nodes share
-        one."""
+        """The history to which revisions belong: a different one for each life of an independent node, empty if all nodes
+        share one."""
 
     def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
-        """``notify(leader, term)`` at once and at each change of the leader that this node knows. Never where nodes elect
-        none."""
+        """Call ``notify(leader, term)`` at once and at each change of the leader known to this node. No-op in AP."""
 
     def on_suspected(self, notify: Callable[[tuple[str, str], int | None], None]) -> None:
-        """``notify(broker, since_ms)`` when a broker begins to be suspected (``suspected_since``), and with None when it ends.
-        Never where silence is not recorded."""
+        """Call ``notify(broker, since_ms)`` when a broker becomes suspected (``suspected_since``), and with None when that
+        ends. No-op in AP."""
 
 
 class ObservedService(Protocol):
-    """What status and metrics need."""
+    """Used by status and metrics."""
 
     @property
     def expired_count(self) -> int:
@@ -85,15 +85,15 @@ class ObservedService(Protocol):
 
     @property
     def fenced(self) -> bool:
-        """Whether no majority confirms this node. False where none is needed."""
+        """Whether no majority confirms this node. Always false in AP."""
 
     @property
     def answers_stale(self) -> bool:
-        """Whether requests that ask for nothing get stale answers for lack of a majority (noQuorumPolicy=serve-stale)."""
+        """Whether requests that name no level get stale answers because there is no majority (noQuorumPolicy=serve-stale)."""
 
     @property
     def staleness_ms(self) -> int:
-        """The state holds everything acknowledged this long ago; UNKNOWN_AGE where that is unknown."""
+        """The state includes everything acknowledged this long ago; UNKNOWN_AGE if that is unknown."""
 
     @property
     def unsynced_ms(self) -> float:
@@ -116,11 +116,11 @@ class ObservedService(Protocol):
         """Milliseconds since the broker's last heartbeat on this node, or on any if this one leads; None: none is known here."""
 
     def suspected_since(self) -> Mapping[tuple[str, str], int]:
-        """Brokers (cluster, address) that are known to be silent for a third of their time-out or more, and when that was
-        recorded, in milliseconds since 1970. Empty where silence is not recorded."""
+        """Brokers (cluster, address) that have been silent for a third of their time-out or more, and when that was recorded,
+        in milliseconds since 1970. Empty in AP."""
 
     def replication_status(self) -> dict[str, object] | None:
-        """How this node stands in its group, JSON-able; None where there is no group."""
+        """JSON-able status of this node in its group; None in AP."""
 
 
 class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, Protocol):
@@ -143,13 +143,13 @@ class ObservedServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdminContext:
-    """Everything a handler may look at."""
+    """Everything that handlers use."""
 
     settings: Settings
     service: AdminService
     remoting: ObservedServer
     layers: Sequence[Layer]
-    """What readiness consists of, from the ground up."""
+    """The layers of readiness, from the lowest up."""
     loop_lag: LoopLag
     started_monotonic_s: float
 

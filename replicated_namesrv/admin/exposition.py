@@ -1,7 +1,7 @@
-"""Prometheus metrics: made at scrape time from the counters that the node keeps anyway.
+"""Prometheus metrics, computed at scrape time from the node's counters.
 
-A request costs the server an addition; everything that Prometheus wants besides (names, labels, families) is put together
-here when somebody asks, from a few hundred numbers at most. ``METRICS`` is the catalogue: name, type, labels, meaning.
+A request costs the server one addition. Names, labels and families are only built here during a scrape, from a few hundred
+numbers at most. ``METRICS`` is the catalogue: name, type, labels, meaning.
 """
 
 from collections.abc import Iterator
@@ -122,7 +122,7 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
 
 
 def request_name(code: int) -> str:
-    """RocketMQ's name of a request code; all codes that it does not have are one, or a peer could invent label values."""
+    """RocketMQ's name of a request code. All unknown codes share one name, so that peers cannot invent label values."""
     try:
         return RequestCode(code).name
     except ValueError:
@@ -130,7 +130,7 @@ def request_name(code: int) -> str:
 
 
 def outcome_name(code: int | None) -> str:
-    """RocketMQ's name of a response code; NONE: there was nothing to answer."""
+    """RocketMQ's name of a response code; NONE if there was no answer."""
     if code is None:
         return "NONE"
     try:

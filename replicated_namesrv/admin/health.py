@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 LAYER_TIMEOUT_S = 2.0
-"""A layer that does not answer in time has failed."""
+"""Time limit of a layer's check. A slower layer has failed."""
 
 
 class Layer(NamedTuple):
-    """One layer: its name and a check that returns None where all is well, else what is wrong."""
+    """One layer: its name, and a check that returns None or the problem."""
 
     name: str
     check: Callable[[], "str | Awaitable[str | None] | None"]
@@ -26,7 +26,7 @@ class Layer(NamedTuple):
 
 
 class LayerHealth(NamedTuple):
-    """What a check found; ``problem`` None: it is well."""
+    """Result of a check. ``problem`` None: healthy."""
 
     name: str
     problem: str | None
@@ -34,7 +34,7 @@ class LayerHealth(NamedTuple):
 
 
 async def readiness(layers: Sequence[Layer]) -> list[LayerHealth]:
-    """Health of the layers from the ground up, ending with the first that fails."""
+    """Health of the layers from the lowest up, ending with the first failure."""
     found = []
     for layer in layers:
         problem = await _problem_of(layer)
@@ -52,7 +52,7 @@ async def _problem_of(layer: Layer) -> str | None:
         return await asyncio.wait_for(answer, LAYER_TIMEOUT_S)
     except TimeoutError:
         return f"no answer within {LAYER_TIMEOUT_S:g} s"
-    except Exception as error:  # whatever a check raises is what is wrong with its layer
+    except Exception as error:  # any exception of a check is its layer's problem
         return f"{type(error).__name__}: {error}"
 
 

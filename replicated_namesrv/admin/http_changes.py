@@ -21,9 +21,9 @@ from replicated_namesrv.settings import ROWS
 
 BODY_TIMEOUT_S = 10.0
 BODY_BYTES_MAX = 1 << 20
-"""Of a value of the KV config. Paths that take no body read none: the connection is closed after the answer."""
+"""Limit of a KV value. Paths without a body read none: the connection is closed after the answer."""
 CONFIG_BYTES_MAX = 1 << 18
-"""Of ``POST /v1/config``: a value of the greatest length, and its escapes."""
+"""Limit for ``POST /v1/config``: a value of maximum length with its escapes."""
 DROPPED_BYTES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 1024
 _STATUS_OF_CODE = {2: 503, 16: 403, 17: 404, 22: 404}
@@ -40,20 +40,21 @@ async def put_kv(request: web.Request) -> web.Response:
 
 
 async def delete_kv(request: web.Request) -> web.Response:
-    """``DELETE /v1/kv/{namespace}/{key}``; that it was not there is no error."""
+    """``DELETE /v1/kv/{namespace}/{key}``. A missing key is no error."""
     return await _propose(request, DeleteKVConfig(_name(request, "namespace"), _name(request, "key")))
 
 
 async def delete_topic(request: web.Request) -> web.Response:
-    """``DELETE /v1/topics/{topic}``: forget its route (code 216); ``?clusterName=`` only in one cluster.
+    """``DELETE /v1/topics/{topic}``: delete its route (``DELETE_TOPIC_IN_NAMESRV``, 216); ``?clusterName=`` only in one
+    cluster.
 
-    Brokers keep the topic: one that announces it again brings the route back.
+    Brokers keep the topic, and the next registration that contains it restores the route.
     """
     return await _propose(request, DeleteTopic(_name(request, "topic"), request.query.get("clusterName") or None))
 
 
 async def update_config(request: web.Request) -> web.Response:
-    """``POST /v1/config`` with ``{"name": value, …}``: change settings at run time, as code 318 does."""
+    """``POST /v1/config`` with ``{"name": value, …}``: change settings at run time, as ``UPDATE_NAMESRV_CONFIG`` (318) does."""
     try:
         given = orjson.loads(await _body(request, CONFIG_BYTES_MAX))
     except orjson.JSONDecodeError as cause:
@@ -68,7 +69,7 @@ async def update_config(request: web.Request) -> web.Response:
 
 
 def _check_settings(values: Mapping[str, str]) -> None:
-    """Code 318 passes over what it does not take; here a typing error is told. Raises BodyError."""
+    """Report keys and values that code 318 would ignore, because here they are typing errors. Raises BodyError."""
     for name, text in values.items():
         if name not in ROWS:
             near = difflib.get_close_matches(name, ROWS, n=1)
@@ -88,13 +89,14 @@ def _name(request: web.Request, field: str) -> str:
 
 
 class BodyTooLargeError(Exception):
-    """The body has more bytes than its path takes."""
+    """The body is larger than its path allows."""
 
 
 async def _body(request: web.Request, bytes_max: int) -> bytes:
-    """Raises BodyTooLargeError, BodyError: it did not arrive in time.
+    """Read the body. Raises BodyTooLargeError, or BodyError if it did not arrive in time.
 
-    A few bytes too many are read and dropped: to close before they came would reset the connection and lose the answer.
+    A few bytes beyond the limit are read and dropped, because closing before they came would reset the connection and lose the
+    answer.
     """
     body, size = bytearray(), 0
     expected = request.content_length or 0

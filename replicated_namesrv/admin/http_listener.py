@@ -20,14 +20,14 @@ from replicated_namesrv.errors import SettingError
 
 STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
-"""How long a body that no handler reads is dropped as it comes: closing at once would reset the connection before the answer."""
+"""How long a body that no handler reads is dropped as it comes. Closing at once would reset the connection before the answer."""
 CAUSE_CHARACTERS_MAX = 80
 HANDSHAKE_TIMEOUT_S = 10
 """A TLS handshake that takes longer is given up."""
 
 
 def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
-    """A request that is no HTTP is the peer's mistake: one short line and no traceback."""
+    """Log one short line without traceback for a request that is not HTTP."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         cause = error.message.partition("\n")[0][:CAUSE_CHARACTERS_MAX]

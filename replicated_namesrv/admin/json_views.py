@@ -1,8 +1,8 @@
-"""Views: what this node knows, as JSON. Field names are RocketMQ's where RocketMQ has the thing.
+"""JSON views of this node's state, with RocketMQ's field names where they exist.
 
-Every view of the state first passes the service's read barrier, so that it is as fresh as an answer over remoting. A request
-may choose its own consistency, by ``?readConsistency=`` and ``?maxStalenessMs=`` or by headers of these names; then the answer's
-headers tell what it got, by the names that answers over remoting use.
+Every view of the state first passes the service's read barrier, so it is as fresh as an answer over remoting. A request may
+choose its own consistency, by ``?readConsistency=`` and ``?maxStalenessMs=`` or by headers of these names; the answer's
+headers then give the level and age, by the names that answers over remoting use.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from replicated_namesrv.service import Freshness, ReadLevel
 KV_ENTRIES_PER_TURN = 1_000
 """About a millisecond of work."""
 SUSPECTED_SHOWN_MAX = 100
-"""Suspected brokers in the status; ``/v1/brokers`` tells of each."""
+"""Maximum of suspected brokers in the status; ``/v1/brokers`` shows all."""
 DIGEST_TOPICS_PER_TURN = 5_000
-"""A few milliseconds of work, but for larger groups."""
+"""A few milliseconds of work, or more for larger groups."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
 
 
 async def fresh_state(context: AdminContext) -> RouteInfoManager:
-    """The state once the read barrier is passed; to be read before the next await. Raises UnavailableError."""
+    """Wait for the read barrier and return the state, to be read before the next await. Raises UnavailableError."""
     await passed(context, None, None)
     return context.service.state
 
@@ -50,7 +50,8 @@ async def passed(context: AdminContext, level: ReadLevel | None, max_staleness_m
 
 
 async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, str]]:
-    """The state, as fresh as ``request`` wants it, to be read before the next await; headers that say so, where it asked.
+    """The state at the freshness that ``request`` asks for, to be read before the next await, and headers with its freshness
+    if it asked.
 
     Raises UnavailableError, StaleReadError, BadConsistencyError.
     """
@@ -71,7 +72,7 @@ def advertised_address(context: AdminContext) -> str:
 
 
 async def status(request: web.Request) -> web.Response:
-    """``GET /v1/status``: the node at a glance. It answers even while the node cannot serve, so it passes no barrier."""
+    """``GET /v1/status``: a summary of the node. It passes no barrier, so it also answers while the node cannot serve."""
     context = request.app[CONTEXT]
     settings, state, metrics = context.settings, context.service.state, context.remoting.metrics
     registrations = state.registrations()
@@ -110,7 +111,7 @@ async def status(request: web.Request) -> web.Response:
 
 
 def _suspected(context: AdminContext) -> list[dict[str, Any]]:
-    """Silent brokers, those that are silent for longest first."""
+    """Suspected brokers, those silent for longest first."""
     found = sorted(context.service.suspected_since().items(), key=lambda item: item[1])
     return [
         {"clusterName": cluster, "brokerAddr": address, "suspectedSinceMs": since_ms}
@@ -119,7 +120,7 @@ def _suspected(context: AdminContext) -> list[dict[str, Any]]:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """``GET /v1/topics``: topics by name, a row each with how many broker names serve it and their queues in all."""
+    """``GET /v1/topics``: one row per topic with the number of broker names that serve it and of their queues."""
     wanted = page_request(request)
     state, freshness = await state_for(request)
 
@@ -136,7 +137,7 @@ async def topics(request: web.Request) -> web.Response:
             "revision": state.topic_revisions[topic],
         }
 
-    revision = state.revision  # of the rows; building them may let others change the state
+    revision = state.revision  # revision of the rows; the state may change while they are built
     page = cut(sorted(state.topic_revisions), wanted)
     rows = await build_rows(page.keys, row)
     return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
@@ -149,7 +150,7 @@ async def brokers(request: web.Request) -> web.Response:
     state, freshness = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
-    revision = state.revision  # of the rows; building them may let others change the state
+    revision = state.revision  # revision of the rows; the state may change while they are built
     page = cut(sorted(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
     return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
@@ -181,7 +182,7 @@ def _broker_row(context: AdminContext, registration: Registration, suspected: Ma
 
 
 async def route(request: web.Request) -> web.Response:
-    """``GET /v1/routes/{topic}``: what code 105 answers, as strict JSON."""
+    """``GET /v1/routes/{topic}``: the answer of ``GET_ROUTEINFO_BY_TOPIC`` (105) as strict JSON."""
     topic = request.match_info["topic"]
     state, freshness = await state_for(request)
     found = state.route(topic)
@@ -238,7 +239,7 @@ async def kv(request: web.Request) -> web.Response:
     wanted = page_request(request)
     state, freshness = await state_for(request)
     only = request.query.get("namespace")
-    while not state.advance_kv_index(KV_ENTRIES_PER_TURN):  # noqa: ASYNC110 - lets others run, waits for nothing
+    while not state.advance_kv_index(KV_ENTRIES_PER_TURN):  # noqa: ASYNC110 - yields to other tasks, waits for no event
         await asyncio.sleep(0)
     if wanted.search:
         page = await _search_kv(state, only, wanted)
@@ -251,7 +252,7 @@ async def kv(request: web.Request) -> web.Response:
 
 
 async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:
-    """The page of names that contain what is searched for, looked at a part at a time."""
+    """The page of names that contain the search text, searched in parts."""
     found: list[str] = []
     total, after = 0, ""
     while True:
@@ -272,7 +273,7 @@ async def digest(request: web.Request) -> web.Response:
     """``GET /v1/digest``: digest of the state at its revision; nodes with equal states have equal digests."""
     context = request.app[CONTEXT]
     state, freshness = await state_for(request)
-    while not state.advance_digest(DIGEST_TOPICS_PER_TURN):  # noqa: ASYNC110 - registrations go on meanwhile
+    while not state.advance_digest(DIGEST_TOPICS_PER_TURN):  # noqa: ASYNC110 - registrations continue in between
         await asyncio.sleep(0)
     return json_response(
         {"nodeId": context.settings.node_id, "revision": state.revision, "digest": state.digest().hex()}, headers=freshness
@@ -280,7 +281,7 @@ async def digest(request: web.Request) -> web.Response:
 
 
 async def config(request: web.Request) -> web.Response:
-    """``GET /v1/config``: settings in force, as code 319 tells them."""
+    """``GET /v1/config``: settings in force, as in ``GET_NAMESRV_CONFIG`` (319)."""
     _, freshness = await state_for(request)
     lines = request.app[CONTEXT].service.config_text().splitlines()
     return json_response(dict(line.split("=", 1) for line in lines if "=" in line), headers=freshness)

@@ -1,13 +1,14 @@
-"""Logs: structured records, written beside the event loop.
+"""Logs: structured records, written outside the event loop.
 
-A record is a sentence and, through ``extra=``, named facts. On a terminal it is one readable line, anywhere else one JSON
-object a line (``time``, ``level``, ``logger``, ``message``, then the facts), so that nobody has to parse sentences.
+A record is a sentence and, through ``extra=``, named facts. On a terminal it is one readable line. Elsewhere it is one JSON
+object per line (``time``, ``level``, ``logger``, ``message``, then the facts), so that sentences need not be parsed.
 
-Writing happens in a thread of its own behind a bounded queue: a terminal that was stopped with Ctrl-S or a pipe whose reader
-hangs must not stop the name server. When the queue is full, records are dropped and counted; the count is written as soon
-as the output moves again.
+A separate thread writes from a bounded queue, because a terminal stopped with Ctrl-S or a pipe whose reader hangs must not
+stop the name server. When the queue is full, records are dropped and counted. The count is written as soon as the output
+accepts lines again.
 
-Warnings and errors are throttled by kind and source (``Throttle``): strangers can cause them, and must not fill the disk.
+Warnings and errors are throttled by kind and source (``Throttle``), because unauthenticated peers can cause them and must not
+fill the disk.
 """
 
 import atexit
@@ -25,7 +26,7 @@ from typing import TextIO
 from replicated_namesrv.errors import SettingError
 
 QUEUED_LINES_MAX = 10_000
-"""Lines that may wait for a slow output before further ones are dropped."""
+"""Lines that may wait for a slow output. Further ones are dropped."""
 THROTTLE_S, LINES_PER_SOURCE, LINES_PER_KIND, KINDS_MAX, KIND_CHARACTERS = 10.0, 20, 100, 1_000, 60
 _NUMBERS = re.compile(r"[0-9]+")
 LEVELS = ("debug", "info", "warning", "error")
@@ -34,7 +35,7 @@ _STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message
 
 
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as ``extra=`` to the logging call, in the order given."""
+    """The ``extra=`` of the logging call, in its order."""
     return {name: value for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES}
 
 
@@ -61,7 +62,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """Local time, level, where from, the sentence, then the facts as ``name=value``."""
+    """Local time, level, logger, the sentence, then the facts as ``name=value``."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
@@ -73,7 +74,7 @@ class HumanFormatter(logging.Formatter):
 
 
 def _printable(line: str) -> str:
-    """``line`` with control characters escaped: what a peer sent must neither forge lines nor drive the terminal."""
+    """``line`` with control characters escaped, so that a peer's text can neither forge lines nor control the terminal."""
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
@@ -146,7 +147,7 @@ class BackgroundHandler(logging.Handler):
                 self._stream.write(line + "\n")
                 self._stream.flush()
             except (OSError, ValueError):
-                return  # nobody reads any more: emit counts what is lost from here on
+                return  # the output is closed: emit counts the lost records from here on
 
     def close(self) -> None:
         """Write what is queued, waiting at most a second for an output that does not move."""

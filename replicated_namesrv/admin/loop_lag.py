@@ -1,7 +1,7 @@
-"""How late the event loop runs: what every connection of the process has waited for at least.
+"""The delay of the event loop, which is a lower bound of the delay of every connection.
 
-A timer asks to be called every ``INTERVAL_S`` and notes how much later it was. Whatever held the loop (a large
-registration, a garbage collection, a starved machine) shows up here, whoever caused it.
+A timer asks to be called every ``INTERVAL_S`` and records how much later it was called. Every stall of the loop is visible
+here, whatever its cause (a large registration, a garbage collection, a starved machine).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 0.05
 WARN_LAG_S = 0.5
 WINDOW_S = 10.0
-"""Span over which ``recent_max_s`` looks back at least; at most twice as long."""
+"""Minimum span of ``recent_max_s``; it is at most twice as long."""
 
 
 class LoopLag:
@@ -46,7 +46,7 @@ class LoopLag:
             self._timer = None
 
     def _expect(self, loop: asyncio.AbstractEventLoop) -> None:
-        # the loop caches its time for one turn, the system's clock does not
+        # the loop caches its time for one turn; the system's clock does not
         self._due = time.monotonic() + INTERVAL_S
         self._timer = loop.call_later(INTERVAL_S, self._sample, loop)
 

@@ -1,4 +1,4 @@
-"""What anybody may ask for: health, metrics, address lists and the console's files."""
+"""Paths without access control: health, metrics, address lists and the console's files."""
 
 from importlib.resources import files
 
@@ -24,9 +24,9 @@ async def livez(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """``GET /readyz``: 200 if a peer sent here would be served, else 503 naming the first layer that fails.
+    """``GET /readyz``: 200 if this node would serve a peer, else 503 with the first layer that fails.
 
-    ``?verbose``: a line a layer; ``?format=json`` or ``Accept: application/json``: the same for programs.
+    ``?verbose``: one line per layer. ``?format=json`` or ``Accept: application/json``: the same as JSON.
     """
     found = await readiness(request.app[CONTEXT].layers)
     status = 200 if all(health.problem is None for health in found) else 503

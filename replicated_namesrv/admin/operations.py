@@ -1,4 +1,4 @@
-"""Operations on a whole node or cluster: backup and restore, and handing over the leader's office."""
+"""Operations on a whole node or cluster: backup, restore, and leadership transfer."""
 
 import asyncio
 import contextlib
@@ -21,11 +21,11 @@ RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
 DROP_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 60.0
-"""Whoever fetches a backup and takes nothing for so long is closed: a backup holds on to the state as it was."""
+"""A client that reads no byte of a backup for this long is disconnected, because a backup keeps the old state in memory."""
 
 
 async def backup(request: web.Request) -> web.StreamResponse:
-    """``GET /v1/backup``: the whole state as of one revision, while changes go on."""
+    """``GET /v1/backup``: the whole state at one revision, while changes continue."""
     context = request.app[CONTEXT]
     state = await fresh_state(context)
     settings = context.settings
@@ -50,8 +50,8 @@ async def backup(request: web.Request) -> web.StreamResponse:
 async def restore(request: web.Request) -> web.Response:
     """``POST /v1/restore``: the body, a file of ``/v1/backup``, becomes the state of a fresh cluster.
 
-    Nothing is proposed before all of it was read and checked. What is proposed is the state that was read, written anew: lines of
-    an earlier version, which have no bound, do not reach the log.
+    The whole file is read and checked before anything is proposed. The state is then encoded again, so that lines of an
+    earlier version, which have no size limit, do not enter the log.
     """
     service = request.app[CONTEXT].service
     try:
@@ -70,7 +70,7 @@ async def restore(request: web.Request) -> web.Response:
 
 
 async def _drop_rest(request: web.Request) -> None:
-    """Read what is left of the body, for a while: to close before it came would reset the connection and lose the answer."""
+    """Read the rest of the body for a while. Closing before it came would reset the connection and lose the answer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DROP_TIMEOUT_S):
             while await request.content.readany():
@@ -96,7 +96,7 @@ async def _lines_of(state: RouteInfoManager) -> AsyncIterator[bytes]:
 
 
 async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
-    """The snapshot in the body, whose checksum has been looked at when this ends. Raises BodyError."""
+    """The snapshot in the body. Its checksum has been checked when the iterator ends. Raises BodyError."""
     reader, size = backups.BackupReader(), 0
     try:
         while True:
@@ -117,7 +117,7 @@ async def _snapshot_in(request: web.Request) -> AsyncIterator[bytes]:
 
 
 async def transfer_leadership(request: web.Request) -> web.Response:
-    """``POST /v1/leader/transfer?to=NODE``: the leader hands over, without NODE to the follower that is furthest."""
+    """``POST /v1/leader/transfer?to=NODE``: transfer leadership, without NODE to the follower with the longest log."""
     service = request.app[CONTEXT].service
     await service.transfer_leadership(request.query.get("to") or None)
     return json_response({"changed": True, "replication": service.replication_status()})

@@ -1,8 +1,8 @@
 """Long lists in pages: ``?limit=&after=&q=``.
 
-A page is cut from the sorted keys; ``after`` is the last key of the page before, so that rows which come or go in between
-neither repeat nor hide others. Building rows gives the event loop back every few milliseconds: whoever reads 10,000
-topics of 300 brokers must not make a client's route query wait.
+A page is cut from the sorted keys. ``after`` is the last key of the previous page, so rows that are added or removed in
+between neither repeat nor hide others. Building rows yields to the event loop every few milliseconds, because a listing of
+10,000 topics of 300 brokers must not delay a route query.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from replicated_namesrv.errors import BodyError
 
 ROWS_DEFAULT, ROWS_MAX = 200, 1000
 SLICE_S = 0.003
-"""How long rows are built before everybody else gets a turn."""
+"""How long rows are built before other tasks run."""
 
 
 class PageRequest(NamedTuple):
-    """What the query string asks for."""
+    """The parameters in the query string."""
 
     limit: int
     after: str
     search: str
-    """Lower case; rows whose key does not contain it are left out."""
+    """Lower case. Rows whose key does not contain it are left out."""
 
 
 class Page(NamedTuple):
@@ -40,7 +40,7 @@ class Page(NamedTuple):
 
     @classmethod
     def of(cls, keys: Sequence[str], limit: int, total: int) -> "Page":
-        """The first ``limit`` of ``keys``; one more says that there is another page."""
+        """The first ``limit`` of ``keys``. One more key means that there is another page."""
         chosen = keys[:limit]
         return cls(chosen, chosen[-1] if len(keys) > limit else None, total)
 
@@ -54,14 +54,14 @@ def page_request(request: web.Request) -> PageRequest:
 
 
 def cut(sorted_keys: Sequence[str], wanted: PageRequest) -> Page:
-    """The page that is asked for."""
+    """The requested page."""
     keys = [key for key in sorted_keys if wanted.search in key.lower()] if wanted.search else sorted_keys
     first = bisect_right(keys, wanted.after) if wanted.after else 0
     return Page.of(keys[first : first + wanted.limit + 1], wanted.limit, len(keys))
 
 
 async def build_rows(keys: Sequence[str], row: Callable[[str], Any]) -> list[Any]:
-    """``row(key)`` of each key, without those that are None (gone meanwhile)."""
+    """``row(key)`` of each key, without those that are None (removed in between)."""
     rows = []
     turn_ends = perf_counter() + SLICE_S
     for key in keys:

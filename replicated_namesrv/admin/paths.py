@@ -1,4 +1,4 @@
-"""Every path of the admin HTTP, and who may use it."""
+"""All paths of the admin HTTP with their access rules."""
 
 from aiohttp import web
 

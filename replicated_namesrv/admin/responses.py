@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """``value`` as JSON, with the newline that a terminal wants."""
+    """``value`` as JSON, with a newline for terminals."""
     body = orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
     return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
@@ -16,5 +16,5 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 def json_error(
     status: int, error: str, remedy: str, outcome: str = "not done", headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """``outcome``: "not done", or "unknown" where a change may or may not have happened."""
+    """``outcome``: "not done", or "unknown" if a change may have happened."""
     return json_response({"error": error, "remedy": remedy, "outcome": outcome}, status, headers)

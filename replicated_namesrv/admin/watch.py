@@ -1,15 +1,15 @@
-"""``GET /v1/watch``: changes as server-sent events, resumable, never with a gap.
+"""``GET /v1/watch``: changes as server-sent events, resumable and without gaps.
 
-Each change of the state is one event whose ``id`` is its revision; whoever has seen it asks for what follows with
-``?from=REVISION`` or, as browsers do by themselves, the header ``Last-Event-ID``. A watcher reads from the service's history at
-its own pace: nothing is kept per watcher but a position. If the position is no longer in the history, that is answer 410, or the
-event ``end`` within a stream; both name the oldest revision from which one may go on. If the whole state is replaced, an open
-stream goes on with the event ``restored``. A position that is newer than this node's state is denied only after a majority was
-asked. Events without an ``id`` change no route: the leader that this node knows (``leader``), brokers that are silent
-(``broker-suspected``, ``broker-cleared``; ``/v1/status`` has all of them), and why the stream ends (``end``).
+Each change of the state is one event whose ``id`` is its revision. A watcher continues after it with ``?from=REVISION`` or, as
+browsers do automatically, with the header ``Last-Event-ID``. A watcher reads from the service's history at its own pace; only
+its position is stored. If the position is no longer in the history, the answer is 410, or within a stream the event ``end``;
+both have the oldest revision from which a watcher may continue. If the whole state is replaced, an open stream continues with
+the event ``restored``. A position that is newer than this node's state is refused only after a majority was asked. Events
+without an ``id`` change no route: the leader that this node knows (``leader``), brokers that are silent (``broker-suspected``,
+``broker-cleared``; ``/v1/status`` has all of them), and why the stream ends (``end``).
 
-Nodes of a cluster count the same revisions, so a watcher may go on at another one. An independent node counts anew in each of
-its lives: its ids name the life too (``REVISION@HISTORY``), and one of an earlier life is answered with 410.
+Nodes of a CP cluster count the same revisions, so a watcher may continue at another one. An independent node restarts its
+count in each life, so its ids also name the life (``REVISION@HISTORY``), and an id of an earlier life is answered with 410.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from replicated_namesrv.service import ReadLevel
 log = logging.getLogger(__name__)
 
 WATCHERS_MAX = 128
-"""Streams at a time, half of the admin connections; one more is answered with 503."""
+"""Maximum of open streams, half of the admin connections; one more is answered with 503."""
 KEEP_ALIVE_S = 10.0
-"""A comment is sent after so long without an event: proxies keep the stream, and a watcher that is gone is noticed."""
+"""After this time without an event a comment is sent, so that proxies keep the stream and a lost watcher is noticed."""
 WRITE_TIMEOUT_S = 30.0
-"""A watcher that takes nothing for so long is closed."""
+"""A watcher that reads no byte for this long is disconnected."""
 BATCH_BYTES = 64 << 10
 NOTICES_MAX = 1_000
 _STOPPED = "this node stops"
@@ -41,7 +41,7 @@ _SLOW = "this watcher takes nothing"
 
 
 class Watcher:
-    """One stream: where it stands, and what else it has to be told."""
+    """One stream: its position, and the other events it has to be sent."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -56,7 +56,7 @@ class Watchers:
     def __init__(self) -> None:
         self._open: set[Watcher] = set()
         self.leadership: dict[str, str | int | None] | None = None
-        """``leader`` and ``term`` as this node knows them; None where nodes elect no leader."""
+        """``leader`` and ``term`` as this node knows them; None in AP."""
         self.stopping = False
         self.too_slow_count = 0
         """Streams ended because the watcher was too slow, since the start."""
@@ -67,18 +67,18 @@ class Watchers:
         return len(self._open)
 
     def notify_leader(self, leader: str | None, term: int) -> None:
-        """Send every watcher, and each later one with its first event, the leader that this node knows."""
+        """Send the leader known to this node to every watcher, and to each later one with its first event."""
         self.leadership = {"leader": leader, "term": term}
         self._notify(_event("leader", json.dumps(self.leadership)))
 
     def notify_suspected(self, broker: tuple[str, str], since_ms: int | None) -> None:
-        """Send every watcher that a broker is suspected of being dead, or (None) no longer."""
+        """Tell every watcher that a broker became suspected or, with None, that this ended."""
         fields = {"clusterName": broker[0], "brokerAddr": broker[1], "suspectedSinceMs": since_ms}
         self._notify(_event("broker-suspected" if since_ms is not None else "broker-cleared", json.dumps(fields)))
 
     def _notify(self, text: str) -> None:
         for watcher in self._open:
-            if len(watcher.notices) < NOTICES_MAX:  # beyond that it has long been too slow
+            if len(watcher.notices) < NOTICES_MAX:  # with more waiting events it is already too slow
                 watcher.notices.append(text)
             watcher.woken.set()
 
@@ -89,7 +89,7 @@ class Watchers:
             watcher.woken.set()
 
     async def stream(self, request: web.Request, context: AdminContext, position: int) -> web.StreamResponse:
-        """Send hello and then what follows ``position`` until one of us ends it."""
+        """Send hello and then the changes after ``position`` until either side ends the stream."""
         watcher, history = Watcher(position), context.service.history
         if len(self._open) >= WATCHERS_MAX:
             return json_error(503, f"there are {WATCHERS_MAX} watchers already", "close one, or watch another node")
@@ -131,7 +131,7 @@ class Watchers:
             try:
                 changes = history.after(watcher.position, BATCH_BYTES)
             except CompactedError as error:
-                if watcher.position < history.replaced_at - 1:  # the state was replaced while this watcher was there
+                if watcher.position < history.replaced_at - 1:  # the state was replaced while this watcher was connected
                     watcher.position = history.replaced_at - 1
                     continue
                 await self._send(response, _end("compacted", str(error), history))
@@ -158,7 +158,7 @@ class Watchers:
             await response.write(text.encode())
 
     async def _end_slow(self, request: web.Request, response: web.StreamResponse, history: History) -> None:
-        """Leave the reason in the buffer, for a watcher that wakes up yet, and hold the connection no longer than that takes."""
+        """Leave the reason in the buffer for a watcher that still reads, and keep the connection only for that time."""
         try:
             async with asyncio.timeout(0):
                 await response.write(_end("slow", _SLOW, history).encode())
@@ -174,7 +174,7 @@ WATCHERS = web.AppKey("watchers", Watchers)
 
 
 async def watch(request: web.Request) -> web.StreamResponse:
-    """``GET /v1/watch?from=REVISION``: every change after that revision, and all to come; without it those to come."""
+    """``GET /v1/watch?from=REVISION``: every change after that revision; without it every change from now on."""
     context = request.app[CONTEXT]
     asked = request.headers.get("Last-Event-ID") or request.query.get("from")
     await fresh_state(context)
