@@ -1,7 +1,7 @@
-"""Requests that change something, but for registrations: KV config, unregistration, permissions, topics, configuration.
+"""Requests that change something, except registrations: KV config, unregistration, permissions, topics, configuration.
 
-What Java answers where a mandatory field is missing is kept: header fields are not enforced there, and each code has its own
-consequence (mostly "done", sometimes code 1).
+If a mandatory field is missing, the answer is Java's: header fields are not enforced there, and each code behaves differently
+(mostly "done", sometimes code 1).
 """
 
 from asyncio import Future
@@ -31,17 +31,19 @@ ERROR = ResponseCode.SYSTEM_ERROR.value
 
 
 class ChangeService(Protocol):
-    """What applies changes other than registrations."""
+    """The part of a node that applies changes other than registrations."""
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
-        """Apply ``command``; the result says what Java would answer. Errors: LimitError, UnavailableError (both surely not
-        applied), OutcomeUnknownError, StorageError. ``connection`` is the one it arrived over; None for our own."""
+        """Apply ``command``; the result is Java's answer. Errors: LimitError, UnavailableError (both certainly not applied),
+        OutcomeUnknownError, StorageError. ``connection``: the one it arrived over; None for our own commands."""
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """Code 318 after parsing: write the values, then put them in force (``config_writer`` says which are taken)."""
+        """``UPDATE_NAMESRV_CONFIG`` (318) after parsing: write the values, then apply them (``config_writer`` decides which
+        are accepted).
+        """
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """Code 904, which is oneway: count a heartbeat. An unknown broker is ignored."""
+        """``BROKER_HEARTBEAT`` (904), which is oneway: count a heartbeat. An unknown broker is ignored."""
 
 
 class Changes:
@@ -67,7 +69,7 @@ class Changes:
         }
 
     def put_kv_config(self, request: Request) -> Outcome:
-        """Code 100. A missing value is stored as null."""
+        """``PUT_KV_CONFIG`` (100). A missing value is stored as null."""
         namespace, key = request.fields.get("namespace"), request.fields.get("key")
         if namespace is None or key is None:
             return Answer(ERROR, "namespace or key is null")
@@ -75,14 +77,14 @@ class Changes:
         return then(self._service.propose(command, request.connection), plain_answer)
 
     def delete_kv_config(self, request: Request) -> Outcome:
-        """Code 102."""
+        """``DELETE_KV_CONFIG`` (102)."""
         namespace, key = request.fields.get("namespace"), request.fields.get("key")
         if namespace is None or key is None:
             return Answer()
         return then(self._service.propose(DeleteKVConfig(namespace, key), request.connection), plain_answer)
 
     def unregister_broker(self, request: Request) -> Outcome:
-        """Code 104. Without one of its fields: done, nothing happens."""
+        """``UNREGISTER_BROKER`` (104). If a field is missing, the answer is "done" without any effect."""
         get = request.fields.get
         cluster_name, broker_addr, broker_name = get("clusterName"), get("brokerAddr"), get("brokerName")
         broker_id = java_long(get("brokerId"))
@@ -101,7 +103,7 @@ class Changes:
         self._pending_unregistrations -= 1
 
     def change_write_perm(self, request: Request, writable: bool, field: str) -> Outcome:
-        """Codes 205 and 327; ``field`` of the answer counts the topics with a queue entry of the broker."""
+        """Codes 205 and 327. ``field`` of the answer is the number of topics with a queue entry of the broker."""
         broker_name = request.fields.get("brokerName")
         if broker_name is None:
             return Answer(ext_fields={field: "0"})
@@ -111,7 +113,7 @@ class Changes:
         )
 
     def delete_topic(self, request: Request) -> Outcome:
-        """Code 216."""
+        """``DELETE_TOPIC_IN_NAMESRV`` (216)."""
         topic = request.fields.get("topic")
         if topic is None:
             return Answer()
@@ -119,7 +121,7 @@ class Changes:
         return then(self._service.propose(command, request.connection), plain_answer)
 
     def register_topic(self, request: Request) -> Outcome:
-        """Code 217. Raises BodyError."""
+        """``REGISTER_TOPIC_IN_NAMESRV`` (217). Raises BodyError."""
         body = request.body
         if not body:
             return Answer()
@@ -130,7 +132,7 @@ class Changes:
         return then(self._service.propose(RegisterTopic(topic, queue_datas), request.connection), plain_answer)
 
     def update_config(self, request: Request) -> Outcome:
-        """Code 318."""
+        """``UPDATE_NAMESRV_CONFIG`` (318)."""
         body = request.body
         if not body:
             return Answer()
@@ -143,7 +145,7 @@ class Changes:
         return then(self._service.update_config(values), plain_answer)
 
     def heartbeat(self, request: Request) -> Outcome:
-        """Code 904."""
+        """``BROKER_HEARTBEAT`` (904)."""
         cluster_name, broker_addr = request.fields.get("clusterName"), request.fields.get("brokerAddr")
         if cluster_name is None or broker_addr is None:
             return Answer(ERROR, "clusterName or brokerAddr is missing")

@@ -1,9 +1,9 @@
-"""clusterTest: on a route miss ask the name servers of another environment, as RocketMQ's test clusters did.
+"""clusterTest: on a route miss, ask the name servers of another environment, as RocketMQ's test clusters did.
 
 The other environment's address list comes from the HTTP address server, under the unit ``productEnvName`` (``TopAddressing``:
-``http://HOST:PORT/PATH-<unit>?nofix=1``, one line ``host:port;host:port``), and is read again every two minutes while it is
-needed. The route is asked for in the dialect that the asking client understands and handed on as it comes. Whatever goes wrong
-there is a miss here; a problem is logged at most every few seconds.
+``http://HOST:PORT/PATH-<unit>?nofix=1``, one line ``host:port;host:port``). It is read again every two minutes while it is
+needed. The route is requested in the dialect of the asking client and passed on unchanged. Every failure counts as a miss
+here; problems are logged at most every few seconds.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class ClusterTestRoutes:
         self._reading = asyncio.Lock()
 
     async def route(self, topic: str, version: int, standard: bool) -> bytes | None:
-        """Encoded route of ``topic`` there, None if there is none or nobody can be asked."""
+        """Encoded route of ``topic`` in that environment; None if there is none or no server answers."""
         fields = {"topic": topic, "acceptStandardJsonOnly": "true" if standard else "false"}
         command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC.value, fields, version=version)
         try:

@@ -1,9 +1,9 @@
-"""Prepared answers where a read must first be confirmed (CP): one barrier for all route queries that wait for it together.
+"""Prepared answers for reads that must be confirmed first (CP): all waiting route queries share one barrier.
 
-A query is looked up when it comes, and what was found is kept until the barrier completes. If the state has not moved by then,
-which its revision tells, the answer is still the right one and is written; else the query is looked up again, and one whose
-answer has gone takes the general way. What the barrier gives at once is written at once. If the state cannot
-be confirmed in time the connection is closed, so that its clients turn to another name server.
+A query is looked up when it arrives, and the result is kept until the barrier completes. If the state's revision is then
+unchanged, the answer is valid and is written. Otherwise the query is looked up again, and without a prepared answer it takes
+the general path. If the barrier completes at once, so does the answer. If the state cannot be confirmed in time the connection
+is closed, so that its clients use another name server.
 """
 
 from asyncio import Future
@@ -20,22 +20,24 @@ from replicated_namesrv.wire.frame import next_frame
 
 
 class _Batch:
-    """All that waits for one barrier."""
+    """The queries that wait for one barrier."""
 
     __slots__ = ("barrier", "hits", "misses", "revision", "since_ns", "waiting")
 
     def __init__(self, barrier: Future[Freshness], revision: int) -> None:
         self.barrier = barrier
         self.revision = revision
-        """Of the state in which the first answer was looked up. It never falls: if it is the same in the end it was always."""
+        """Revision of the state at the first look-up. Revisions never decrease, so if it is the same at the end, it never
+        changed.
+        """
         self.waiting: list[tuple[RemotingConnection, bytes, list[bytes]]] = []
         """Connection, its queries and the pieces of their answers."""
         self.hits = self.misses = 0
-        """Queries with prepared answers, and those among them that found no topic."""
+        """Numbers of queries with prepared answers, and of those that found no topic."""
         self.since_ns = perf_counter_ns()
 
     def uncount(self, metrics: ServerMetrics) -> None:
-        """Its queries were counted when they were looked up, but are not answered so."""
+        """Its queries were counted at look-up but are not answered this way."""
         metrics.fast_path_hits -= self.hits
         metrics.fast_path_misses -= self.misses
 
@@ -52,7 +54,7 @@ class ConfirmedAnswers:
         self._batch: _Batch | None = None
 
     def answer(self, connection: RemotingConnection, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """As ``RouteAnswers.answer``; queries that have to wait count as answered: ``connection`` gets their answers later."""
+        """Like ``RouteAnswers.answer``. Waiting queries count as answered: ``connection`` gets their answers later."""
         metrics = self._metrics
         hits, misses = metrics.fast_path_hits, metrics.fast_path_misses
         found: list[bytes] = []
@@ -102,7 +104,7 @@ class ConfirmedAnswers:
             connection.finish(b"".join(found))
 
     def _looked_up_again(self, connection: RemotingConnection, data: bytes, level: ReadLevel, since_ns: int) -> bytes | None:
-        """Answers by the present state; what has no prepared one any more takes the general way."""
+        """Answers by the current state. Queries without a prepared answer take the general path."""
         metrics = self._metrics
         hits_before = metrics.fast_path_hits
         pieces: list[bytes] = []

@@ -1,18 +1,18 @@
 """One accepted connection: bytes in, frames to the dispatcher, answers out, and back-pressure in both directions.
 
-All connections receive into one shared buffer: the loop fills it and hands it over in one step, so nobody else's bytes can
-be in it in between. A connection owns memory only while a frame is incomplete or its peer does not read. 10,000 silent
-connections therefore cost their sockets and small objects, nothing else. What is missing of an incomplete frame is received
-right behind what came, into memory that grows with what has come, and a long frame is handed on from there without a copy.
+All connections receive into one shared buffer. The loop fills it and passes it on in one step, so it never mixes bytes of two
+connections. A connection owns memory only while a frame is incomplete or its peer does not read, so 10,000 silent connections
+cost only their sockets and small objects. The rest of an incomplete frame is received behind its first bytes, into memory that
+grows with them, and a long frame is passed on from there without a copy.
 
-All complete frames of one read are taken in order and their answers leave in one write. Answers that come later (a Future)
-are written when they come, in whatever order: peers match by opaque.
+All complete frames of one read are processed in order, and their answers are sent in one write. Later answers (a Future) are
+written when they are ready, in any order, because peers match by opaque.
 
-A connection is read no further while unsent bytes are above the high-water mark, while too many of its requests are
+Reading from a connection stops while unsent bytes are above the high-water mark, while too many of its requests are
 unanswered, or while one of its registrations is evaluated in slices.
 
-The first 12 bytes decide what the connection speaks, as in the Java server: PROXY protocol v1 or v2, then TLS by its first
-byte, then frames; nothing is decoded before they have arrived.
+The first 12 bytes determine the protocol, as in the Java server: PROXY protocol v1 or v2, then TLS by its first byte, then
+frames; nothing is decoded before they have arrived.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 RECEIVE_BUFFER_BYTES = 262_144
 TLS_HANDSHAKE_BYTE = 0x16
 TURN_BUDGET_NS = 10_000_000
-"""Time for which requests of one connection are answered at one go; then all others have their turn."""
+"""Time slice for answering requests of one connection before the others are served."""
 LARGE_ANSWER_BYTES = 65_536
-"""An answer of more is written at once, so that back-pressure counts it before the next one is made."""
+"""A larger answer is written at once, so that back-pressure counts it before the next one is made."""
 LONG_FRAME_BYTES = 65_536
-"""An incomplete frame of more is handed on where it was received."""
+"""A larger incomplete frame is passed on from where it was received."""
 ROOM_MIN_BYTES, ROOM_MAX_BYTES = 8192, 1 << 20
-"""Room for what is missing of an incomplete frame, however little has come of it, and however much."""
+"""Minimum and maximum room for the rest of an incomplete frame."""
 SAMPLED_HITS = 16
-"""Requests of the fast path of which one read's latency is taken for all."""
+"""Number of fast-path requests that share the latency of one read in the histogram."""
 
 
 class Dispatcher(Protocol):
@@ -51,7 +51,7 @@ class Dispatcher(Protocol):
     def request(
         self, connection: "RemotingConnection", data: bytes | memoryview, start: int, bounds: FrameBounds
     ) -> bytes | None:
-        """Answer of the frame at ``start``; None: there is none, or it comes later through ``RemotingConnection.finish``,
+        """Answer of the frame at ``start``. None: there is none, or it comes later through ``RemotingConnection.finish``,
         which ``defer`` announces. Raises FrameError."""
 
 
@@ -76,10 +76,10 @@ class Host(Protocol):
     def dispatcher(self) -> Dispatcher: ...
 
     def opened(self, connection: "RemotingConnection") -> bool:
-        """Admit ``connection``; False: there are too many."""
+        """Admit ``connection``. False: there are too many."""
 
     def closed(self, connection: "RemotingConnection", reason: CloseReason) -> None:
-        """``connection`` is gone; called once for each that was admitted."""
+        """``connection`` has ended; called once for each that was admitted."""
 
 
 class RemotingConnection(asyncio.BufferedProtocol):
@@ -118,7 +118,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.connection_id = connection_id
         self.opened_revision = 0
         self.peer = ""
-        """host:port, in a PROXY header's words if it is believed."""
+        """host:port, from a PROXY header if that is trusted."""
         self.address = ""
         """Host at the other end of the socket."""
         self.pending = 0
@@ -129,21 +129,21 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._tls: TlsSession | None = None
         self._decided = False
         self._is_plain = False
-        """Decided for frames without TLS, and not closing."""
+        """The protocol is frames without TLS, and the connection is not closing."""
         self._proxied = False
         self._partial: bytearray | None = None
-        """Bytes that complete nothing yet or have to wait, and room for more."""
+        """Bytes of an incomplete frame or of waiting frames, and room for more."""
         self._filled = 0
         """Bytes in it."""
         self._needed = FIRST_JUDGED_BYTES
-        """Bytes that must be there before it is looked at."""
+        """Bytes that must have arrived before it is processed."""
         self._reading = True
         self._unwritable = False
         self._unsent = 0
         self._suspended = False
         self._running = False
         self._ended: CloseReason | None = None
-        """Why no further frame is taken; the connection closes once all before are answered."""
+        """Why no further frame is accepted. The connection closes once all earlier ones are answered."""
         self._closing = False
         self._close_reason: CloseReason | None = None
 
@@ -202,7 +202,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._proceed()
 
     def eof_received(self) -> bool:
-        """The peer will send nothing more. What it asked for is still answered, then the connection closes."""
+        """The peer will send nothing more. Its requests are still answered, then the connection closes."""
         self._ended = self._ended or CloseReason.PEER
         self._drop_partial()
         return self.pending > 0
@@ -233,7 +233,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """True once it is closed or closing: nothing can be answered any more."""
+        """True once it is closed or closing, so that no answer is possible."""
         return self._closing
 
     @property
@@ -243,7 +243,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return int(self._transport.get_extra_info("socket").fileno())
 
     def has_sent_something(self) -> bool:
-        """Whether unsent bytes have become fewer since this was asked last: a peer that reads slowly is not idle."""
+        """Whether the number of unsent bytes has decreased since the last call: a peer that reads slowly is not idle."""
         unsent = self._transport.get_write_buffer_size() if self._transport is not None else 0
         before, self._unsent = self._unsent, unsent
         return unsent < before or (unsent > 0 and before == 0)
@@ -262,7 +262,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         host.metrics.pending_requests -= 1
         if self._transport is None:
             return
-        if answer is not None and self._is_plain and self._reading and self._ended is None:  # as nearly always
+        if answer is not None and self._is_plain and self._reading and self._ended is None:  # the usual case
             host.metrics.bytes_out += len(answer)
             self._transport.write(answer)
             self.last_active_tick = host.idle.tick
@@ -280,7 +280,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._continue()
 
     def suspend(self) -> None:
-        """Take no further frame of this connection until ``resume``."""
+        """Process no further frame of this connection until ``resume``."""
         self._suspended = True
         self._set_reading()
 
@@ -301,13 +301,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def give_up(self) -> None:
-        """A request cannot be answered here: close, so that the peer turns elsewhere; a connection that drains anyway first
-        answers what can be."""
+        """A request cannot be answered here: close, so that the peer uses another server. A connection that drains anyway
+        first answers what it can."""
         if self._ended is None:
             self.close(CloseReason.OURS)
 
     def drain(self, reason: CloseReason) -> None:
-        """Take no further frame, and close once all that came before are answered."""
+        """Process no further frame, and close once all earlier ones are answered."""
         self._ended = self._ended or reason
         self._drop_partial()
         if self.pending:
@@ -316,7 +316,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.close(self._ended)
 
     def abort(self, reason: CloseReason) -> None:
-        """Close at once; what is not sent is lost."""
+        """Close at once; unsent bytes are lost."""
         if self._transport is None:
             return
         self._closing = True
@@ -332,7 +332,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # -- receiving ------------------------------------------------------------------------------------------------------
 
     def _append(self, data: memoryview | bytes) -> None:
-        """Keep bytes that complete nothing yet, or that wait until there is room for their answers."""
+        """Keep bytes of an incomplete frame, or frames that wait until there is room for their answers."""
         if self._partial is None:
             self._partial = bytearray(data)
             if self._decided:
@@ -345,7 +345,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._hold()
 
     def _let_others_read(self) -> None:
-        """Receive no more of a long frame in this turn: the loop would go on as long as anything is there."""
+        """Stop receiving a long frame in this turn; otherwise the loop would continue while there are bytes."""
         if self._reading and self._transport is not None and not self._closing:
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
@@ -361,7 +361,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._hold()
 
     def _proceed(self) -> None:
-        """Look at the kept bytes, if there are enough of them now."""
+        """Process the kept bytes, if there are enough of them now."""
         if self._closing or self._partial is None or self._filled < self._needed or not self._reading:
             return
         received = memoryview(self._partial)[: self._filled]
@@ -373,7 +373,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._take(received.toreadonly() if is_one_long_frame else bytes(received))
 
     def _decide(self, data: bytes) -> None:
-        """What does this connection speak? ``data`` is all that came, at least 12 bytes or what followed a PROXY header."""
+        """Determine the protocol. ``data`` is all that arrived: at least 12 bytes, or what followed a PROXY header."""
         if not self._proxied:
             try:
                 header = parse_proxy_header(data, 0, len(data))
@@ -440,7 +440,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._host.held.end(self)
 
     def _refuse(self, why: str) -> None:
-        """The peer sent what no peer may send: close without an answer."""
+        """The peer violated the protocol: close without an answer."""
         self._host.problems.report("refused", "connection closed: it does not speak remoting", peer=self.peer, why=why)
         self._host.metrics.hit_limit("malformed")
         self.abort(CloseReason.PEER)
@@ -448,9 +448,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # -- frames and answers ---------------------------------------------------------------------------------------------
 
     def _take(self, data: bytes | memoryview, position: int = 0) -> None:
-        """Handle the frames of ``data`` from ``position`` on in order; keep what is incomplete or has to wait.
+        """Process the frames of ``data`` from ``position`` on in order, and keep what is incomplete or has to wait.
 
-        A view holds one frame.
+        A view contains one frame.
         """
         started_ns = perf_counter_ns()
         until_ns = started_ns + TURN_BUDGET_NS
@@ -485,7 +485,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 asyncio.get_running_loop().call_soon(self.resume)
 
     def _answer(self, data: bytes | memoryview, position: int, pieces: list[bytes], until_ns: int) -> tuple[int, bool]:
-        """Answer frames until ``pieces`` are worth a write: where that was, and whether the bytes there are no whole frame."""
+        """Answer frames until ``pieces`` are enough for a write. Returns the position, and whether the bytes there are an
+        incomplete frame.
+        """
         prepared, request = self._host.prepared, self._host.dispatcher.request
         size = len(data)
         while self._reading and not self._closing and len(pieces) < PIECES_PER_WRITE:
@@ -533,12 +535,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def _set_reading(self) -> None:
         if self._reading and not self._may_read():
             self._reading = False
-            self._host.held.end(self)  # what is not read cannot complete a frame: no fault of the peer
+            self._host.held.end(self)  # unread bytes cannot complete a frame: not the peer's fault
             if self._transport is not None and not self._closing:
                 self._transport.pause_reading()
 
     def _continue(self) -> None:
-        """Something that forbade reading has ended: perhaps all has."""
+        """A reason to stop reading has ended: read again if it was the last."""
         if self._reading or self._closing or self._transport is None or not self._may_read():
             return
         self._reading = True
@@ -550,7 +552,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _hold(self) -> None:
-        """Tell the accounts how many bytes this connection makes the server hold."""
+        """Report the number of held bytes of this connection to the accounts."""
         count = len(self._partial) if self._partial is not None else 0
         if self._unwritable and self._transport is not None:
             count += self._transport.get_write_buffer_size()

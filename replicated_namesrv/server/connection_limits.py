@@ -1,9 +1,9 @@
-"""Bounds on what connections may make the server hold, and who has to go when a bound is reached.
+"""Bounds on the memory used by connections, and the choice of the connection to close at a bound.
 
-Two things make a server hold memory for a peer: a frame that has not arrived completely, and answers that the peer does not
-read. Both are *held bytes*. Their sum over all connections is bounded; beyond the bound the connection that has held bytes
-for the longest is closed, because honest peers hold bytes for milliseconds. A frame that takes longer than
-``frame_timeout_s`` ends its connection, too, however little it holds.
+The server needs memory for a peer in two cases: a frame that has not arrived completely, and answers that the peer does not
+read. Both are *held bytes*. Their sum over all connections is bounded. Beyond the bound the connection that has held bytes for
+the longest is closed, because honest peers hold bytes for milliseconds. A frame that takes longer than ``frame_timeout_s``
+also ends its connection, however few bytes it holds.
 """
 
 from collections.abc import Iterator
@@ -17,36 +17,36 @@ DEFAULT_HIGH_WATER_BYTES = 262_144
 KEPT_FOR_OTHER_ADDRESSES = 256
 """Of maxConnections, where maxConnectionsPerAddress is not set: one host leaves room for others."""
 HANDSHAKES_PER_SECOND = 100
-"""TLS handshakes that one address may begin in a second: each costs the event loop about a millisecond."""
+"""TLS handshakes that one address may begin in a second. Each costs the event loop about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds, all taken from settings at start."""
+    """The bounds, all taken from settings at the start."""
 
     connections: int
     connections_per_address: int
     proxies: tuple[IPv4Network | IPv6Network, ...]
-    """Networks whose PROXY headers name the peer; their connections do not count against an address."""
+    """Networks whose PROXY headers are trusted. Their connections do not count for an address."""
     frame_timeout_s: float
-    """A frame (or TLS handshake, or PROXY header) once begun is complete within this or its connection is closed."""
+    """Time limit for a frame, a TLS handshake or a PROXY header once it has begun. Beyond it the connection is closed."""
     held_bytes: int
     pending_per_connection: int
-    """Requests of one connection that may be unanswered at once; it is read no further until fewer are."""
+    """Maximum of unanswered requests of one connection. At the limit reading stops until there are fewer."""
     high_water_bytes: int
-    """Unsent bytes at which a connection is read no further."""
+    """Unsent bytes at which reading stops."""
     low_water_bytes: int
-    """Unsent bytes at which it is read again."""
+    """Unsent bytes at which reading resumes."""
 
     def at_most(self, connections: int) -> "Limits":
-        """The same with fewer connections, and none of them for one address alone."""
+        """The same limits for fewer connections, of which one address may not take all."""
         fewer = min(connections, self.connections)
         per_address = min(self.connections_per_address, fewer - min(KEPT_FOR_OTHER_ADDRESSES, fewer // 8))
         return replace(self, connections=fewer, connections_per_address=per_address)
 
     @classmethod
     def of(cls, settings: Settings) -> "Limits":
-        """The limits that ``settings`` ask for."""
+        """The limits in ``settings``."""
         high = settings.write_buffer_high_water_mark or DEFAULT_HIGH_WATER_BYTES
         kept = min(KEPT_FOR_OTHER_ADDRESSES, settings.max_connections // 8)
         return cls(
@@ -62,7 +62,7 @@ class Limits:
 
 
 class Sources:
-    """What each address does: its open connections, and the TLS handshakes that it began in this second."""
+    """Open connections of each address, and the TLS handshakes that it began in this second."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -79,7 +79,7 @@ class Sources:
         return True
 
     def leave(self, address: str) -> None:
-        """A connection that was admitted is gone."""
+        """An admitted connection has ended."""
         self._connections[address] -= 1
         if not self._connections[address]:
             del self._connections[address]
@@ -93,7 +93,7 @@ class Sources:
         return begun <= HANDSHAKES_PER_SECOND or self.is_proxy(address)
 
     def is_proxy(self, address: str) -> bool:
-        """Whether PROXY headers from there are believed."""
+        """Whether PROXY headers from there are trusted."""
         if not self._limits.proxies:
             return False
         try:
@@ -105,14 +105,14 @@ class Sources:
 
 
 class Holder(Protocol):
-    """A connection, as far as the accounts need it."""
+    """A connection as the accounts use it."""
 
     def close_at_limit(self, name: str) -> None:
-        """Close at once; ``name`` is the limit that was hit."""
+        """Close at once. ``name``: the limit that was reached."""
 
 
 class HeldBytes:
-    """Who holds how many bytes, and since when a frame is incomplete."""
+    """The held bytes of all connections, and since when a frame is incomplete."""
 
     def __init__(self, limits: Limits) -> None:
         self.total = 0
@@ -121,7 +121,7 @@ class HeldBytes:
         self._incomplete_since_s: dict[Holder, float] = {}
 
     def hold(self, holder: Holder, count: int) -> None:
-        """``holder`` holds ``count`` bytes in all from now on; 0: none. May close connections, ``holder`` among them."""
+        """``holder`` holds ``count`` bytes from now on; 0: none. May close connections, ``holder`` among them."""
         before = self._bytes.get(holder, 0)
         self.total += count - before
         if count:
@@ -139,16 +139,16 @@ class HeldBytes:
         self._incomplete_since_s[holder] = now_s
 
     def end(self, holder: Holder) -> None:
-        """``holder`` waits for no bytes."""
+        """``holder`` no longer waits for bytes."""
         self._incomplete_since_s.pop(holder, None)
 
     def forget(self, holder: Holder) -> None:
-        """``holder`` is gone."""
+        """``holder`` has ended."""
         self.total -= self._bytes.pop(holder, 0)
         self._incomplete_since_s.pop(holder, None)
 
     def overdue(self, now_s: float) -> Iterator[Holder]:
-        """Those whose frame is incomplete for too long; each is given once."""
+        """Connections whose frame is incomplete for too long; each is returned once."""
         while self._incomplete_since_s:
             holder, since_s = next(iter(self._incomplete_since_s.items()))
             if now_s - since_s < self._limits.frame_timeout_s:

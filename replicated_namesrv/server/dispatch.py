@@ -1,8 +1,8 @@
-"""From request frame to answer frame: which handler, who waits, what goes wrong (``NettyRemotingAbstract``).
+"""From request frame to answer frame: handlers, waiting requests, errors (``NettyRemotingAbstract``).
 
-A handler gives an ``Answer``, or a ``Deferred`` one. Everything else is decided here once for all codes: frames that are
-responses are dropped, oneway requests are executed and never answered, unknown codes are told so, what a handler raises
-becomes the code of the error or 1, and too many waiting requests are answered with code 2.
+A handler returns an ``Answer`` or a ``Deferred`` one. The rest is the same for all codes: responses are dropped, oneway
+requests are executed and not answered, unknown codes get an error, an exception of a handler becomes its code or 1, and too
+many waiting requests are answered with code 2.
 
 An error that says "not here, not now" (UnavailableError) on a route query closes the connection instead: a client moves to
 another name server only when its connection breaks, and stays for ever with one that answers an error code.
@@ -39,11 +39,11 @@ Handler = Callable[[Request], Outcome]
 
 
 class DispatchedService(QueryService, RegistrationService, ChangeService, Protocol):
-    """What executes requests."""
+    """The part of a node that executes requests."""
 
     @property
     def confirms_reads(self) -> bool:
-        """Whether it can confirm with others that its state is fresh. If not, requests never fail for lack of a majority."""
+        """Whether it confirms with other nodes that its state is fresh. If not, requests never fail for lack of a majority."""
 
 
 class RequestDispatcher:
@@ -59,7 +59,7 @@ class RequestDispatcher:
     ) -> None:
         self._is_going_away = False
         self._closes_unconfirmed = service.confirms_reads and settings.no_quorum_policy == "fence"
-        """Whether what cannot be confirmed ends the connection: a code would keep its clients here."""
+        """Whether an unconfirmed read closes the connection, because an answer with an error code would keep its clients here."""
         self._settings = settings
         self._metrics = metrics
         self._problems = problems
@@ -82,14 +82,14 @@ class RequestDispatcher:
         self._queries.started()
 
     def send_clients_away(self) -> None:
-        """From now on answer those that understand it GO_AWAY."""
+        """From now on answer GO_AWAY to clients that understand it."""
         self._is_going_away = True
         self.answers.is_off = True
 
     def request(self, connection: RemotingConnection, data: bytes | memoryview, start: int, bounds: FrameBounds) -> bytes | None:
         header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
         if header.is_response:
-            return None  # to no request of ours
+            return None  # a response to no request of ours
         self._metrics.general_path_requests += 1
         request = Request(connection, header, data, start, bounds)
         outcome = self._outcome(request)
@@ -115,7 +115,7 @@ class RequestDispatcher:
             return OVERLOAD
         try:
             return handler(request)
-        except Exception as error:  # nothing that a handler does may end the process
+        except Exception as error:  # no exception of a handler may end the process
             return self._failed(request, error)
 
     def _is_overloaded(self, code: int) -> bool:
@@ -190,11 +190,11 @@ class RequestDispatcher:
             self._pending_others += change
 
     def connection_lost(self, connection: RemotingConnection) -> None:
-        """Give up what waits for a connection that is gone."""
+        """Drop the waiting requests of a connection that has ended."""
         self.registrations.queue.drop(connection)
 
     async def stop(self) -> None:
-        """Give up what is unfinished."""
+        """Drop all unfinished requests."""
         self.registrations.queue.stop()
         if self._other is not None:
             await self._other.close()
@@ -202,7 +202,7 @@ class RequestDispatcher:
     def _other_environment(self) -> "ClusterTestRoutes | None":
         if not self._settings.cluster_test:
             return None
-        # Imported here: an HTTP client that hardly any node needs.
+        # Imported here because hardly any node needs an HTTP client.
         from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
         return ClusterTestRoutes(self._settings, self._problems)

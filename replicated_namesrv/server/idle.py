@@ -1,9 +1,9 @@
 """Idle connections: one coarse timer for all of them instead of one timer each.
 
-A connection notes the tick of its last read or write (one assignment) and lies in the slot of the earliest tick at which it
-could be idle. When that tick comes it is either idle or moves to the slot that its last activity says: each connection is
-looked at about once per idle time, whatever its traffic. It is closed at most one tick late (``IdleStateHandler`` ALL_IDLE
-of the Java server is exact to the millisecond; nobody relies on that).
+A connection records the tick of its last read or write (one assignment) and is in the slot of the earliest tick at which it
+could be idle. When that tick comes, it is either idle or moves to the slot of its last activity. So each connection is checked
+about once per idle time, independent of its traffic. It is closed at most one tick late (the Java server's
+``IdleStateHandler`` ALL_IDLE is exact to the millisecond, but no client depends on that).
 
 Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of its peers and does not count.
 """
@@ -13,11 +13,11 @@ from typing import Protocol
 TICKS_PER_IDLE_TIME = 100
 TICK_MAX_S = 1.0
 TICKS_PER_ADVANCE_MAX = 10
-"""Ticks that one call may count; more have passed only if the process stood still."""
+"""Maximum of ticks that one call counts. More have passed only if the process stalled."""
 
 
 class Idler(Protocol):
-    """What the wheel watches."""
+    """A member as the wheel uses it."""
 
     last_active_tick: int
     """Tick of the last read or write: ``IdleWheel.tick`` at that moment."""
@@ -42,11 +42,11 @@ class IdleWheel:
         self._place(member, self.tick + self._idle_ticks)
 
     def discard(self, member: Idler) -> None:
-        """Watch ``member`` no longer."""
+        """Stop watching ``member``."""
         self._slots[member.idle_slot].discard(member)
 
     def advance(self, now_s: float) -> list[Idler]:
-        """Move to ``now_s``; the members that became idle, which are no longer watched."""
+        """Advance to ``now_s``. Returns the members that became idle, which are no longer watched."""
         target = int((now_s - self._started_s) / self.tick_s)
         idle: list[Idler] = []
         missed = target - self.tick - TICKS_PER_ADVANCE_MAX

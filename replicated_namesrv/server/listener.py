@@ -25,7 +25,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port, once opened: the kernel's choice where the setting is 0. It stays the same when opened again."""
+        """The port, once opened; the kernel's choice if the setting is 0. It stays the same when opened again."""
         return self._port
 
     async def open(self) -> None:
@@ -44,7 +44,7 @@ class Listener:
             raise self._explain(error) from None
 
     def close(self) -> None:
-        """Listen no longer: peers that connect are refused."""
+        """Stop listening: new connections are refused."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -76,7 +76,7 @@ class Listener:
 
     def _explain(self, error: OSError) -> SettingError:
         remedies = {
-            errno.EADDRINUSE: "the port is in use; stop whoever listens there or choose another with --listen HOST:PORT",
+            errno.EADDRINUSE: "the port is in use; stop the process that listens there or choose another with --listen HOST:PORT",
             errno.EADDRNOTAVAIL: "not an address of this machine; choose another with --listen HOST:PORT",
             errno.EACCES: "not allowed; choose a port above 1023 with --listen HOST:PORT",
         }

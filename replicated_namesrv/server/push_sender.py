@@ -1,9 +1,10 @@
-"""Code 905: telling brokers that the least broker id of their group has changed (``notifyMinBrokerIdChanged``).
+"""``NOTIFY_MIN_BROKER_ID_CHANGE`` (905): notifies brokers that the least broker id of their group has changed
+(``notifyMinBrokerIdChanged``).
 
-A push is oneway and only makes brokers quicker: they also poll. So a push that cannot be delivered within 300 ms, with TLS
+A push is oneway and only saves time, because brokers also poll. So a push that cannot be delivered within 300 ms, or with TLS
 (``useTLS``) within ``connectTimeoutMillis``, is dropped and counted, never repeated. Each recipient has its own short queue
-and connection: pushes to one arrive in the order in which things happened, and one that cannot be reached delays nobody else
-(RocketMQ gives up the remaining recipients of a notification instead). Connections are kept while they are used.
+and connection. So pushes to one recipient arrive in order, and an unreachable one delays no other (RocketMQ gives up the
+remaining recipients of a notification instead). Connections are kept while they are used.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ SEND_TIMEOUT_S = 0.3
 
 
 class _Sink(asyncio.Protocol):
-    """Brokers answer nothing to a oneway request; whatever they send is dropped."""
+    """Drops everything that brokers send: they do not answer oneway requests."""
 
 
 class _Recipient:
@@ -51,7 +52,7 @@ class Pushes:
         self._context: ssl.SSLContext | None = None
 
     def perform(self, effects: Iterable[Effect]) -> None:
-        """Queue what ``effects`` ask for. Returns at once."""
+        """Queue the pushes among ``effects``. Returns at once."""
         for effect in effects:
             if isinstance(effect, NotifyMinBrokerIdChange):
                 self._opaque = (self._opaque + 1) & 0x7FFFFFFF
@@ -60,7 +61,7 @@ class Pushes:
                     self._queue(address, frame)
 
     async def stop(self) -> None:
-        """Drop what waits and close all connections."""
+        """Drop waiting pushes and close all connections."""
         tasks = [recipient.task for recipient in self._recipients.values() if recipient.task is not None]
         for task in tasks:
             task.cancel()
@@ -80,7 +81,7 @@ class Pushes:
         recipient.arrived.set()
 
     async def _run(self, recipient: _Recipient) -> None:
-        """Send what comes for one recipient until nothing has come for a while."""
+        """Send the pushes of one recipient until none has come for a while."""
         try:
             while True:
                 async with asyncio.timeout(self._settings.client_channel_max_idle_time_seconds):
@@ -101,14 +102,14 @@ class Pushes:
         try:
             if recipient.transport is None or recipient.transport.is_closing():
                 recipient.transport = await self._connect(recipient.address)
-            elif recipient.transport.get_write_buffer_size():  # it does not read what it was sent before
+            elif recipient.transport.get_write_buffer_size():  # it does not read earlier pushes
                 raise TimeoutError
             recipient.transport.write(frame)
             self._count("sent")
         except (OSError, TimeoutError, SettingError) as error:
             self._count("failed")
             self._problems.report(
-                "push", "a broker could not be told of its group's new least id", peer=recipient.address, why=repr(error)
+                "push", "a broker could not be notified of its group's new least id", peer=recipient.address, why=repr(error)
             )
 
     async def _connect(self, address: str) -> asyncio.Transport:

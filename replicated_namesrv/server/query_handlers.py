@@ -1,9 +1,9 @@
 """Requests that only read: routes, cluster info, lists, KV config, data versions.
 
-Each first waits for the barrier of the consistency that applies (the configured one, or the one that the request's extFields
-``readConsistency`` and ``maxStalenessMs`` ask for) and then reads the state in the same turn. Only a request that asks is told
-in extFields what it got: ``readLevel``, ``revision``, ``raftTerm``, ``stalenessMs``, ``leader``. So every other answer is, byte
-for byte, the one that an independent node would give.
+Each first waits for the read barrier of its level (the configured one, or that of the extFields ``readConsistency`` and
+``maxStalenessMs``) and then reads the state in the same turn. Only an answer to a request with these extFields has
+``readLevel``, ``revision``, ``raftTerm``, ``stalenessMs`` and ``leader``. So every other answer equals that of an independent
+node, byte for byte.
 """
 
 import asyncio
@@ -28,23 +28,25 @@ ERROR = ResponseCode.SYSTEM_ERROR.value
 NOT_FOUND = ResponseCode.QUERY_NOT_FOUND.value
 FAQ_URL = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 SHOWN_CHARACTERS = 100
-"""Of a value that is not understood."""
+"""Maximum length of an invalid value in an error message."""
 
 
 class QueryService(FreshState, Protocol):
-    """What answers queries."""
+    """The part of a node that answers queries."""
 
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """Code 322: compare the versions and count the query as a heartbeat. ``data_version`` None: no body, always changed."""
+        """``QUERY_DATA_VERSION`` (322): compare the versions and count the query as a heartbeat. ``data_version`` None: no
+        body, always changed.
+        """
 
     def config_text(self) -> str:
-        """Code 319: sorted ``key=value`` lines."""
+        """``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines."""
 
 
 class BadConsistencyError(NamesrvError):
-    """``readConsistency`` or ``maxStalenessMs`` of a request says nothing that exists."""
+    """``readConsistency`` or ``maxStalenessMs`` of a request is invalid."""
 
 
 class Queries:
@@ -97,13 +99,13 @@ class Queries:
     # -- routes
 
     def is_ready(self) -> bool:
-        """False while route queries are refused (needWaitForService). Once true it stays so: no later change ends the service."""
+        """False while route queries are refused (needWaitForService). Once true it stays true."""
         settings, waited_s = self._settings, self._now_s() - self._started_s
         self._is_ready = self._is_ready or not settings.need_wait_for_service or waited_s >= settings.wait_seconds_for_service
         return self._is_ready
 
     def route(self, request: Request) -> Outcome:
-        """Code 105."""
+        """``GET_ROUTEINFO_BY_TOPIC`` (105)."""
         if not self.is_ready():
             return Answer(ERROR, "name server not ready")
         level, max_staleness_ms = wanted_consistency(request.fields)
@@ -118,7 +120,7 @@ class Queries:
         )
 
     def _ask_other_environment(self, other: "ClusterTestRoutes", request: Request, topic: str) -> Outcome:
-        """clusterTest: the answer of another environment's name servers instead of a miss."""
+        """clusterTest: on a miss, the answer of another environment's name servers."""
         asking = asyncio.ensure_future(other.route(topic, request.header.version, wants_standard_json(request)))
         return Deferred(asking, lambda body: no_route(topic) if body is None else Answer(body=body))
 
@@ -143,7 +145,7 @@ class Queries:
     # -- the rest
 
     def kv_config(self, request: Request) -> Outcome:
-        """Code 101."""
+        """``GET_KV_CONFIG`` (101)."""
         namespace, key = request.fields.get("namespace"), request.fields.get("key")
 
         def build() -> Answer:
@@ -155,7 +157,7 @@ class Queries:
         return self._read(request, build)
 
     def kv_list(self, request: Request) -> Outcome:
-        """Code 219."""
+        """``GET_KVLIST_BY_NAMESPACE`` (219)."""
         namespace = request.fields.get("namespace")
 
         def build() -> Answer:
@@ -167,11 +169,11 @@ class Queries:
         return self._read(request, build)
 
     def cluster_info(self, request: Request) -> Outcome:
-        """Code 106."""
+        """``GET_BROKER_CLUSTER_INFO`` (106)."""
         return self._read(request, lambda: Answer(body=bodies.encode_cluster_info(self._state.cluster_info())))
 
     def member_group(self, request: Request) -> Outcome:
-        """Code 901; the remark is Java's, which never sets one."""
+        """``GET_BROKER_MEMBER_GROUP`` (901). The remark is Java's, which never sets one."""
         cluster, broker_name = request.fields.get("clusterName"), request.fields.get("brokerName")
 
         def build() -> Answer:
@@ -218,11 +220,11 @@ class Queries:
         return self._read(request, build)
 
     def config(self, request: Request) -> Outcome:
-        """Code 319: a read like any other, since some settings are part of the replicated state."""
+        """``GET_NAMESRV_CONFIG`` (319): an ordinary read, because some settings are part of the replicated state."""
         return self._read(request, lambda: Answer(body=self._service.config_text().encode()))
 
     def data_version(self, request: Request) -> Outcome:
-        """Code 322, which is also a heartbeat. Raises BodyError."""
+        """``QUERY_DATA_VERSION`` (322), which is also a heartbeat. Raises BodyError."""
         cluster_name, broker_addr = request.fields.get("clusterName"), request.fields.get("brokerAddr")
         if cluster_name is None or broker_addr is None:
             return Answer(ERROR, "clusterName or brokerAddr is missing")
@@ -248,7 +250,7 @@ class Queries:
 
 
 def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:
-    """What an answer of the state at ``revision`` may rely on, as extFields."""
+    """The freshness of an answer from the state at ``revision``, as extFields."""
     return {
         "readLevel": freshness.level.value,
         "revision": str(revision),
@@ -259,7 +261,7 @@ def freshness_fields(freshness: Freshness, revision: int) -> dict[str, str]:
 
 
 def wanted_consistency(fields: Mapping[str, str]) -> tuple[ReadLevel | None, int | None]:
-    """What a request asks for in ``readConsistency`` and ``maxStalenessMs``, None: nothing. Raises BadConsistencyError."""
+    """The level and bound in ``readConsistency`` and ``maxStalenessMs``; None: absent. Raises BadConsistencyError."""
     name, bound = fields.get("readConsistency"), fields.get("maxStalenessMs")
     if name is None and bound is None:
         return None, None
@@ -272,7 +274,7 @@ def wanted_consistency(fields: Mapping[str, str]) -> tuple[ReadLevel | None, int
 
 
 def wants_standard_json(request: Request) -> bool:
-    """Which dialect a route is answered in: since 4.9.4 clients read standard JSON."""
+    """Whether the client reads standard JSON, as clients do since 4.9.4."""
     return request.header.version >= V4_9_4 or java_boolean(request.fields.get("acceptStandardJsonOnly"))
 
 

@@ -1,23 +1,24 @@
-"""Code 103: registrations, recognised without decoding where nothing can have changed, else evaluated in slices.
+"""``REGISTER_BROKER`` (103): registrations, recognised without decoding if nothing can have changed, otherwise evaluated in
+slices.
 
 **Recognised.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a
 hash of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a
 registration that was fully evaluated, changed nothing, and during whose evaluation the generation did not move.
-``RouteInfoManager.group_generation`` proves that the same registration changes nothing and has the same answer as long as that
-generation stands; so it is only a sign of life then. The hash has 128 bits and is not cryptographic: whoever forges an equal one
-makes his own registration go unnoticed, nobody else's.
+``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while
+the generation is the same; it is only a renewal then. The hash has 128 bits and is not cryptographic: a forged collision only
+suppresses the forger's own registration.
 
-The checksum of the body that brokers send along is compared each time. For a body that differs from the remembered one in its
-stamp alone it follows from the remembered checksum (``wire.crc32``), so that the body is read once, for the hash.
+The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
+stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
 
-**Evaluated in slices**, so that no registration holds up other connections. A small body is evaluated where it arrives, as far as
-this turn of the loop has time for it. What is left over then waits, and a large one always does: forty large frames that become
-complete in one turn cost that turn forty receptions and nothing more. There are two queues, so that small ones do not wait for
-large ones, and only the first of each is in work: what decoding takes beside the bodies is taken once, not by all that wait.
+**Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, as far as this
+turn of the loop has time. The others wait, and so does every large one: forty large frames that are completed in one turn cost
+that turn only their reception. There are two queues, so that small ones do not wait for large ones. Only the first of each is
+in work, so that the memory for decoding is used only once.
 
-The connection of a waiting registration is read no further until it is applied: what a broker says after it comes after it.
-The kernel reports that its peer leaves meanwhile. A large registration is then dropped at once, together with its memory: nobody
-waits for it, and its broker would be removed right after it. What waits is bounded in bytes.
+Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
+peer closes the connection, the kernel reports it. A large registration is then dropped at once with its memory, because its
+broker would be removed right after it. The waiting bodies are bounded in bytes.
 """
 
 import asyncio
@@ -63,9 +64,9 @@ if TYPE_CHECKING:
     from replicated_namesrv.server.connection import RemotingConnection
 
 TURN_BUDGET_NS = 4_000_000
-"""Time for evaluating in one turn of the loop; halved between the queues where both have something."""
+"""Time for evaluation in one turn of the loop; each queue gets half if both have work."""
 QUEUED_BYTES_MAX = 512 << 20
-"""Bodies that wait, in all; a registration beyond them is answered with code 2, and its broker tries again."""
+"""Maximum bytes of waiting bodies. A registration beyond it is answered with code 2, and its broker tries again."""
 SMALL_BYTES = 1 << 20
 """A longer body is a large one."""
 
@@ -91,17 +92,17 @@ class RegistrationQueue:
 
     def __init__(self, metrics: ServerMetrics) -> None:
         self.queued_bytes = 0
-        """Bodies that wait."""
+        """Bytes of waiting bodies."""
         self._metrics = metrics
         self._small: deque[Job] = deque()
         self._large: deque[Job] = deque()
         self._jobs: dict[RemotingConnection, list[Job]] = {}
-        """All that wait, by connection; where renewals must be confirmed a connection may have several."""
+        """Waiting registrations by connection. If renewals must be confirmed, a connection may have several."""
         self._departures = select.poll()
         self._watched: dict[int, RemotingConnection] = {}
         """Connections of large registrations, by descriptor."""
         self._descriptors: dict[RemotingConnection, int] = {}
-        """The same, the other way: a connection that is lost has no descriptor any more."""
+        """The inverse, because a lost connection has no descriptor any more."""
         self._spent_ns = 0
         """Time taken in this turn of the loop."""
         self._turn_scheduled = False
@@ -132,7 +133,7 @@ class RegistrationQueue:
         return Deferred(job.done, lambda answer: answer)
 
     def drop(self, connection: "RemotingConnection") -> None:
-        """Forget what waits of a connection that is gone."""
+        """Drop the waiting registrations of a connection that has ended."""
         for job in self._jobs.get(connection, [])[:]:
             self._remove(job)
             job.is_dropped = True
@@ -151,7 +152,8 @@ class RegistrationQueue:
         if not jobs:
             del self._jobs[job.connection]
             descriptor = self._descriptors.pop(job.connection, None)
-            if descriptor is not None and self._watched.get(descriptor) is job.connection:  # it may be another's by now
+            # the descriptor may belong to another connection by now
+            if descriptor is not None and self._watched.get(descriptor) is job.connection:
                 del self._watched[descriptor]
                 self._departures.unregister(descriptor)
 
@@ -168,7 +170,7 @@ class RegistrationQueue:
         for descriptor, _ in self._departures.poll(0):
             connection = self._watched[descriptor]
             self.drop(connection)
-            connection.resume()  # it reads that its peer has gone
+            connection.resume()  # reading shows that its peer has gone
         budget_ns = TURN_BUDGET_NS // 2 if self._small and self._large else TURN_BUDGET_NS
         for queue in (self._small, self._large):
             self._serve(queue, perf_counter_ns() + budget_ns)
@@ -176,7 +178,7 @@ class RegistrationQueue:
             self._schedule_turn()
 
     def _serve(self, queue: deque[Job], until_ns: int) -> None:
-        """Evaluate the oldest of ``queue``."""
+        """Evaluate the oldest registration of ``queue``."""
         while queue and perf_counter_ns() < until_ns:
             job = queue[0]
             if not job.is_dropped:
@@ -185,7 +187,7 @@ class RegistrationQueue:
                     if outcome is None:
                         return
                     settle(job.done, outcome)
-                except (BodyError, LimitError) as error:  # its traceback would hold the body, in a circle with the future
+                except (BodyError, LimitError) as error:  # its traceback would keep the body, in a cycle with the future
                     job.done.set_result(Answer(error.response_code, str(error)))
                 except Exception as error:
                     job.done.set_exception(error)
@@ -219,7 +221,7 @@ WRONG_CRC = Answer(ERROR, "crc32 not match", {})
 
 
 class RegistrationService(Protocol):
-    """What takes registrations."""
+    """The part of a node that accepts registrations."""
 
     @property
     def state(self) -> RouteInfoManager:
@@ -231,20 +233,21 @@ class RegistrationService(Protocol):
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> Result | Future[Result | None] | None:
-        """Renew a registration that is provably the stored one: attach the broker to ``connection`` and count a heartbeat. The
-        result is the one that registering again would give. None, at once or later: register it (for example an unknown broker).
+        """Renew a registration that is known to equal the stored one: attach the broker to ``connection`` and count a
+        heartbeat. The result is that of registering again. None, at once or later: it has to be registered (for example,
+        the broker is unknown).
         """
 
 
 class Reading(NamedTuple):
-    """What a registration is recognised by."""
+    """The key of a recognised registration."""
 
     fields: tuple[object, ...]
-    """Header fields that the outcome depends on, as they were sent."""
+    """Header fields on which the outcome depends, as they were sent."""
     body_hash: bytes
-    """Of all of the body that the outcome depends on, and of where the rest stood."""
+    """Hash of the part of the body on which the outcome depends, and the position of the rest."""
     crc: VariedCrc | None
-    """Of the body, with its stamp as the part that varies; None: the broker sent none to compare it with."""
+    """Checksum of the body, with its stamp as the variable part. None: the broker sent no checksum."""
 
 
 class Memo(NamedTuple):
@@ -271,7 +274,7 @@ class Registrations:
         self._wall_clock_ms = wall_clock_ms
         self._memos: dict[tuple[str, str], Memo] = {}
         self._order_topics: tuple[int, bytes] | None = None
-        """Revision of ORDER_TOPIC_CONFIG, and what is answered of it."""
+        """Revision of ORDER_TOPIC_CONFIG, and the answer made from it."""
 
     def register(self, request: Request) -> Outcome:
         """Code 103. Raises BodyError."""
@@ -294,7 +297,7 @@ class Registrations:
         return self.queue.evaluate(request, self._evaluate(request, bytes(body), reading))
 
     def _read(self, request: Request, body: memoryview) -> Generator[None, None, Reading | None]:
-        """What the request is recognised by; None: its checksum is wrong."""
+        """The key of the request. None: its checksum is wrong."""
         start, end = without_meaning(body)
         digest = xxh3_128(body[:start])
         for position in range(end, len(body), SLICE_BYTES):
@@ -314,7 +317,7 @@ class Registrations:
         return Reading(memo_fields(request), body_hash, crc)
 
     def _known(self, request: Request, body: memoryview, reading: Reading) -> Outcome | None:
-        """The outcome where the body need not be decoded."""
+        """The outcome if the body need not be decoded."""
         cluster_name, broker_addr = key = key_of(request)
         memo = self._memos.get(key)
         if (
@@ -338,7 +341,7 @@ class Registrations:
     def _renewed(
         self, request: Request, body: bytes, reading: Reading, done: Future[Answer], outcome: Future[Result | None]
     ) -> None:
-        """A renewal was confirmed, or has to become a registration after all."""
+        """A renewal was confirmed, or has to be registered."""
         if done.done():
             return
         if request.connection.is_closing:
@@ -356,7 +359,7 @@ class Registrations:
             done.set_exception(error)
 
     def _evaluate(self, request: Request, body: bytes | memoryview, reading: Reading | None) -> Evaluation:
-        """All that is left to do; without ``reading``, that too."""
+        """The remaining steps; without ``reading`` they include reading."""
         if reading is None:
             assert isinstance(body, memoryview)
             reading = yield from self._read(request, body)
@@ -409,7 +412,7 @@ class Registrations:
         return Answer(ext_fields=fields, body=self._order_topic_config() if is_wanted else b"")
 
     def _order_topic_config(self) -> bytes:
-        """The same for all brokers, so it is encoded once for each change of the namespace."""
+        """Equal for all brokers, so it is encoded once for each change of the namespace."""
         state = self._service.state
         revision = state.kv_revision(ORDER_TOPIC_CONFIG)
         if self._order_topics is None or self._order_topics[0] != revision:
@@ -424,7 +427,7 @@ def key_of(request: Request) -> tuple[str, str]:
 
 
 def memo_fields(request: Request) -> tuple[object, ...]:
-    """Header fields that the outcome of a registration depends on."""
+    """Header fields on which the outcome of a registration depends."""
     get = request.fields.get
     return (
         request.header.version,
@@ -450,7 +453,7 @@ def read_crc(body: memoryview, start: int, end: int) -> Generator[None, None, Va
 
 
 def registration_of(request: Request, decoded: RegisterBrokerBody, now_ms: int) -> RegisterBroker:
-    """The command of a request whose mandatory fields are there; a body without DataVersion has one of ``now_ms``."""
+    """The command of a request with all mandatory fields. A body without DataVersion gets one of ``now_ms``."""
     get = request.fields.get
     broker_id = java_long(get("brokerId"))
     assert broker_id is not None

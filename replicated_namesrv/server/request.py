@@ -1,4 +1,4 @@
-"""What handlers work with: one decoded request, and the answer they give to it."""
+"""A decoded request and its answer, as handlers use them."""
 
 import re
 from asyncio import CancelledError, Future
@@ -24,16 +24,16 @@ class Answer(NamedTuple):
     code: int = 0
     remark: str | None = None
     ext_fields: dict[str, str] | None = None
-    """None: the code has no response header class; empty: it has one, with nothing in it."""
+    """None: the code has no response header class. Empty: it has one without fields."""
     body: bytes = b""
 
 
 OVERLOAD = Answer(ResponseCode.SYSTEM_BUSY.value, "[OVERLOAD]system busy, start flow control for a while")
-"""More waits than may."""
+"""More requests wait than allowed."""
 
 
 class Deferred(NamedTuple):
-    """An answer that comes later: made by ``convert`` from the result of ``future``, in the turn in which it is done."""
+    """A later answer: ``convert`` makes it from the result of ``future``, in the turn in which that is done."""
 
     future: Future[Any]
     convert: Callable[[Any], Answer]
@@ -43,7 +43,7 @@ Outcome = Answer | Deferred
 
 
 class Request:
-    """One request frame: header decoded, body where it lies."""
+    """One request frame: the decoded header, and the body in its buffer."""
 
     __slots__ = ("bounds", "connection", "data", "fields", "header", "lasting_topic", "start")
 
@@ -53,16 +53,18 @@ class Request:
         self.connection = connection
         self.header = header
         self.fields = header.ext_fields if header.ext_fields is not None else NO_FIELDS
-        """extFields; none at all counts as empty."""
+        """extFields; a missing map counts as empty."""
         self.data = data
-        """The read buffer: the frame is ``data[start:bounds.end]``. A view where it holds one long frame."""
+        """The read buffer: the frame is ``data[start:bounds.end]``. A view if it contains one long frame."""
         self.start = start
         self.bounds = bounds
         self.lasting_topic: str | None = None
-        """Set by a handler whose answer holds for equal requests until this topic's revision moves."""
+        """Set by a handler whose answer is valid for equal requests while this topic's revision is the same."""
 
     def keep_frame_only(self) -> None:
-        """Let go of the read buffer: the answer comes later. The frame is kept if its answer may last, the body never is."""
+        """Release the read buffer, because the answer comes later. The frame is kept if its answer may be cached, the body
+        never.
+        """
         start, body_start, end = self.start, self.bounds.body_start, self.bounds.end
         self.data = self.data[start:end] if self.lasting_topic is not None else b""
         self.bounds = self.bounds._replace(body_start=body_start - start, end=end - start)
@@ -70,17 +72,17 @@ class Request:
 
     @property
     def body(self) -> bytes:
-        """The body; empty where Java sees null."""
+        """The body; empty where Java has null."""
         return bytes(self.data[self.bounds.body_start : self.bounds.end])
 
 
 def then(outcome: T | Future[T], convert: Callable[[T], Answer]) -> Outcome:
-    """The answer from what the service gave, which may be the value itself or a Future of it."""
+    """The answer from the result of a service call, which may be the value itself or a Future of it."""
     return Deferred(outcome, convert) if isinstance(outcome, Future) else convert(outcome)
 
 
 def settle(done: Future[Answer], outcome: Outcome) -> None:
-    """Complete ``done`` with what ``outcome`` is or becomes."""
+    """Complete ``done`` with ``outcome``, or with its result."""
     if isinstance(outcome, Answer):
         done.set_result(outcome)
         return
@@ -97,12 +99,12 @@ def settle(done: Future[Answer], outcome: Outcome) -> None:
 
 
 def java_long(text: str | None) -> int | None:
-    """``Long.parseLong``; None where Java leaves the field null."""
+    """``Long.parseLong``; None if Java leaves the field null."""
     return _java_number(text, 63)
 
 
 def java_int(text: str | None) -> int | None:
-    """``Integer.parseInt``; None where Java leaves the field at its default."""
+    """``Integer.parseInt``; None if Java leaves the field at its default."""
     return _java_number(text, 31)
 
 

@@ -1,22 +1,19 @@
-"""Route answers: encoded once, and found again by the bytes of the request.
+"""Cache of encoded route answers, found by the bytes of the request.
 
 Two bounded caches, each with half of ``routeCacheBytes``:
 
-*Bodies*, by (topic, dialect): the JSON of a route until its topic's revision moves. Whoever asks shares the one body.
+*Bodies*, by (topic, dialect): the JSON of a route while its topic's revision is the same. All requests share one body.
 
-*Prepared answers*, by everything in a request frame except its opaque. Two frames that differ in nothing but the number that
-was once proven to be the opaque (``wire.header.opaque_is_certain``) ask the same, so the second is answered without being
-decoded: the prepared header around its opaque and the shared body. An answer is a function of the frame and the topic's
-revision alone, so it holds while ``state.topic_revisions`` gives the revision it was made at. This also holds for
-"no such topic" (no revision). What depends on anything else (time, per-request consistency, other environments) is never
-remembered.
-
-The length field is part of what must be equal: it says how many digits the opaque has, and it makes all lengths constants.
-An answer is looked up by what precedes the opaque (in Java's requests the topic does) and then compared with what follows;
-where several requests share the former they are kept under both.
-
-A cache of two generations approximates least-recently-used without any work on a hit: what is used moves from the old
-generation to the young one; when the young one is full the old one is dropped and they change places.
+*Prepared answers*, by everything in a request frame except its opaque. If two frames differ only in the number that was proven
+to be the opaque (``wire.header.opaque_is_certain``), they are equal requests. So the second is answered without decoding, by
+the prepared header around its opaque and the shared body. An answer depends only on the frame and the topic's revision, so it
+is valid while ``state.topic_revisions`` has the revision it was made at. This includes "no such topic" (no revision). Answers
+that depend on anything else (time, per-request consistency, other environments) are never cached. The length field must also
+be equal: it determines the number of digits of the opaque, and so all lengths are constants. An answer is looked up by the
+bytes before the opaque (which include the topic in Java's requests), and the bytes after it are then compared. If several
+requests share the former, they are stored under both. A cache of two generations approximates least-recently-used without work
+on a hit: a used entry of the old generation moves to the young one; when the young one is full, the old one is dropped and
+they are swapped.
 """
 
 from collections.abc import Callable, Hashable
@@ -30,21 +27,21 @@ from replicated_namesrv.wire.frame import FRAME_PREFIX_BYTES, frame_prefix
 from replicated_namesrv.wire.header import AnswerParts, opaque_is_certain
 
 HITS_PER_CALL = 64
-"""Prepared answers given in one call."""
+"""Maximum of prepared answers per call."""
 PIECES_PER_WRITE = 192
-"""Pieces of answers, three a prepared answer, that are written as soon as there are so many."""
+"""Number of pieces, three per prepared answer, at which they are written."""
 ENTRY_OVERHEAD_BYTES = 600
-"""What the objects of one cache entry take beside their payload, measured generously."""
+"""Estimate of the memory of one cache entry besides its payload."""
 HEAD_MAX_BYTES = 1024
-"""A request whose opaque stands further behind is not prepared for."""
+"""No answer is prepared for a request whose opaque begins further behind."""
 REQUEST_MAX_BYTES = 4096
-"""A longer request is not prepared for either: looking for it would mean to copy and hash all of it."""
+"""Nor for a longer request, because the look-up would copy and hash all of it."""
 MARK = b'"opaque":'
 MARK_BYTES = len(MARK)
 BINARY_OPAQUE = FRAME_PREFIX_BYTES + 5
 LEAST_BYTES = BINARY_OPAQUE + 4
 DIGITS_MAX = 9
-"""An opaque of more digits may be no int32; a request with one is not prepared for."""
+"""Nor for an opaque with more digits, which may be no int32."""
 LENGTH_AT = Struct(">i").unpack_from
 
 K = TypeVar("K", bound=Hashable)
@@ -52,13 +49,13 @@ V = TypeVar("V")
 
 
 class GenerationCache(Generic[K, V]):
-    """At most ``limit_bytes`` of entries; those not used for longest go first, roughly."""
+    """At most ``limit_bytes`` of entries; approximately the least recently used ones are evicted."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.evictions = 0
         self.young: dict[K, V] = {}
-        """What was used lately; for a quick look before ``find``."""
+        """The recently used entries, for a quick look-up before ``find``."""
         self._old: dict[K, V] = {}
         self._sizes: dict[K, int] = {}
         self._young_bytes = 0
@@ -66,11 +63,11 @@ class GenerationCache(Generic[K, V]):
 
     @property
     def size_bytes(self) -> int:
-        """What the entries take, as given to ``put``."""
+        """Size of the entries, as given to ``put``."""
         return self._young_bytes + self._old_bytes
 
     def find(self, key: K) -> V | None:
-        """The value of a key; a used one is young again."""
+        """The value of a key; it moves to the young generation."""
         value = self.young.get(key)
         if value is None:
             value = self._old.pop(key, None)
@@ -81,7 +78,7 @@ class GenerationCache(Generic[K, V]):
         return value
 
     def put(self, key: K, value: V, size_bytes: int) -> None:
-        """Store a value; one that is larger than half of the limit is not stored."""
+        """Store a value. One larger than half of the limit is not stored."""
         self.drop(key)
         half = self.limit_bytes // 2
         if size_bytes > half:
@@ -93,7 +90,7 @@ class GenerationCache(Generic[K, V]):
         self._young_bytes += size_bytes
 
     def drop(self, key: K) -> None:
-        """Forget a key."""
+        """Remove a key."""
         if self.young.pop(key, None) is not None:
             self._young_bytes -= self._sizes.pop(key)
         elif self._old.pop(key, None) is not None:
@@ -115,9 +112,9 @@ class Body(NamedTuple):
 
 
 Prepared = tuple[str, int | None, int, int, bytes, int, bytes, bytes]
-"""An answer that lacks only its opaque, and when it holds; a plain tuple, which is unpacked faster than a named one:
-topic; its revision, None where it has no route; in the request frame: bytes before the opaque, bytes of the opaque, what
-follows, its length; in the answer frame: what precedes the opaque, what follows it, body included."""
+"""An answer without its opaque, and its validity; a plain tuple, which is unpacked faster than a named one: topic; its
+revision, None if it has no route; in the request frame: bytes before the opaque, bytes of the opaque, bytes after it, its
+length; in the answer frame: bytes before the opaque, bytes after it, including the body."""
 
 
 class RouteAnswers:
@@ -125,9 +122,9 @@ class RouteAnswers:
 
     def __init__(self, state: RouteInfoManager, settings: Settings, metrics: ServerMetrics) -> None:
         self.is_off = False
-        """While set, prepared answers are not given."""
+        """While set, prepared answers are not used."""
         self.is_ready: Callable[[], bool] = lambda: True
-        """Asked while needWaitForService is set: whether prepared answers may be given."""
+        """Called while needWaitForService is set: whether prepared answers may be used."""
         self._revisions = state.topic_revisions
         self._settings = settings
         self._metrics = metrics
@@ -136,7 +133,9 @@ class RouteAnswers:
         self._prepared: GenerationCache[bytes | tuple[bytes, bytes], Prepared] = GenerationCache(limit_bytes // 2)
 
     def body(self, topic: str, variant: Hashable, encode: Callable[[], bytes]) -> bytes:
-        """The encoded route of ``topic``, which has one, in a variant (dialect, zone); ``encode`` makes one not at hand."""
+        """The encoded route of ``topic``, which has one, in a variant (dialect, zone). ``encode`` makes it if it is not
+        cached.
+        """
         key = (topic, variant)
         revision = self._revisions[topic]
         found = self._bodies.find(key)
@@ -148,7 +147,7 @@ class RouteAnswers:
         return data
 
     def remember(self, data: bytes, start: int, end: int, topic: str, parts: AnswerParts) -> None:
-        """Prepare ``parts`` for frames equal to ``data[start:end]`` but for the opaque, if its place is certain."""
+        """Store ``parts`` for frames equal to ``data[start:end]`` except for the opaque, if its place is certain."""
         cut = cut_frame(data, start, end) if end - start <= REQUEST_MAX_BYTES else None
         if cut is None:
             return
@@ -165,8 +164,8 @@ class RouteAnswers:
         self._count()
 
     def answer(self, connection: object, data: bytes, start: int, pieces: list[bytes]) -> int:
-        """Answer frames from ``start`` on as long as each has a prepared answer that holds: append pieces of answer frames, give
-        the position of the first frame that was not answered. At most ``HITS_PER_CALL``. Looks at no ``connection``."""
+        """Answer frames from ``start`` on while each has a valid prepared answer: append pieces of answer frames and return
+        the position of the first frame without one. At most ``HITS_PER_CALL``. Ignores ``connection``."""
         if self.is_off or (self._settings.need_wait_for_service and not self.is_ready()):
             return start
         size = len(data)
@@ -207,7 +206,7 @@ class RouteAnswers:
         return start
 
     def _find(self, data: bytes, start: int) -> Prepared | None:
-        """The prepared answer of the frame at ``start``, wherever it is kept; ``answer`` looks at the likeliest place first."""
+        """The prepared answer of the frame at ``start``, in either place; ``answer`` looks at the likelier one first."""
         if len(data) - start < LEAST_BYTES:
             return None
         end = start + 4 + LENGTH_AT(data, start)[0]
@@ -228,9 +227,9 @@ class RouteAnswers:
 
 
 def cut_frame(data: bytes, start: int, end: int) -> tuple[bytes, int, bytes] | None:
-    """The frame around its opaque: (head, bytes of the opaque, tail); None if it has not the usual form.
+    """The frame around its opaque: (head, bytes of the opaque, tail). None if it has not the usual form.
 
-    The length field is part of the head, so a head says how many digits follow it.
+    The length field is part of the head, so a head determines the number of digits after it.
     """
     if data[start + 4]:
         opening, digits = start + BINARY_OPAQUE, 4

@@ -1,4 +1,4 @@
-"""RemotingServer: the entrance to this package, and the lifecycle of everything in it."""
+"""RemotingServer: the entry point of this package, and the life of everything in it."""
 
 import asyncio
 import resource
@@ -21,27 +21,27 @@ from replicated_namesrv.service import CloseReason, Connection, ReadLevel
 from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
-"""Bound on answering what is in flight when the stop is not a graceful one in RocketMQ's sense."""
+"""Time limit for answering requests in progress when the stop is not graceful in RocketMQ's sense."""
 FENCE_DRAIN_S = 0.2
-"""The same at a fence: what is decided needs some turns of the loop, what is not may not keep its client here."""
+"""The same at a fence: confirmed requests need a few turns of the loop, and others must not keep their client here."""
 FLUSH_MAX_S = 1.0
-"""Bound on sending what is written before the remaining connections are cut."""
+"""Time limit for sending written bytes before the remaining connections are cut."""
 OTHER_FILES = 1_024
-"""Descriptors kept for what is not a connection: files, peers, pushes, the admin and health ports. A quarter of all where there
-are fewer than 4,096."""
+"""Descriptors reserved for other uses than connections: files, peers, pushes, the admin and health ports. A quarter of all if
+there are fewer than 4,096."""
 
 
 class RemotingService(DispatchedService, Protocol):
-    """What a server serves."""
+    """The service behind a server."""
 
     def connection_opened(self, connection: Connection) -> None:
         """The server accepted this connection; ``connection_lost`` follows once for each."""
 
     def connection_lost(self, connection: Connection, reason: CloseReason) -> None:
-        """The server lost this connection: brokers whose only attachment it was are removed, if the reason says so."""
+        """The server lost this connection. Brokers attached only to it are removed, if the reason permits."""
 
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
-        """Give the callback that performs effects (905 pushes …); called once, before the service starts."""
+        """Set the callback that performs effects (905 pushes …); called once, before the service starts."""
 
 
 class RemotingServer:
@@ -79,7 +79,7 @@ class RemotingServer:
         service.on_effects(self._pushes.perform)
 
     def _prepared(self, service: RemotingService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
-        """What answers route queries that were asked before: at once where no read waits, else behind the barrier."""
+        """The cache that answers repeated route queries: at once if no read waits, otherwise behind the barrier."""
         is_stale = self.settings.read_consistency == ReadLevel.STALE
         if is_stale or not service.confirms_reads:
             self.metrics.reads_at_once = ReadLevel.STALE if service.confirms_reads else ReadLevel.LOCAL
@@ -88,7 +88,7 @@ class RemotingServer:
 
     @property
     def dispatcher(self) -> RequestDispatcher:
-        """What answers the requests."""
+        """The dispatcher that answers the requests."""
         return self._dispatcher
 
     @property
@@ -113,10 +113,10 @@ class RemotingServer:
         self._tick()
 
     async def stop(self) -> None:
-        """Listen no longer, answer what is in flight within a bound, close every connection. Idempotent.
+        """Stop listening, answer requests in progress within a time limit, close every connection. Idempotent.
 
-        With enableShutdownGracefully, clients newer than 5.3.1 are sent away (code 1500) until none is left, for at most
-        shutdownWaitTimeSeconds.
+        With enableShutdownGracefully, clients newer than 5.3.1 are answered GO_AWAY (code 1500) until none is left, for at
+        most shutdownWaitTimeSeconds.
         """
         self._listener.close()
         if self.settings.enable_shutdown_gracefully:
@@ -137,8 +137,9 @@ class RemotingServer:
         await self.tls.stop()
 
     def fence(self) -> None:
-        """Serve nobody: stop listening, give what is confirmed or committed a moment to be answered, close everything else.
-        Undone by ``unfence``."""
+        """Stop serving: stop listening, answer confirmed and committed requests for a moment, close all connections.
+
+        ``unfence`` undoes it."""
         self._listener.close()
         fenced = list(self.connections)
         self._drain_all()
@@ -156,13 +157,13 @@ class RemotingServer:
         loop.call_later(FENCE_DRAIN_S + FLUSH_MAX_S, abort)
 
     async def unfence(self) -> None:
-        """Listen again. Raises SettingError if the port has been taken meanwhile."""
+        """Listen again. Raises SettingError if another process has taken the port."""
         await self._listener.open()
 
     # -- Host of the connections ------------------------------------------------------------------------------------------
 
     def opened(self, connection: RemotingConnection) -> bool:
-        """Admit ``connection``; False: there are too many, or the server does not listen."""
+        """Admit ``connection``. False: there are too many, or the server does not listen."""
         if len(self.connections) >= self.limits.connections or not self._listener.is_open:
             if self._listener.is_open:
                 self.metrics.hit_limit("connections")
@@ -192,7 +193,7 @@ class RemotingServer:
         self._service.connection_lost(connection, reason)
 
     def tick(self, now_s: float) -> None:
-        """Close what has been idle, or incomplete, for too long at ``now_s``."""
+        """Close connections that have been idle, or incomplete, for too long at ``now_s``."""
         for idler in self.idle.advance(now_s):
             assert isinstance(idler, RemotingConnection)
             if idler.has_sent_something():
@@ -226,9 +227,9 @@ class RemotingServer:
             pass
 
     def _raise_file_limit(self) -> None:
-        """Let the process open as many descriptors as maxConnections needs, as far as the system allows.
+        """Let the process open as many descriptors as maxConnections needs, as far as the system permits.
 
-        Where it allows fewer, take fewer connections: they must not use up the descriptors of files and peers.
+        If it permits fewer, accept fewer connections, so that they do not use up the descriptors of files and peers.
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = self.limits.connections + OTHER_FILES

@@ -1,7 +1,7 @@
-"""Counters of the remoting server: plain integers that the hot path can afford, read by whoever exports them.
+"""Counters of the remoting server: plain integers that are cheap on the hot path.
 
-Nothing here knows of a metrics library. The admin layer reads the attributes when it is scraped; between two scrapes a
-request costs an addition. All numbers only grow, except those that ``Gauges`` names.
+This module does not depend on a metrics library. The admin side reads the attributes during a scrape; otherwise a request
+costs an addition. All numbers only increase, except gauges.
 """
 
 from bisect import bisect_left
@@ -9,7 +9,7 @@ from bisect import bisect_left
 LATENCY_BOUNDS_NS = tuple(
     int(seconds * 1e9) for seconds in (25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 1e-2, 25e-3, 5e-2, 0.1, 0.25, 1.0, 5.0)
 )
-"""Upper bounds of the latency buckets in nanoseconds; one more bucket counts what is beyond."""
+"""Upper bounds of the latency buckets in nanoseconds; one more bucket counts higher latencies."""
 
 
 class Histogram:
@@ -28,7 +28,7 @@ class Histogram:
 
 
 class ServerMetrics:
-    """What the server counted since the process started."""
+    """Counts since the process started."""
 
     __slots__ = (
         "answer_cache_bytes",
@@ -62,20 +62,20 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.requests: dict[tuple[int, int | None], int] = {}
-        """(request code, response code) to count; response code None: oneway, or closed without an answer. Requests
-        answered on the fast path are not in it: see ``request_counts``."""
+        """(request code, response code) to count. Response code None: oneway, or closed without an answer. Fast-path requests
+        are not included: see ``request_counts``."""
         self.answered = 0
-        """Requests of the general path answered in the turn of the loop in which they came."""
+        """Requests of the general path that were answered in the turn of the loop in which they came."""
         self.fast_path_hits = 0
         """Route queries answered from a prepared answer."""
         self.fast_path_observed = 0
-        """Of these, how many ``latency`` has."""
+        """How many of these are in ``latency``."""
         self.fast_path_misses = 0
-        """Those among them that were answered with "no such topic" (code 17)."""
+        """How many of them were answered with "no such topic" (code 17)."""
         self.general_path_requests = 0
         self.latency = Histogram()
-        """From the read that completed a request's frame until its answer was handed to the connection. Requests that came
-        in one read and were answered together are counted with the time that all of them took."""
+        """From the read that completed a request's frame until its answer was passed to the connection. Requests that came in
+        one read and were answered together count with the time of all of them."""
         self.connections_accepted = 0
         self.connections_open = 0
         """Gauge."""
@@ -83,7 +83,7 @@ class ServerMetrics:
         """By ``CloseReason``."""
         self.bytes_in = 0
         self.bytes_out = 0
-        """Payload bytes handed to connections, before TLS."""
+        """Payload bytes passed to connections, before TLS."""
         self.limits_hit: dict[str, int] = {}
         """By name of the limit."""
         self.pending_requests = 0
@@ -100,22 +100,22 @@ class ServerMetrics:
         self.registration_memo_hits = 0
         self.registration_memo_misses = 0
         self.pushes: dict[str, int] = {}
-        """Code 905 by outcome: sent, failed, dropped."""
+        """``NOTIFY_MIN_BROKER_ID_CHANGE`` (905) by outcome: sent, failed, dropped."""
         self.reads: dict[str, int] = {}
-        """Reads answered, by the level they got (``service.ReadLevel``, ``local`` on an independent node). Those of the fast path
-        are in it only where ``reads_at_once`` is not set: see ``read_counts``."""
+        """Reads answered, by the level of the answer (``service.ReadLevel``, ``local`` on an independent node). Fast-path
+        reads are included only if ``reads_at_once`` is not set: see ``read_counts``."""
         self.reads_at_once = ""
-        """Level of every answer of the fast path, where that is always the same."""
+        """Level of all fast-path answers, if it is always the same."""
         self.unexpected_errors: dict[str, int] = {}
-        """Exceptions that nobody expected, by class name; each answered with code 1."""
+        """Unexpected exceptions by class name; each was answered with code 1."""
 
     def count_request(self, code: int, response_code: int | None) -> None:
-        """One request of the general path came to its end."""
+        """Count a request of the general path that ended."""
         key = (code, response_code)
         self.requests[key] = self.requests.get(key, 0) + 1
 
     def observe_fast_path(self, elapsed_ns: int) -> None:
-        """A sample: stands for all requests of the fast path since the last one."""
+        """A sample that represents all fast-path requests since the last one."""
         self.latency.observe(elapsed_ns, self.fast_path_hits - self.fast_path_observed)
         self.fast_path_observed = self.fast_path_hits
 
@@ -128,7 +128,7 @@ class ServerMetrics:
         return counts
 
     def count_reads(self, level: str, count: int = 1) -> None:
-        """Reads that were answered at this level."""
+        """Count reads answered at this level."""
         self.reads[level] = self.reads.get(level, 0) + count
 
     def read_counts(self) -> dict[str, int]:
@@ -139,5 +139,5 @@ class ServerMetrics:
         return counts
 
     def hit_limit(self, name: str) -> None:
-        """A limit refused or closed something."""
+        """A limit caused a refusal or closed a connection."""
         self.limits_hit[name] = self.limits_hit.get(name, 0) + 1

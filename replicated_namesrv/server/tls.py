@@ -1,10 +1,10 @@
-"""TLS on the plain port: contexts from files or a certificate made in memory, their reload, and the byte pump.
+"""TLS on the plain port: contexts from files or a self-signed certificate, their reload, and sessions between memory buffers.
 
 ``TlsSession`` runs OpenSSL between two memory buffers, so that a connection whose first bytes have already been read can be
-upgraded, whatever those bytes were. ``TlsContexts`` holds the context for new connections and polls the files it came from
-as RocketMQ's ``FileWatchService`` does: by content hash, and only files that were there at start. A changed trust file is
-taken at once, key and certificate once both have changed. What cannot be loaded changes nothing: the old context stays, a
-metric counts and a log line says so. Running connections keep the context they began with.
+upgraded, whatever those bytes were. ``TlsContexts`` has the context for new connections and polls its files as RocketMQ's
+``FileWatchService`` does: by content hash, and only files that existed at the start. A changed trust file is loaded at once,
+key and certificate once both have changed. If files cannot be loaded, the old context stays, a metric counts it and a log line
+reports it. Open connections keep their context.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ CLIENT_AUTH = {"optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
 class TlsError(Exception):
-    """The peer's TLS is broken, refused, or was cut off."""
+    """The peer's TLS is invalid, refused, or was cut off."""
 
 
 class TlsSession:
@@ -49,7 +49,7 @@ class TlsSession:
         """The peer has sent close_notify."""
 
     def receive(self, data: bytes) -> bytes:
-        """Take bytes from the peer; what they decrypt to. Raises TlsError."""
+        """Process bytes from the peer and return the decrypted ones. Raises TlsError."""
         self._incoming.write(data)
         plain: list[bytes] = []
         try:
@@ -81,7 +81,7 @@ class TlsSession:
         self._flush()
 
     def close(self) -> None:
-        """Send close_notify; the peer's is not waited for."""
+        """Send close_notify without waiting for the peer's."""
         if self._handshake_done is None:
             with contextlib.suppress(ssl.SSLError):
                 self._object.unwrap()
@@ -137,7 +137,7 @@ def self_signed_context() -> ssl.SSLContext:
 
 
 def context_of(settings: Settings) -> ssl.SSLContext:
-    """Context from the files that ``settings`` name (``TlsHelper.buildSslContext``). Raises OSError, ssl.SSLError, ValueError."""
+    """Context from the files in ``settings`` (``TlsHelper.buildSslContext``). Raises OSError, ssl.SSLError, ValueError."""
     context = _bare_context()
     context.load_cert_chain(
         settings.tls_server_cert_path, settings.tls_server_key_path, password=settings.tls_server_key_password
@@ -207,13 +207,13 @@ def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts |
 
 
 class TlsContexts:
-    """The context for new connections and where it comes from."""
+    """The context for new connections, and its files."""
 
     def __init__(self, settings: Settings, metrics: ServerMetrics, names: Names = REMOTING_NAMES) -> None:
         self._names = names
         self.server_mode = settings.tls_server_mode
         self.problem: str | None = None
-        """Why the newest files are not in use; None: they are. For people."""
+        """Why the newest files are not in use; None: they are."""
         self._settings = settings
         self._metrics = metrics
         self._context: ssl.SSLContext | None = None
@@ -230,9 +230,10 @@ class TlsContexts:
         return self._context
 
     async def start(self) -> None:
-        """Build the first context and, with files, begin to watch them. Raises SettingError: enforcing mode, no usable files.
+        """Build the first context and, with files, begin to watch them. Raises SettingError: enforcing mode without usable
+        files.
 
-        A self-signed certificate is made in a thread, so that the start does not wait for it; a client that is quicker waits.
+        A thread makes a self-signed certificate, so that the start does not wait for it. Earlier clients wait.
         """
         if self.server_mode == "disabled":
             self._context_built = True
@@ -250,13 +251,13 @@ class TlsContexts:
             self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def poll(self) -> None:
-        """Look once whether the files have changed, and reload if they say so."""
+        """Check once whether the files have changed, and reload them if so."""
         trust = {self._settings.tls_server_trust_cert_path}
         pair = {self._settings.tls_server_cert_path, self._settings.tls_server_key_path}
         news = {path: digest for path, known in self._digests.items() if (digest := _digest(path)) not in (None, known)}
@@ -267,7 +268,7 @@ class TlsContexts:
             self._changed -= set().union(*complete)
 
     def watch_present_files(self) -> None:
-        """Let ``poll`` compare with what is in the files now; those that are not there are never looked at."""
+        """Let ``poll`` compare with the present content. Files that do not exist now are never checked."""
         settings = self._settings
         named = (settings.tls_server_cert_path, settings.tls_server_key_path, settings.tls_server_trust_cert_path)
         self._digests = {path: digest for path in named if path and (digest := _digest(path)) is not None}
@@ -286,7 +287,7 @@ class TlsContexts:
             log.error("TLS is not served: its files cannot be used", extra={"error": self.problem})
 
     def _reload(self) -> bool:
-        """Whether the files could be used; if not, what has changed stays noted, so that the next change is another try."""
+        """Whether the files could be loaded. If not, the change stays recorded, so that the next change is another attempt."""
         try:
             self._context = context_of(self._settings)
         except (OSError, ValueError) as error:
@@ -312,7 +313,7 @@ class TlsContexts:
 
 def _explain(settings: Settings, names: Names, error: Exception) -> str:
     cause = getattr(error, "reason", None) or str(error)
-    if cause == "PEM lib":  # all that OpenSSL tells of these
+    if cause == "PEM lib":  # OpenSSL gives no more details for these
         cause = "a file is not in PEM format, or the password of the key is missing or wrong"
     elif cause == "KEY_VALUES_MISMATCH":
         cause = "the key does not belong to the certificate"
