@@ -1,4 +1,5 @@
-"""What pyproject.toml declares, for the script that pins it: ``declared.py fingerprint`` or ``declared.py NAME`` of a list.
+"""Prints declarations of pyproject.toml for the script that pins versions: ``declared.py fingerprint`` or ``declared.py NAME``
+of a list.
 
 A list holds what its extra adds to the base alone, so that several are installed beside each other without repeating it.
 """
