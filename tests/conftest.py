@@ -1,4 +1,4 @@
-"""What holds for every test: one seed for all randomness of a run, hypothesis profiles, progress that capture does not hide."""
+"""Common to all tests: one seed for all randomness of a run, hypothesis profiles, visible progress despite capture."""
 
 import os
 import random

@@ -1,4 +1,4 @@
-"""Child processes: how they ended if nobody here ended them, and that a script's program ends with the script."""
+"""Child processes: how they ended if this process did not end them, and that a script's program ends with the script."""
 
 from pathlib import Path
 

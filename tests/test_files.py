@@ -18,7 +18,7 @@ CALLS = ("open", "fsync", "replace")
 
 
 class PowerCutError(BaseException):
-    """The process ends here: nothing may run after it, no handler of OSError either."""
+    """The process ends here: no further code may run, not even a handler of OSError."""
 
 
 def fail_at(monkeypatch: pytest.MonkeyPatch, number: int, error: Callable[[], BaseException]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a service manager is told, by a socket of its own."""
+"""Messages to a service manager, received by a test socket."""
 
 import asyncio
 import os

@@ -140,7 +140,7 @@ def test_a_boolean_that_is_none_counts_as_false_as_in_java_but_is_told(tmp_path:
 
 
 def test_the_variable_for_operators_is_no_setting() -> None:
-    """Who operates nodes on their own machine has it in the environment in which nodes are started."""
+    """Operators set it in the environment in which they also start nodes."""
     assert load_settings(environment={"NAMESRV_ADMIN": "127.0.0.1:9886;127.0.0.1:9887"}).mode == "ap"
     with pytest.raises(SettingError, match="NAMESRV_ADMIN_LISTN"):
         load_settings(environment={"NAMESRV_ADMIN_LISTN": "127.0.0.1:9886"})

@@ -1,18 +1,4 @@
-"""Takes the figures and small tables of a report into this folder, and fills the page's numbers in from these tables.
-
-    python docs/results/refresh.py OUT/report [LENGTHS_OUT/report]
-    python docs/results/refresh.py            # only the page, from the tables that are here
-
-``README.template.md`` is the page without its numbers, ``README.md`` the page; a test holds one against the other. The second
-report is of one scenario with faults of several lengths. ``summary.csv`` is cut to what the page speaks of: everybody's
-answers, in the whole run, before and during the fault, judged by each mode's own read level; of single scenarios a few metrics.
-
-In the template ``{{ap fresh_reads}}`` is the mean over all scenarios with its interval. Words that may follow: ``steady`` or
-``fault`` for the phase, ``in SCENARIO``, ``plain`` (no interval), ``missing`` (what is missing to 100 %), ``s`` (milliseconds
-as seconds). ``{{range cp harvest fault missing in A in B}}`` are the least and the greatest of some scenarios, ``{{visible ap KV
-99}}`` is t-visibility; ``{{runs}}``, ``{{runs ap}}``, ``{{scenarios}}``, ``{{seeds}}`` and ``{{nodes}}`` say what was run,
-``{{lengths}}`` is a table.
-"""
+"""Copies the figures and small tables of a report into this folder, and fills the page's numbers from these tables."""
 
 import csv
 import random
@@ -194,7 +180,7 @@ def _enumerated(texts: list[str]) -> str:
 
 
 def _centre(row: Row, words: list[str]) -> tuple[float, float, float]:
-    """Mean and interval as they are told: shares in percent."""
+    """Mean and interval as text; shares in percent."""
     centre, low, high = (float(row[name]) for name in ("mean", "low", "high"))
     if "missing" in words:
         centre, low, high = 1 - centre, 1 - high, 1 - low
@@ -214,7 +200,7 @@ def _text(row: Row, words: list[str]) -> str:
 
 
 def _number(value: float) -> str:
-    """Two digits, three near 100 %, none of which is a zero that says nothing."""
+    """Two digits, three near 100 %, without a misleading zero."""
     if abs(value) < 0.005:
         return "0"
     if 90 < value < 100:
@@ -244,7 +230,7 @@ def _wrapped(block: str) -> str:
 
 
 def main(arguments: list[str]) -> str | None:
-    """What is wrong, or None."""
+    """The error, or None."""
     reports = [Path(argument) for argument in arguments]
     if len(reports) > 2:
         return "give one report, or two: the second of faults of several lengths"

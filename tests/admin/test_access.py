@@ -1,4 +1,4 @@
-"""Who may do what: rules over real connections, from loopback and from this machine's other address."""
+"""Access rules over real connections, from loopback and from this machine's other address."""
 
 import socket
 from collections.abc import AsyncIterator

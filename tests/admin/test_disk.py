@@ -1,4 +1,4 @@
-"""What operators see of a disk whose syncs do not end."""
+"""How a disk whose syncs do not end is shown to operators."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ async def unsynced_seconds(port: int) -> float:
 
 
 async def test_a_hung_disk_is_shown_with_its_age_until_it_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One node: nobody else can take over, and a change is refused."""
+    """One node: no other can become leader, and a change is refused."""
     monkeypatch.setattr("replicated_namesrv.replication.replicated_node.RaftConfig", partial(RaftConfig, sync_stall_ms=200))
     release, sync = threading.Event(), FileStorage.sync
 

@@ -169,7 +169,7 @@ async def test_an_open_watcher_is_told_that_a_backup_took_the_place_of_the_state
 
 
 async def test_an_open_watcher_is_told_that_a_snapshot_took_the_place_of_the_state(tmp_path: Path) -> None:
-    """As Raft installs one on a node that was far behind. What the snapshot holds cannot be told change by change."""
+    """Raft installs a snapshot on a node that lagged far. Its changes cannot be reported one by one."""
     ahead = RouteStateMachine()
     for number in range(9):
         ahead.apply(encode_plain(PutKVConfig("n", "k", str(number)), 7))

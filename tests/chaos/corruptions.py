@@ -94,13 +94,13 @@ def older_value_at_the_end(story: Story, rng: random.Random) -> Changes | None:
 
 
 def value_from_nowhere(story: Story, rng: random.Random) -> Changes | None:
-    """A get returns what nobody wrote."""
+    """A get returns a value that was never written."""
     read = _one(rng, _gets(story, final=False))
     return None if read is None else _answer(story, read, value="from nowhere")
 
 
 def value_lost(story: Story, rng: random.Random) -> Changes | None:
-    """A get finds nothing where something was."""
+    """A get finds no value although one was written."""
     writes = kv_writes(story)
     for read in _shuffled(rng, _gets(story, final=False)):
         if read.value is not None and overtaken(read._replace(value=None), writes.get(read.key, ())):
@@ -168,7 +168,7 @@ def older_registration(story: Story, rng: random.Random) -> Changes | None:
 
 
 def stranger_listed(story: Story, rng: random.Random) -> Changes | None:
-    """A look-up lists a broker that nobody knows."""
+    """A look-up lists an unknown broker."""
     read = _one(rng, _listed(story, "g1/0"))
     return None if read is None else _answer(story, read, members=[*read.members, Member("stranger/0", "1")])
 
@@ -188,7 +188,7 @@ def ghost(story: Story, rng: random.Random) -> Changes | None:
 
 
 def permission_changed(story: Story, rng: random.Random) -> Changes | None:
-    """A node answers a permission that had been replaced, or knows nothing of the broker."""
+    """A node answers a permission that had been replaced, or does not know the broker."""
     orders = list(story.of_kind("write-perm"))
     reads = [op for op in story.of_kind("perm") if not any(o.start_ns < op.end_ns and op.start_ns < o.end_ns for o in orders)]
     read = _one(rng, reads)
@@ -246,7 +246,7 @@ def refused(story: Story, rng: random.Random) -> Changes | None:
 
 
 def dropped(story: Story, rng: random.Random) -> Changes | None:
-    """A node tells that it dropped a broker that lives."""
+    """A node reports that it dropped a live broker."""
     return {-1: ExpiryRecord(rng.randrange(1_000_000_000, 11_000_000_000), rng.choice(story.nodes), "g1/0", "expired", 10**6)}
 
 

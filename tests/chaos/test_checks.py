@@ -93,7 +93,7 @@ def everywhere(script: Script, at: float, members: list[tuple[str, int]]) -> Scr
 
 
 def ended(how: str) -> Script:
-    """A node ended that nothing in the run had ended."""
+    """A node ended although the run did not end it."""
     script = Script()
     script.records.append(FaultRecord(5000 * MS, 0, "start", 5000 * MS, how, None, ["n2"], [], [["n1", "n3"], ["n2"]]))
     return script
@@ -540,7 +540,7 @@ def test_a_run_cut_short_is_unknown() -> None:
 
 
 def broken_off(story: Story, records: int) -> Story:
-    """What a harness that was ended after so many records leaves."""
+    """The trace of a harness that was interrupted after this many records."""
     return Story(RecordedTrace(story.trace.records[:records], 0, []), story.manifest)
 
 
@@ -570,7 +570,7 @@ def test_wrong_answers_are_held_against_a_run_that_was_broken_off_unless_lines_a
 
 
 def test_a_node_that_never_answers_at_the_end_leaves_unknown_what_is_there() -> None:
-    """What the others have proves nothing of it."""
+    """The answers of the others do not prove its state."""
     for check, script in (
         (check_final_kv, Script().op(1000, 1010, "c1", "put", "k", "a").at_the_end("get", "k", "a")),
         (check_final_registrations, registered().at_the_end("route", "t", members=BOTH)),
@@ -593,7 +593,7 @@ def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
 
 
 def test_times_are_not_judged_where_the_harness_stood_still() -> None:
-    """Nothing at all is recorded for seconds: that says nothing about the cluster."""
+    """No record for some seconds: this does not allow a verdict on the cluster."""
     bad = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
     assert check_availability(bad.story).verdict is Verdict.UNKNOWN
 
@@ -683,7 +683,7 @@ def test_consumers_with_different_routes_read_queues_twice_or_not_at_all() -> No
 
 
 def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
-    """Nobody died, so nothing is known of ghosts; that is no reason to call a run unknown, nor to count the check as held."""
+    """No broker died, so ghosts cannot be judged. The run is not unknown for that, and the check does not count as held."""
     story = Script().busy("c1", 1000, 12500, every=50).story
     ghosts = check_ghosts(story)
     assert (ghosts.verdict, ghosts.looked_at, ghosts.idle) == (Verdict.UNKNOWN, 0, True)

@@ -1,4 +1,4 @@
-"""``namesrv chaos`` where no run can be made: what is told, with which exit status, and what is left behind."""
+"""``namesrv chaos`` if no run can be made: message, exit status, and the files left behind."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
     command: Sequence[str], nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (nowhere.parent / "path" / "go").symlink_to(go())
-    monkeypatch.setenv("GOPROXY", "http://127.0.0.1:9")  # the port of discard, where nobody listens
+    monkeypatch.setenv("GOPROXY", "http://127.0.0.1:9")  # the discard port, on which no process listens
     assert chaos(*command, "--out", str(nowhere)) == 2
     told = capsys.readouterr()
     assert "the Toxiproxy server 2.12.0 could not be built" in told.err

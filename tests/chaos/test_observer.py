@@ -1,4 +1,4 @@
-"""The observer ends when it is told to, also at the moment at which it has something to look at."""
+"""The observer stops when it is cancelled, also at the moment when an answer arrives."""
 
 import asyncio
 import random

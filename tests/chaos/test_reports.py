@@ -1,4 +1,4 @@
-"""What a run leaves and what the commands say of it, from a trace written by hand."""
+"""The files and reports of a run, from a trace written by hand."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def test_conclude_writes_verdict_history_and_a_picture_that_needs_nothing_else(t
 
 
 def test_a_picture_stays_small_however_much_happened(tmp_path: Path) -> None:
-    """What falls on one spot is one mark, but of each colour; the rows keep their names beside what is scrolled."""
+    """Marks of one colour at one place are merged. The names of rows stay beside the scrolled picture."""
     script = good().busy("c2", 4000, 5000, every=0.2).op(4500, 4501, "c2", "get", "k", outcome="fail")
     folder = run_folder(tmp_path / "run", script)
     conclude(folder)
@@ -99,7 +99,7 @@ def _end(op: int, at_ns: int) -> Complete:
 def test_operations_that_nobody_can_have_recorded_are_refused(
     tmp_path: Path, record: TraceRecord, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing follows from them: a value of a put that is not there would look as if it came from nowhere."""
+    """No conclusion is possible: a value of a missing put would look as if it came from nowhere."""
     folder = run_folder(tmp_path / "run", good())
     trace = (folder / TRACE_FILE).read_bytes().splitlines(keepends=True)
     (folder / TRACE_FILE).write_bytes(b"".join([*trace[:-1], encode(record), trace[-1]]))

@@ -1,8 +1,4 @@
-"""Real runs: the smoke suite in both modes, and the proof that its checkers bite.
-
-What is asserted never depends on how fast this machine is: limits of time are lifted, and a run may take as long as its nodes
-need to agree.
-"""
+"""Real runs: the smoke suite in both modes, and a proof that its checkers detect violations."""
 
 import contextlib
 import dataclasses
@@ -38,7 +34,7 @@ def patient(plan: RunPlan) -> RunPlan:
 
 @pytest.mark.parametrize("plan", smoke_plans(), ids=lambda plan: plan.name)
 def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
-    """What a mode promises holds; and what CP promises is found broken in AP, whatever the fault."""
+    """The promises of each mode are kept, and AP breaks those of CP under every fault."""
     done = execute(patient(plan), tmp_path, print)
     found = {check.name: check.verdict for check in done.judgement.checks}
     broken = [check for check in done.judgement.checks if check.verdict is Verdict.VIOLATED and done.judgement.promised(check)]

@@ -1,4 +1,4 @@
-"""Scenario files: those that come with the product, and what a mistake in one's own is told."""
+"""Scenario files: those of the product, and the messages for mistakes."""
 
 import random
 import subprocess

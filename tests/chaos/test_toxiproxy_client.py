@@ -110,7 +110,7 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
 @pytest.mark.parametrize("first", [Effect.SLOW, Effect.HELD])
 @pytest.mark.parametrize("ends_first", [Effect.SLOW, Effect.HELD, None])
 async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, first: Effect, ends_first: Effect | None) -> None:
-    """A hold lets no byte out, whatever else begins or ends meanwhile, and hinders nothing from ending. None: both at once."""
+    """While one fault holds, no byte passes, and other faults can begin and end. None: both end at once."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]
@@ -148,7 +148,7 @@ async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, fir
 @pytest.mark.parametrize("effect", [Effect.SILENT, Effect.HELD])
 @pytest.mark.parametrize("stream", [Stream.UPSTREAM, Stream.DOWNSTREAM])
 async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path, effect: Effect, stream: Stream) -> None:
-    """Both ends send; one is heard throughout, the other only after what was held is let go, or never."""
+    """Both ends send. One direction is never interrupted; the bytes of the other arrive after the hold ends, or never."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     upstream = await asyncio.start_server(lambda *connection: accepted.put_nowait(connection), "127.0.0.1", 0)
@@ -210,7 +210,7 @@ async def test_faults_on_the_two_streams_of_a_link_do_not_disturb_each_other(tmp
 async def test_resets_and_other_faults_of_a_link_begin_and_end_in_any_order(
     tmp_path: Path, other: Effect, stream: Stream
 ) -> None:
-    """A toxic that has reset a connection takes nothing any more: whatever stands before it and has something could never go."""
+    """A toxic that has reset a connection stops reading, so bytes in toxics before it would never leave."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]

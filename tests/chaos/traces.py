@@ -30,7 +30,7 @@ MS = 1_000_000
 
 
 class Script:
-    """A run told line by line; ``story`` is what the checkers get of it."""
+    """A run written line by line. ``story`` is its form for the checkers."""
 
     def __init__(self, mode: str = "cp") -> None:
         self.mode = mode
@@ -136,7 +136,7 @@ def _ns(at_ms: float) -> int:
 
 
 def manifest(mode: str) -> dict[str, Any]:
-    """What the checkers read of a manifest."""
+    """The fields of a manifest that the checkers use."""
     kinds = {"c1": "failover", "c2": "failover", "probe": "probe"}
     return {
         "mode": mode,

@@ -22,7 +22,7 @@ CUT_NODE, CUT_MS, HEAL_MS = "n3", 5_500.0, 10_500.0
 
 
 class _Cluster:
-    """What all nodes know: KV entries, the version of each broker, a permission, a topic that comes and goes, a revision."""
+    """The state that all nodes share: KV entries, the version of each broker, a permission, a temporary topic, a revision."""
 
     def __init__(self) -> None:
         self.kv: dict[str, str] = {}

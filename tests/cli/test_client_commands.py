@@ -26,7 +26,7 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said and how it ended."""
+    """The output and exit code of a command."""
 
     code: int
     out: str

@@ -386,7 +386,7 @@ def test_one_silent_server_delays_the_round_but_not_for_ever() -> None:
 
 @pytest.mark.parametrize("silent", [False, True])
 def test_death(silent: bool) -> None:
-    """Nothing is said; connections end with the process, or stay open and mute when the machine is gone."""
+    """The broker does not unregister. Its connections end with the process, or stay open if the machine fails."""
 
     async def scenario() -> None:
         async with scripted_server() as server:

@@ -1,4 +1,6 @@
-"""What agents send, byte for byte against frames recorded from RocketMQ 4.9.8 and 5.3.3 brokers (tests/data/client)."""
+"""Requests of simulated brokers, byte for byte against frames recorded from RocketMQ 4.9.8 and 5.3.3 brokers
+(tests/data/client).
+"""
 
 import json
 import struct
@@ -133,7 +135,7 @@ def test_heartbeat_is_the_recorded_one(frame: Recorded) -> None:
 
 
 def test_every_kind_of_frame_was_compared() -> None:
-    """So that an emptied file of recordings cannot pass."""
+    """So that the test fails if a file of recordings is empty."""
     compared = {(frame.release, frame.command.code, frame.command.flag) for frame in recorded()}
     assert compared >= {
         ("5.3.3", 103, 0),

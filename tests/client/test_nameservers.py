@@ -107,7 +107,7 @@ def test_one_attempt_a_call_as_5x_clients_do(bad: Behaviour | None) -> None:
 
 
 def test_a_lost_connection_moves_the_next_call_on_without_an_error() -> None:
-    """What makes a fenced server cheap for its clients: it stops listening and closes idle connections."""
+    """So a fenced server causes no errors: it stops listening and closes idle connections."""
 
     async def scenario() -> None:
         async with servers_that(*[Behaviour.ANSWER] * 2) as (names, servers):

@@ -247,7 +247,7 @@ def test_a_closed_client_sends_nothing() -> None:
 def test_closing_while_connecting_leaves_nobody_waiting() -> None:
     async def scenario() -> None:
         client = RemotingClient()
-        # TEST-NET-1 (RFC 5737): nothing answers there, or there is no route at all
+        # TEST-NET-1 (RFC 5737): no host answers there, or there is no route
         asking = asyncio.create_task(client.request("192.0.2.1:9876", ASK, 60_000))
         await asyncio.sleep(0)
         await client.close()

@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 
 class Clock:
-    """Milliseconds that move only when told."""
+    """Milliseconds that only advance on request."""
 
     now_ms = 1_000_000.0
 
@@ -202,7 +202,7 @@ async def test_a_write_that_the_disk_refuses_has_not_happened(make_node: Callabl
     await node.start()
     await _await(node.propose(PutKVConfig("N", "k", "first"), None))
     before = (tmp_path / "kvConfig.json").read_bytes()
-    (tmp_path / "kvConfig.json.new").mkdir()  # nothing can be written there, for root neither
+    (tmp_path / "kvConfig.json.new").mkdir()  # no user can write there, not even root
     with pytest.raises(StorageError, match=r"kvConfig\.json: could not be written"):
         await _await(node.propose(PutKVConfig("N", "k", "second"), None))
     assert node.state.kv_get("N", "k") == "first"

@@ -62,7 +62,7 @@ class Names:
 
 
 def is_routine(message: Message) -> bool:
-    """Whether repetitions of it are not worth telling: heartbeats, their answers, introductions."""
+    """Whether repetitions are left out: heartbeats, their answers, introductions."""
     if isinstance(message, Append):
         return not message.entries
     if isinstance(message, SnapshotChunk):

@@ -17,10 +17,10 @@ from tests.support.raft_world import Machine as CommandList
 
 _TOLD = ("role", "term", "leader", "state", "voters", "first_index", "last_index", "durable_index", "commit_index",
          "snapshot_index", "snapshot_problem", "command_version_of_all", "problem")  # fmt: skip  # items grouped by line
-"""Keys of ``RaftNode.status`` whose changes are told after each turn of a node."""
+"""Keys of ``RaftNode.status`` whose changes are written after each turn of a node."""
 _AGE = re.compile(r"\b\d+ ms(?= ago)")
 _QUIET_COUNTERS = frozenset({"elections_won", "pre_votes"})
-"""Counters of what is told otherwise."""
+"""Counters of events that are written otherwise."""
 
 
 class Commands(CommandList):
@@ -45,14 +45,14 @@ def payload_word(command: bytes) -> str:
 
 
 class Told:
-    """A process that tells what arrives and how its status changes."""
+    """A process that writes its arrivals and status changes to the transcript."""
 
     def __init__(self, stage: "RaftStage", machine: Machine, node: RaftNode) -> None:
         self._stage, self._machine, self.node = stage, machine, node
         self.status: dict[str, object] = {}
         """As of the end of the last turn."""
         self._notes: set[str] = set()
-        """Each is told once."""
+        """Each is written once."""
         self._counters: dict[str, int] = {}
         self._peers: dict[str, object] = {}
         self._followers: dict[str, object] = {}
@@ -86,7 +86,7 @@ class Told:
         self.node.stop()
 
     def tell_changes(self) -> None:
-        """What is different since the last turn."""
+        """The changes since the last turn."""
         stage, machine, node = self._stage, self._machine, self.node
         stage.incarnations.note(node.node_id, node.incarnation)
         status = node.status()
@@ -215,7 +215,7 @@ class RaftStage(Stage):
 
     @command
     def lease(self, node: Machine) -> None:
-        """Tell whether the lease of the node holds."""
+        """Write whether the node's lease is valid."""
         self.tell(node, f"lease {'holds' if self._node(node).lease_valid() else 'does not hold'}")
 
     @command

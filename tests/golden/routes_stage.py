@@ -36,7 +36,7 @@ Ask = Callable[[NameServer, SimulatedConnection], object]
 
 
 class Watched(Invariants):
-    """The simulator's invariants, which also tell the stage when a machine had a turn."""
+    """The simulator's invariants, which also notify the stage when a machine had a turn."""
 
     def __init__(self, stage: "RouteStage") -> None:
         super().__init__(stage.world)
@@ -51,7 +51,7 @@ class Watched(Invariants):
 
 
 class Seen:
-    """What was told of one process."""
+    """Events reported for one process."""
 
     def __init__(self, server: NameServer) -> None:
         self.server = server
@@ -119,10 +119,10 @@ class RouteStage(Stage):
         self._repeated.clear()
         return lines
 
-    # What nodes do
+    # Events of nodes
 
     def applied(self, server: NameServer, index: int) -> None:
-        """An entry was applied: tell which registrations came, changed and went."""
+        """An entry was applied: write which registrations began, changed and ended."""
         seen = self._seen.get(server.machine.name)
         if seen is None or seen.server is not server:
             return
@@ -136,7 +136,7 @@ class RouteStage(Stage):
         seen.registered = held
 
     def turn_ended(self, machine: Machine) -> None:
-        """Tell what else is different."""
+        """Write all other changes."""
         seen = self._seen.get(machine.name)
         if seen is None:
             return
@@ -312,14 +312,14 @@ class RouteStage(Stage):
 
     @command
     def silence(self, *brokers: Broker) -> None:
-        """The brokers say nothing more; their connections stay open."""
+        """The brokers stop sending; their connections stay open."""
         for broker in brokers:
             if self._living.pop(broker, None) is None:
                 raise ScriptError(f"{broker} does not live; begin with the command live")
 
     @command
     def crash_broker(self, broker: Broker) -> None:
-        """The broker's process ends: it says nothing more, and its connections are closed."""
+        """The broker's process ends without unregistering, and its connections are closed."""
         self._living.pop(broker, None)
         for (_, name, _), wire in self._wires.items():
             if name == broker:
@@ -332,7 +332,7 @@ class RouteStage(Stage):
 
     @command
     def cut_broker(self, node: Machine, broker: Broker, *, wire: str = "1") -> None:
-        """Nothing passes between broker and node any more, and nobody sees the connection end."""
+        """No byte passes between broker and node any more, and neither sees the connection end."""
         self._wire(node, broker, wire).is_cut = True
 
     @command
@@ -376,13 +376,13 @@ def version_of(counter: int) -> DataVersion:
 
 
 def registration_of(broker: str, version: int, timeout_ms: int) -> RegisterBroker:
-    """What the broker announces; each version has a topic of its own."""
+    """The broker's registration; each version has a topic of its own."""
     topics = {"T": QueueData(6, 8, 0, 8), f"T{version}": QueueData(6, 8, 0, 8)}
     return RegisterBroker(CLUSTER, broker, f"{broker}:1", 0, "", None, timeout_ms, False, version_of(version), topics, {}, None)
 
 
 def freshness_text(freshness: Freshness) -> str:
-    """What is said to the client about the age of the answer."""
+    """The freshness in the answer to the client."""
     age = f", {freshness.staleness_ms} ms old" if freshness.level is ReadLevel.STALE else ""
     return f"answered {freshness.level} in term {freshness.term}{age}"
 

@@ -1,8 +1,4 @@
-"""Which rows of decision tables a story takes, and which it claims in its ``# rows:`` line.
-
-The rows are found by watching the functions that decide. The handshake of the transport has a table, too. Transcripts use the
-simulated network in its place; ``tests/raft`` has a test of each of its rows.
-"""
+"""The rows of decision tables that a story covers, and those that it lists in its ``# rows:`` line."""
 
 import re
 from asyncio import Future

@@ -1,4 +1,4 @@
-"""What scripts of both kinds share: time, machines, disks, the network, and the account of what nodes do."""
+"""Common parts of both kinds of scripts: time, machines, disks, the network, and the transcript."""
 
 from collections.abc import Callable, Iterable
 from typing import NewType, cast
@@ -15,7 +15,7 @@ from tests.golden.steady import SteadyWorld
 from tests.golden.transcript import ScriptError, command
 
 QUIET_MS, QUIET_LIMIT_MS = 60, 5_000
-"""``settle`` ends when nothing was told for a heartbeat and a little, or fails after the limit."""
+"""``settle`` ends after a little more than a heartbeat without a new line, or fails after the limit."""
 UNTIL_LIMIT_MS = 10_000
 STEP_NS = MS // 10
 LEVELS = ("none", "changes", "messages", "all")
@@ -76,7 +76,7 @@ class Wires(Network):
 
 
 class Actor(Machine):
-    """A machine that tells when its connections come and go, and when it starts and ends."""
+    """A machine that writes when its connections begin and end, and when it starts and stops."""
 
     stage: "Stage"
 
@@ -102,12 +102,12 @@ class Stage:
         self.names: list[str] = []
         self.machines: dict[str, Actor] = {}
         self.invariants = self.make_invariants()
-        # A process that stops by itself is part of the story, and told.
+        # A process that stops by itself belongs to the story and is written.
         self.invariants.tolerated.update({"fail-stop": 0, "start": 0})
         self.wires: Wires
         self.incarnations = Names()
         self.roles: dict[str, str] = {}
-        """Roles that were told since the last turn of a node."""
+        """Roles written since the last turn of a node."""
         self._images: dict[str, dict[str, bytes]] = {}
         self._lines: list[str] = []
         self.level = MESSAGES
@@ -120,7 +120,7 @@ class Stage:
         self._changed_ns = 0
 
     def make_invariants(self) -> Invariants:
-        """What is checked after every event."""
+        """The checks after every event."""
         return Invariants(self.world)
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
@@ -231,7 +231,7 @@ class Stage:
 
     @command
     def log(self, level: Level) -> None:
-        """What is told: ``none``, ``changes`` of state, also ``messages`` (but repetitions), or ``all``."""
+        """Set what is written: ``none``, ``changes`` of state, also ``messages`` (without repetitions), or ``all``."""
         self.level = level
 
     @command
@@ -241,7 +241,7 @@ class Stage:
 
     @command
     def settle(self) -> None:
-        """Let time pass until nothing new has happened for longer than a heartbeat."""
+        """Let time pass until no new event has happened for longer than a heartbeat."""
         level, began_ns = self.level, self.world.now_ns
         self._changed_ns = began_ns
         while self.world.now_ns - self._changed_ns < QUIET_MS * MS:
@@ -251,7 +251,7 @@ class Stage:
         self.level = level
 
     def changed(self) -> None:
-        """Something new has happened, told or not."""
+        """Note that an event has happened, written or not."""
         self._changed_ns = self.world.now_ns
 
     def reach(self, condition: Callable[[], bool]) -> None:
@@ -321,7 +321,7 @@ class Stage:
 
     @command
     def pause(self, *nodes: Machine) -> None:
-        """As SIGSTOP: nothing runs, time goes on."""
+        """Pause as SIGSTOP does: the process does not run, and time continues."""
         for machine in self._running(nodes):
             machine.pause()
 
@@ -386,12 +386,12 @@ class Stage:
 
     @command
     def cut(self, links: Links) -> None:
-        """Nothing passes, and no connection comes about, until ``heal``."""
+        """Drop all messages and refuse connections until ``heal``."""
         self.wires.cut(links, hold=False)
 
     @command
     def isolate(self, *nodes: Machine) -> None:
-        """Cut the nodes off from everybody."""
+        """Cut the nodes off from all others."""
         names = {machine.name for machine in nodes}
         self.wires.cut([link for link in self.wires.links if names & set(link)], hold=False)
 
@@ -460,7 +460,7 @@ class Stage:
 
 
 class Account(Observer):
-    """Tells what the core reports, and passes it on."""
+    """Writes the core's reports and passes them on."""
 
     def __init__(self, stage: Stage, machine: Machine, beyond: Observer) -> None:
         self._stage, self._machine, self._next = stage, machine, beyond

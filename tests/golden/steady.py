@@ -12,9 +12,8 @@ MIDDLE = 0.5
 
 
 class Steady(Random):
-    """``random`` returns what ``share`` says, numbers are consecutive, and of several possibilities the first comes true.
-
-    For the simulated disk this means that a power loss keeps what was synced and nothing else.
+    """A deterministic random source: ``random`` returns ``share``, numbers are consecutive, and the first of several choices
+    is taken.
     """
 
     def __init__(self, share: Callable[[], float], numbers: Iterator[int]) -> None:

@@ -37,7 +37,7 @@ class Block:
 
 
 class Stage(Protocol):
-    """What a script is played on."""
+    """The stage on which a script runs."""
 
     def convert(self, kind: object, word: str) -> object:
         """``word`` as an argument of the annotated type ``kind``. Raises ValueError."""

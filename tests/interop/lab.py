@@ -1,8 +1,4 @@
-"""Real RocketMQ processes beside ours: name servers, brokers and one JVM that plays all clients.
-
-Every process has its own home folder and log; all end with the laboratory. Nothing here waits for time: ``wait_for`` polls a
-condition and, when it never holds, fails with what it was waiting for and where the logs are.
-"""
+"""Real RocketMQ processes beside ours: name servers, brokers, and one JVM with all clients."""
 
 import contextlib
 import json

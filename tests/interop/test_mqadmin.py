@@ -1,6 +1,5 @@
-"""mqadmin cannot tell our node from RocketMQ's: one broker registers with both, every command is given to both, answers compared.
-
-This is also the test of an address list that mixes the Java name server with ours.
+"""mqadmin works equally with our node and RocketMQ's: one broker registers with both, and every command's outputs are
+compared.
 """
 
 import re
@@ -51,7 +50,9 @@ VOLATILE_CONFIG = {"configStorePath", "kvConfigPath", "rocketmqHome", "listenPor
 
 
 def normalized(command: tuple[str, ...], output: str, address: str) -> object:
-    """What of an output must be equal: all of it, but for the server's own address, times, rates and the order of lines."""
+    """The part of an output that must be equal: everything except the server's own address, times, rates and the order of
+    lines.
+    """
     text = output.replace(address, "NAMESRV")
     text = re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[,.\d]*", "TIME", text)
     text = re.sub(r"perm from \d to", "perm from BEFORE to", text)  # the second of the two finds it changed by the first
@@ -78,7 +79,7 @@ def test_mqadmin_answers_equal(lab: Lab, version: str) -> None:
 
 
 def compare(driver: Driver, words: tuple[str, ...], broker: str, theirs: str, ours: str) -> str:
-    """Give one command to both; what differs, or nothing."""
+    """Give one command to both. Returns the difference, or an empty text."""
     command = tuple(word.format(broker=broker) for word in words)
     expected, got = (driver.admin(*command, "-n", address) for address in (theirs, ours))
     want, have = normalized(command, expected, theirs), normalized(command, got, ours)

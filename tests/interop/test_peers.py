@@ -228,15 +228,14 @@ def test_new_brokers_with_old_clients(lab: Lab) -> None:
 
 
 def test_acting_master(lab: Lab) -> None:
-    """Code 322 each second, SYNC topic polls, 905 pushes: a slave serves under id 0 while the master is away.
-
-    Brokers take nothing but TLS, and so brokers, clients and pushes use it.
+    """``QUERY_DATA_VERSION`` (322) each second, SYNC topic polls, 905 notifications: a slave serves under id 0 while the
+    master is away.
     """
     settings = {"supportActingMaster": "true", "notifyMinBrokerIdChanged": "true", "useTLS": "true"}
     nodes, _, names = three_nodes(lab, settings)
     tls = ("-Dtls.server.mode=enforcing",)
     acting = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true", "brokerNotActiveTimeoutMillis": "10000"}
-    acting["timerWheelEnable"] = "true"  # without it a 5.3.3 slave serves nobody while it acts
+    acting["timerWheelEnable"] = "true"  # without it a 5.3.3 slave does not serve while it acts as master
     address, master = lab.broker("5.3.3", "broker-a", names, properties=acting, system=tls)
     wait_for(lambda: registered(nodes, "broker-a", 0), "the master is registered")
     slave_address, slave = lab.broker("5.3.3", "broker-a", names, broker_id=1, properties=acting, system=tls)
@@ -263,7 +262,7 @@ def test_acting_master(lab: Lab) -> None:
 
 @both_versions
 def test_address_list_over_http(lab: Lab, version: str) -> None:
-    """Nobody is told a name server: brokers and clients fetch the list from /rocketmq/nsaddr (``DefaultTopAddressing``)."""
+    """Brokers and clients have no configured name server and fetch the list from /rocketmq/nsaddr (``DefaultTopAddressing``)."""
     nodes, _, names = three_nodes(lab)
     keeper, _ = lab.namesrv("keeper", {"nameServerAddresses": names})
     host, _, port = keeper.rpartition(":")

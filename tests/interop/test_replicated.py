@@ -81,7 +81,7 @@ def test_mqadmin_answers_equal(lab: Lab, version: str) -> None:
 
 
 def answer(driver: Driver, command: tuple[str, ...], address: str) -> object:
-    """What mqadmin prints, without what may differ."""
+    """The output of mqadmin, without the parts that may differ."""
     found = normalized(command, driver.admin(*command, "-n", address), address)
     if isinstance(found, dict):
         return {key: value for key, value in found.items() if key.strip() not in VOLATILE_CONFIG}

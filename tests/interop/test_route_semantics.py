@@ -75,7 +75,7 @@ class Pair:
         return {question: answers for question, answers in found.items() if answers[0] != answers[1]}
 
     async def settled_differences(self) -> dict[str, tuple[Answer, Answer]]:
-        """What still differs once Java, which removes brokers in the background, has had its time."""
+        """The remaining differences once Java, which removes brokers in the background, has had time."""
         deadline = time.monotonic() + SETTLED_S
         while found := await self.differences():
             if time.monotonic() > deadline:
@@ -99,7 +99,7 @@ class Sequence:
         """Last accepted registration by address: id and request."""
 
     def start(self) -> Iterator[Request]:
-        """Whatever an earlier sequence left, removed."""
+        """Remove everything that an earlier sequence left."""
         yield 318, {}, "".join(f"{flag}=false\n" for flag in FLAGS).encode()
         for name, addrs in ADDRESSES.items():
             for addr in addrs:
@@ -164,7 +164,7 @@ class Sequence:
 
 
 async def first_difference(pair: Pair, seed: int) -> str:
-    """Run one sequence; how the two differed, or nothing."""
+    """Run one sequence. Returns the first difference, or an empty text."""
     sequence = Sequence(seed)
     for request in sequence.start():
         await pair.ask(request)

@@ -1,4 +1,4 @@
-"""What the tests' own frame promises: a seed repeats a run, a failure tells it, no test is skipped that could have run."""
+"""Promises of the test framework: a seed repeats a run, a failure prints it, and no test is skipped that could have run."""
 
 import os
 import re

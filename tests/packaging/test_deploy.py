@@ -43,7 +43,7 @@ def documents(file: Path) -> list[Any]:
 
 
 def settings_of(environment: Mapping[str, str], secret: Path) -> Settings:
-    """What a node with these variables runs with; the secret is read from ``secret``."""
+    """The settings of a node with these variables; the secret is read from ``secret``."""
     given = {name: str(secret) if name == "NAMESRV_PEER_SECRET_FILE" else value for name, value in environment.items()}
     return load_settings(environment=given)
 
@@ -181,7 +181,7 @@ def test_manifests_make_a_cluster(count: int, secret: Path) -> None:
 
 
 def test_pages_install_from_hashed_lists_alone() -> None:
-    """What is fetched has a hash in a list; what has none is the checkout itself."""
+    """Everything that is downloaded has a hash in a list. Only the checkout itself has none."""
     page = (ROOT / "docs" / "operations.md").read_text()
     installs = [line for line in page.splitlines() if "pip install" in line]
     assert len(installs) >= 4

@@ -1,4 +1,4 @@
-"""What is shipped: built as a user's tools build it, looked into, installed into an empty environment and run there."""
+"""The distribution: built with standard tools, inspected, installed into an empty environment and run there."""
 
 import json
 import os

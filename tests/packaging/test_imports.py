@@ -12,7 +12,7 @@ BASE = {"__version__", "errors", "model"}
 """Values and errors: free to all."""
 
 TRACE_CONTRACT = "replicated_namesrv.chaos.records"
-"""The one module of chaos that spark imports: it declares what a trace holds, and imports nothing of chaos."""
+"""The only module of chaos that spark imports: it declares the content of a trace and imports nothing of chaos."""
 
 PURE = ("wire", "routes", "verify")
 PURE_MAY_IMPORT = {
@@ -59,7 +59,7 @@ def layer_table(text: str) -> dict[str, set[str] | None]:
 
 
 def test_layers_import_what_the_architecture_says() -> None:
-    """Nothing else, and all of it, so that the page stays true."""
+    """Exactly those, so that the page stays true."""
     table = layer_table((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
     assert len(table) > 20
     found: dict[str, dict[str, str]] = {}

@@ -25,7 +25,7 @@ def pyproject() -> dict[str, Any]:
 
 
 def declared() -> Any:
-    """The module that tells what pyproject.toml declares."""
+    """The module that reads pyproject.toml's declarations."""
     specification = importlib.util.spec_from_file_location("declared", LISTS / "declared.py")
     assert specification is not None
     assert specification.loader is not None

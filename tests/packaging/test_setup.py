@@ -1,4 +1,4 @@
-"""``./namesrv`` in a checkout of its own: sets up once, tells what it does, repairs, never takes half a set-up for a whole."""
+"""``./namesrv`` in its own checkout: sets up once, prints what it does, repairs, and never uses an incomplete set-up."""
 
 import importlib.machinery
 import importlib.util
@@ -193,7 +193,7 @@ def test_a_python_without_ensurepip_is_told_which_package_to_install(
 
 
 def test_an_older_python_is_refused_or_replaced_before_anything_newer_is_met() -> None:
-    """What stands above the version check, and the check itself, parse and run on old Pythons."""
+    """The version check and the lines above it parse and run on old Pythons."""
     text = (ROOT / "namesrv").read_text(encoding="utf-8")
     head = text[: text.index("import fcntl")]
     assert "sys.version_info < MINIMUM" in head

@@ -39,7 +39,7 @@ def tracked_files() -> tuple[Path, ...]:
 
 
 def _ignored(part: str) -> bool:
-    """Whether a file below a folder of this name is nothing of the checkout's own: what .gitignore says."""
+    """Whether files below a folder of this name are ignored, as .gitignore says."""
     return part in ("__pycache__", "build", "dist", "runs") or part.endswith(".egg-info") or (part[0] == "." and part != ".ci")
 
 

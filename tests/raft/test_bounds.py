@@ -1,4 +1,4 @@
-"""What a node says of its memory: every size has a bound, and each one can be seen to grow."""
+"""The memory that a node reports: every size has a bound, and each can be seen to grow."""
 
 from replicated_namesrv.raft.memory_bounds import exceeded
 from replicated_namesrv.raft.raft_config import RaftConfig

@@ -1,4 +1,6 @@
-"""Upgrades one node at a time: newer commands wait until all members apply them; one that comes anyway stops nobody silently."""
+"""Upgrades one node at a time: newer commands wait until all members apply them. A node that meets one anyway stops with an
+error.
+"""
 
 from replicated_namesrv.raft.interfaces import Committed, Outcome, Rejected
 from replicated_namesrv.raft.raft_config import RaftConfig

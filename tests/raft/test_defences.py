@@ -1,8 +1,4 @@
-"""Directed tests: each defence shown to be needed by a schedule in which its absence does harm.
-
-The simulator shows most of them (table in raft/DESIGN.md); these are the ones whose schedule is too particular to come up by
-chance. Every test runs twice: with the defence nothing goes wrong, without it the harm is seen.
-"""
+"""Directed tests: for each defence a schedule in which its absence does harm."""
 
 from typing import Any
 
@@ -52,7 +48,7 @@ def test_distinct_votes(defended: bool) -> None:
 
 @both
 def test_fresh_acks(defended: bool) -> None:
-    """An acknowledgement of an earlier term, delayed until its sender's entry has been replaced, commits nothing."""
+    """A delayed acknowledgement of an earlier term, whose entry has been replaced since, does not commit anything."""
     world = world_with("fresh_acks", defended)
     leader = world.elect()
     commit(world, leader, b"a")

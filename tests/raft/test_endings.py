@@ -1,4 +1,4 @@
-"""Every proposal and read ends, exactly once and truthfully, on nodes in every state; and nobody spins while it waits."""
+"""Every proposal and read gets exactly one true outcome on nodes in every state, and no node spins while it waits."""
 
 import pytest
 
@@ -108,7 +108,7 @@ def test_a_group_of_one_commits_under_a_load_that_never_pauses() -> None:
 
 
 def test_a_hand_over_that_ends_with_the_loss_of_the_majority_has_failed() -> None:
-    """Dissertation, 3.10. The leader steps down, but for nobody."""
+    """Dissertation, 3.10. The leader steps down, but there is no new one."""
     world = World()
     world.start_all()
     leader = settled(world)

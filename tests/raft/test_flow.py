@@ -113,7 +113,7 @@ def test_a_learner_that_falls_behind_is_not_promoted() -> None:
 
 
 def deaf_leader(world: World, leader: RaftNode, name: str) -> Counter[str]:
-    """Nothing that ``name`` says reaches the leader; counts what it is sent."""
+    """No message of ``name`` reaches the leader; counts the messages sent to it."""
     sent: Counter[str] = Counter()
 
     def drop(source: str, target: str, message: Message) -> bool:
@@ -307,7 +307,7 @@ def test_a_lost_chunk_is_sent_again_and_nothing_else_changes(lost: int) -> None:
 
 
 def test_a_dead_follower_cannot_keep_the_log() -> None:
-    """It answers the first chunks of its snapshot and then nothing more, but its connection stays."""
+    """It answers the first chunks of its snapshot and then stops answering, but its connection stays."""
     world = world_of(**SMALL, transfer_silence_ms=2_000, inflight_messages_max=4)
     leader, lagging = behind_a_snapshot(world)
     progress = leader.followers.progress[lagging.node_id]
@@ -434,7 +434,7 @@ def test_an_acknowledgement_of_an_older_connection_moves_no_transfer() -> None:
 
 
 def share_uplinks(world: World, bytes_per_second: float) -> None:
-    """What a node sends leaves over one line of this speed, one message after the other."""
+    """A node's messages share one line of this speed, one after the other."""
     free = dict.fromkeys(world.names, 0.0)
 
     def queued(source: Host, target: str, message: Message) -> None:

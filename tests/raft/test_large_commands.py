@@ -8,9 +8,9 @@ from replicated_namesrv.raft.raft_node import RaftNode
 from tests.support.raft_world import World
 
 LARGE = b"x" * 2_000_000
-"""Forgiven for 0.8 s at the usual pace."""
+"""Extends the time-out by 0.8 s at the usual pace."""
 BUSY_SECONDS = 0.6
-"""Longer than the least election time and than the usual patience with a majority."""
+"""Longer than the minimum election time and than the usual time-out of CheckQuorum."""
 
 
 def elected() -> tuple[World, RaftNode]:
@@ -20,7 +20,7 @@ def elected() -> tuple[World, RaftNode]:
 
 
 def silent_for(world: World, names: set[str], seconds: float) -> None:
-    """Nothing is heard of ``names``: they are busy."""
+    """No message of ``names`` arrives: they are busy."""
     world.drop = lambda source, target, message: source in names
     world.run(seconds)
     world.drop = lambda source, target, message: False

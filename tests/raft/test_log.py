@@ -65,7 +65,9 @@ def copy_of(disk: Disk) -> Disk:
 
 @pytest.mark.parametrize("segment_bytes", [16 << 20, 100])
 def test_cut_at_every_offset_opens_with_a_prefix(segment_bytes: int) -> None:
-    """Whatever a power loss leaves of the end, the log opens with a state it had, not older than the last sync that fits."""
+    """For every part of the end that may survive a power loss, the log opens with a state it had, not older than the last sync
+    that fits.
+    """
     disk, states = small_log(segment_bytes)
     names = disk.list_names()
     assert (len(names) > 1) == (segment_bytes == 100)
@@ -336,7 +338,7 @@ def test_power_fails_while_the_tail_is_copied(cut_at: int) -> None:
 
 
 def test_a_cut_of_entries_in_a_deleted_segment() -> None:
-    """After a reset the segments before its own may be gone; what its segment says of their entries means nothing."""
+    """After a reset the segments before its own may be gone, so their entries in its segment are ignored."""
     disk = Disk()
     log = Log(disk, 300)
     index = 0

@@ -315,7 +315,7 @@ def test_own_numbers(defended: bool) -> None:
 @pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError, ImportError])
 @both
 def test_fatal_errors(defended: bool, error: type[Exception]) -> None:
-    """What only one machine lacks is no result of a command: the node stops before its state differs."""
+    """An error of one machine is no result of a command: the node stops before its state differs."""
     world = world_with("fatal_errors", defended, also_off=("digest_check",))
     leader = world.elect()
     commit(world, leader, b"a")
@@ -385,7 +385,7 @@ def test_dissent_fences_reads(defended: bool) -> None:
 
 
 class Copied:
-    """A second process on a copy of the data directory of ``name``; both speak under that name and hear what is sent to it."""
+    """A second process on a copy of the data directory of ``name``. Both use that name and receive its messages."""
 
     def __init__(self, world: World, name: str, disk: Disk) -> None:
         original = world.hosts[name]
@@ -498,7 +498,7 @@ def old_version(world: World, name: str) -> None:
 
 
 def test_nodes_of_protocol_0_take_part() -> None:
-    """A rolling upgrade: a node without introductions is heard and counted; kinds that it cannot read are not sent to it."""
+    """A rolling upgrade: messages of a node without introductions count. It is not sent kinds that it cannot read."""
     world = World()
     old_version(world, "n3")
     started = {peer: world.hosts[peer].start() for peer in ("n1", "n2")}
@@ -608,7 +608,7 @@ def data_chunks(world: World) -> list[SnapshotChunk]:
 
 
 def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
-    """The follower tells which formats it reads; the leader names it instead of sending what it cannot read."""
+    """The follower reports its formats. The leader names it in a note instead of sending a snapshot that it cannot read."""
     world, leader, lagging = lagging_behind_snapshot()
     chunks = data_chunks(world)
     current = leader.snapshots.current

@@ -1,4 +1,4 @@
-"""The wire encoding: exact, strict, and nothing it does not know gets through."""
+"""The wire encoding is exact and strict: unknown bytes are refused."""
 
 import typing
 

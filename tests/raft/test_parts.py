@@ -91,7 +91,7 @@ class Group:
 
 
 class Bench:
-    """What any part of node a needs."""
+    """The objects that any part of node a needs."""
 
     def __init__(self, config: RaftConfig | None = None) -> None:
         self.world = World()

@@ -14,7 +14,7 @@ from tests.support.raft_world import Disk, Inode, World
 
 
 class PowerCut(BaseException):
-    """Nothing of the program runs after it."""
+    """The program must not run after it."""
 
 
 class FailingDisk(Disk):

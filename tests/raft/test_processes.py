@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PAUSE_S = 0.002
 """Between two writes of one writer: enough load to be killed in the middle of, and the machine is left to others."""
 PATIENT = {"election_min_ms": 2_500, "election_max_ms": 4_000}
-"""Where an election that nothing called for is a failure: a busy machine holds up processes for longer than the usual 300 ms."""
+"""If an unprovoked election is a failure: a busy machine delays processes for longer than the usual 300 ms."""
 READ_TOGETHER = 1_000
 """Keys that one linearizable read looks up."""
 
@@ -101,7 +101,7 @@ def check(children: list[Child], writes: list[tuple[str, str]]) -> None:
 
 
 def confirmed(client: Client, keys: list[str]) -> list[str | None]:
-    """The values of ``keys``; nothing if the node could not confirm the read, as while there is no leader."""
+    """The values of ``keys``; empty if the node could not confirm the read, for example without a leader."""
     answer = client.ask("read_many", keys=keys)
     values: list[str | None] = answer["values"] if answer["ok"] else []
     return values

@@ -1,4 +1,4 @@
-"""What a node finds when it opens its files, and what it must not make of it."""
+"""What a node may conclude from the files that it finds when it opens."""
 
 from itertools import pairwise
 
@@ -68,7 +68,7 @@ def write_snapshot(store: SnapshotStore, disk: Disk, index: int) -> str:
 
 
 def test_a_damaged_snapshot_does_not_count_as_one_of_the_two_kept() -> None:
-    """Or the log would be given up as far as a snapshot that nobody can read."""
+    """Otherwise the log would be dropped up to an unreadable snapshot."""
     disk = Disk()
     store = SnapshotStore(disk, "test")
     first, second = write_snapshot(store, disk, 10), write_snapshot(store, disk, 20)
@@ -116,7 +116,7 @@ def test_a_snapshot_on_its_way_is_not_deleted() -> None:
 
 
 def test_nothing_applied_since_means_no_other_snapshot() -> None:
-    """A log that grows although nothing is committed must not be answered with one snapshot after the other."""
+    """A log that grows without commits must not cause one snapshot after the other."""
     world = World(config=RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1))
     world.start_all()
     leader = world.elect()
@@ -131,7 +131,7 @@ def test_nothing_applied_since_means_no_other_snapshot() -> None:
 
 
 def test_a_backlog_of_packed_entries_is_applied_in_short_steps() -> None:
-    """After a restart a node has much to apply; between the steps it must hear and answer the others."""
+    """After a restart a node has much to apply. Between the steps it must receive and answer messages."""
     world = World(1, RaftConfig(apply_bytes_max=10_000, entry_bytes_max=5_000, compact_bytes=1 << 30))
     world.start_all()
     world.elect()

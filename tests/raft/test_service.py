@@ -149,7 +149,7 @@ async def long_steps_of_a_large_snapshot(directory: Path) -> list[float]:
 
 @pytest.mark.slow
 def test_a_busy_loop_causes_no_election(tmp_path: Path) -> None:
-    """Whatever holds the loop of all nodes for two thirds of the minimum election time, nobody campaigns for it."""
+    """A stall of the loop of all nodes for two thirds of the minimum election time causes no campaign."""
     config = RaftConfig(election_min_ms=2_400, election_max_ms=3_600)
 
     async def scenario() -> None:

@@ -66,7 +66,7 @@ def write_on(world: World, leader: RaftNode, size: int = 2_000) -> None:
 
 @both
 def test_a_leader_on_a_hung_disk_hands_over(defended: bool) -> None:
-    """Dissertation, 3.10. A majority without it commits, so nothing else would notice, while its buffer grows."""
+    """Dissertation, 3.10. A majority without it commits, so nothing else would detect it while its buffer grows."""
     world, leader = settled(without=None if defended else "disk_stall")
     HungDisk(world.hosts[leader.node_id])
     write_on(world, leader)
@@ -100,7 +100,7 @@ def test_the_hand_over_takes_no_election_time() -> None:
 
 @pytest.mark.parametrize("reason", ["the others lag", "the others are down"])
 def test_a_leader_that_cannot_hand_over_steps_down(reason: str) -> None:
-    """Nobody has what it has: an election finds out who can lead."""
+    """No other node has its whole log, so an election has to find the next leader."""
     world, leader = settled(5)
     others = [node for node in world.nodes if node is not leader]
     HungDisk(world.hosts[leader.node_id])
@@ -293,7 +293,7 @@ def test_the_age_of_the_oldest_unsynced_write_is_shown() -> None:
     assert follower.status()["problem"] is None
 
 
-# What waits for a disk
+# Waiting for a disk
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
@@ -347,7 +347,7 @@ def test_held_answers_are_bounded() -> None:
 
 
 def test_syncs_of_received_snapshots_do_not_pile_up() -> None:
-    """On a disk that answers nothing, one leader after the other sends its snapshot."""
+    """The disk does not answer, and one leader after the other sends its snapshot."""
     world, leader = settled(compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, sync_stall_ms=60_000)
     lagging = next(node for node in world.nodes if node is not leader)
     world.isolate(lagging.node_id)

@@ -22,7 +22,7 @@ class Judge:
         self.next = 0
 
     def hears(self, process: int, now: float, boot: int = 1, opened: Memory = BLANK_DISK, fresh: bool = True) -> Standing:
-        """The standing of ``process``, which echoes the newest introduction, or nothing."""
+        """The standing of ``process``, which echoes the newest introduction or none."""
         self.sequence += 1
         echo = (US, self.next) if fresh else (0, 0)
         said = Introduction(1, 2, process, boot, self.sequence, *echo, *opened, opened.number, 1, 1, 0, 0, 0, 0)
@@ -38,7 +38,7 @@ class Judge:
 
 
 def row_s1() -> Standing:
-    """A copy of an old introduction echoes nothing of ours."""
+    """A copy of an old introduction has no echo of ours."""
     return Judge().hears(5, 0.0, fresh=False)
 
 
@@ -83,7 +83,7 @@ def row_s6() -> Standing:
 
 
 def memories(last_contact_at: float) -> PeerMemories:
-    """Incarnation 11 of peer b was heard then."""
+    """The last contact with incarnation 11 of peer b was then."""
     found, judge = PeerMemories(["b"]), Judge()
     judge.record = found.record("b", 11)
     judge.accepts(5, last_contact_at)
@@ -139,7 +139,7 @@ def test_row(row: str) -> None:
 
 
 def test_a_new_incarnation_that_was_silent_for_the_contest_time_begins_anew() -> None:
-    """It was tried once, long ago: that the known one was heard since is no contest."""
+    """Its first attempt was long ago, so later contact with the known one is no contest."""
     found = memories(0.0)
     found.judge_beside("b", 12, 11, 0.1, CONTEST_S)
     judge = Judge()

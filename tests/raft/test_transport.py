@@ -377,7 +377,7 @@ def test_files_half_replaced_leave_the_old_ones_in_use(tmp_path: Path) -> None:
 
 
 def test_a_stranger_cannot_hold_a_tls_handshake_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It connects and says nothing: after the time for a hello (3 s, shortened here) it is cut off."""
+    """It connects and sends no hello: after the time-out (3 s, shortened here) it is disconnected."""
     monkeypatch.setattr("replicated_namesrv.raft.transport.HELLO_SECONDS", 0.2)
     authority = Authority(tmp_path)
 
@@ -431,7 +431,7 @@ def test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so() -> No
 
 
 def test_a_process_that_dials_anew_is_let_in_at_once() -> None:
-    """A connection of the same process replaces the older one, heard lately or not."""
+    """A connection of the same process replaces the older one, whenever that was last used."""
 
     async def scenario() -> None:
         async with started(*pair_of_settings()) as (a, b):
@@ -538,7 +538,7 @@ def flipped(frame: bytes, position: int) -> bytes:
 
 
 def tampered(kind: str) -> Change:
-    """What an attacker does to the frames 1, 2 and 3, whose messages have 25 bytes and a MAC of 16."""
+    """An attacker's changes to the frames 1, 2 and 3, whose messages have 25 bytes and a MAC of 16."""
     kept: list[bytes] = []
 
     def change(number: int, frame: bytes) -> list[bytes]:

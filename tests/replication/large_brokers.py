@@ -43,7 +43,7 @@ def _piece(piece: int | bytes) -> bytes:
 
 
 class Brokers:
-    """What two brokers ask of all nodes, and the term after it."""
+    """Two brokers' requests to all nodes, and the next term."""
 
     def __init__(self, cluster: ReplicatedProcesses, topics: int) -> None:
         self.cluster, self.topics = cluster, topics

@@ -52,7 +52,7 @@ def run_as(cluster: ReplicatedProcesses, kind: type[NodePlan]) -> None:
 
 
 def value_of(number: int, size: int) -> str:
-    """Text of ``size`` characters that tells the number of its put."""
+    """Text of ``size`` characters with the number of its put."""
     return f"{number:09d}".ljust(size, "x")
 
 

@@ -1,4 +1,4 @@
-"""Clients, faults and a judge: is what three processes answer while they are killed, stopped and cut off linearizable?
+"""Clients, faults and a checker: are the answers of three processes linearizable while they are killed, stopped and cut off?
 
     python -m tests.replication.linearizability --operations 20000 --faults 20 --out history.jsonl
 
@@ -63,7 +63,7 @@ HEARTBEAT_INTERVAL_S = 1.0
 
 @dataclass
 class Plan:
-    """What to do."""
+    """Parameters of a run."""
 
     operations: int = 20_000
     """At least so many that succeeded."""
@@ -75,14 +75,14 @@ class Plan:
     """Of a client between two operations."""
     seed: int = 0
     read_consistency: str | None = None
-    """Sent with every read; None: nothing is sent, and reads are linearizable."""
+    """Sent with every read. None: not sent, and reads are linearizable."""
     prefix: str = "key"
     """Of all keys: a history begins with none of them present."""
 
 
 @dataclass
 class Run:
-    """What happened."""
+    """The result of a run."""
 
     operations: list[Operation] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
@@ -110,10 +110,10 @@ class Client:
         self._alive: dict[str, BrokerIdentity] = {}
         """Brokers registered, by topic."""
         self._carriers: dict[str, set[str]] = {}
-        """Nodes that have heard them over the present connection, by topic."""
+        """Nodes that received them over the present connection, by topic."""
 
     async def work(self) -> None:
-        """Operate until told to stop; what is under way is brought to its end, or it would be missing in the history."""
+        """Operate until stopped. Pending operations are completed; otherwise they would be missing in the history."""
         while not self.stopped:
             kind = self._rng.choices(KINDS, WEIGHTS)[0]
             if kind in ("get", "put", "delete"):
@@ -252,7 +252,7 @@ class Client:
 
 
 def outcome_of(error: NamesrvError) -> Outcome:
-    """A refusal proves nothing about the request, unless the text is believed: it is not."""
+    """A refusal does not prove the outcome of the request: its text is not relied upon."""
     return Outcome.FAIL if error.definite and not isinstance(error, RefusedError) else Outcome.INDETERMINATE
 
 

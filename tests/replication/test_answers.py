@@ -1,4 +1,6 @@
-"""What clients of a cluster read: the bytes an independent node gives, unless they ask for more; settings are the cluster's."""
+"""Answers to clients of a cluster: the bytes of an independent node, unless the request asks for more. Settings are the
+cluster's.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -88,7 +90,9 @@ Standing = tuple[int, int, str | None]
 
 
 def steadily(cluster: ClusterThread, member: Member, action: Callable[[], T]) -> tuple[T, Standing]:
-    """What ``action`` gave while (revision, term, leader) of the node were one and the same: a busy machine may elect."""
+    """The result of ``action`` while revision, term and leader of the node were constant, because a busy machine may hold
+    elections.
+    """
 
     def look() -> Standing:
         return member.service.state.revision, member.service.consensus.term, member.service.consensus.leader
@@ -100,7 +104,7 @@ def steadily(cluster: ClusterThread, member: Member, action: Callable[[], T]) ->
 
 
 def check(told: dict[str, str], level: str, standing: Standing) -> None:
-    """What an answer tells of itself."""
+    """Check the freshness fields of an answer."""
     got = told.pop("readLevel")
     assert got == level or (level == "lease" and got == "linearizable"), "a lease that does not hold, or not here"
     age_ms = int(told.pop("stalenessMs"))

@@ -1,4 +1,4 @@
-"""What nodes of both modes refuse or leave out before it is proposed, and how much of it is under way at a time."""
+"""What nodes of both modes refuse or leave out before a proposal, and how much is in progress at a time."""
 
 import json
 from collections.abc import Iterator

@@ -78,7 +78,7 @@ class Onlooker:
 
 
 async def test_brokers_cut_off(cluster: ReplicatedProcesses, links: list[dict[str, Relay]]) -> None:
-    """One is cut from a follower, one from the leader: nobody notices. One is cut from all: it goes, and comes back itself."""
+    """One is cut from a follower, one from the leader: no route changes. One is cut from all: it is removed and returns."""
     names = ["cut-from-follower", "cut-from-leader", "cut-from-all"]
     options: dict[str, Any] = {"register_period_ms": 500, "heartbeat_timeout_ms": TIMEOUT_MS}
     brokers = [
@@ -138,7 +138,7 @@ async def test_new_address(cluster: ReplicatedProcesses) -> None:
 
 @pytest.mark.parametrize("version", list(BrokerVersion))
 async def test_slave_becomes_master_during_an_election(cluster: ReplicatedProcesses, version: BrokerVersion) -> None:
-    """4.9 says so by a oneway registration, which nobody can refuse or redirect."""
+    """4.9 reports this by a oneway registration, which cannot be refused or redirected."""
     group = f"group-{version.name}"
     master, slave = (agent(group, cluster.addresses, i, version=version, register_period_ms=60_000) for i in (0, 1))
     client = RemotingClient()
@@ -192,7 +192,7 @@ async def test_stale_unregistration(cluster: ReplicatedProcesses, links: list[di
 
 
 async def test_unregistration_through_another_node(cluster: ReplicatedProcesses) -> None:
-    """Registered here, unregistered there over a connection that registered nothing: after the answer nobody is seen."""
+    """The broker unregisters at another node over a connection that registered nothing: after the answer no route shows it."""
     client = RemotingClient()
     goodbyes = RemotingClient()
     try:

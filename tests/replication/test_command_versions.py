@@ -1,4 +1,4 @@
-"""A command of a newer version waits until every node applies it, and from then on needs nobody's word."""
+"""A command of a newer version waits until every node applies it, and from then on needs no check."""
 
 import pytest
 

@@ -53,7 +53,7 @@ def connected(cluster: Cluster) -> list[Wire]:
 
 
 def send_to_all(cluster: Cluster, wires: list[Wire], command: RegisterBroker) -> tuple[list[Any], float]:
-    """What the nodes answer, and after how many virtual seconds the last one did."""
+    """The nodes' answers, and the virtual seconds until the last one."""
     said = [cluster.say(wire, lambda server, connection: server.node.register(command, connection)) for wire in wires]
     seconds = cluster.until(lambda: all(each.ended for each in said), "answers", 60)
     return [each.result for each in said], seconds
@@ -150,7 +150,7 @@ def test_without_a_fault_no_registration_waits_for_a_time_out(seed: int) -> None
 
 
 class Told:
-    """A state machine, and every registration that it told of."""
+    """A state machine, and every registration that it reported."""
 
     def __init__(self) -> None:
         self.machine, self.calls = RouteStateMachine(), list[tuple[Key, int | None, str]]()

@@ -1,4 +1,4 @@
-"""What a log adds to the routes goes with the brokers, too; what is remembered beyond that is bounded."""
+"""Data that replication adds to the routes is removed with the brokers. Everything that is remembered longer is bounded."""
 
 from random import Random
 

@@ -1,7 +1,4 @@
-"""Whatever happens to nodes, links and disks of three processes: what was acknowledged stays, and nodes never disagree.
-
-Every test runs under traffic (tests/support/replicated_traffic.py), which checks all of that at its end. The cluster is shared.
-"""
+"""Under all faults of nodes, links and disks of three processes, acknowledged writes stay and the nodes never disagree."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -82,7 +79,7 @@ async def test_two_of_three_killed(cluster: ReplicatedProcesses) -> None:
 
 
 async def test_all_killed_and_mass_reregistration(cluster: ReplicatedProcesses) -> None:
-    """Nothing is forgotten, so that brokers which come back all at once find themselves registered: nothing changes."""
+    """No registration is lost, so brokers that return all at once are still registered, and nothing changes."""
     brokers = [agent(f"mass-{number}", cluster.addresses, register_period_ms=3_000) for number in range(60)]
     client = RemotingClient()
     try:
@@ -132,7 +129,7 @@ async def test_lost_disk(cluster: ReplicatedProcesses, which: str) -> None:
 
         await eventually(votes_again, f"{name} votes again")
         other = next(peer for peer in cluster.others(name) if peer != leader)
-        await cluster.kill(other)  # from now on nothing is committed without the node that had lost its disk
+        await cluster.kill(other)  # from now on no entry commits without the node that had lost its disk
         await it.progress()
 
 

@@ -76,7 +76,7 @@ async def admin(cluster: ReplicatedProcesses, name: str, path: str) -> HttpAnswe
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What came before the other side closed."""
+    """The bytes that came before the other side closed."""
     async with asyncio.timeout(LIMIT_S):
         try:
             return await reader.read()

@@ -1,4 +1,4 @@
-"""What nodes remember of brokers refers to registrations that are there: whatever removes one removes all that is known of it."""
+"""Data about brokers refers to existing registrations: every removal of a registration also removes its data."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ TIMEOUT_MS = 1_500
 
 
 def ghosts(node: ReplicatedNode) -> list[str]:
-    """What a node remembers of brokers that it does not show."""
+    """Data of a node about brokers that it does not show."""
     live = {(held.cluster_name, held.broker_addr): held.epoch for held in node.state.registrations()}
     attached = {entry.key: entry.epoch for entry in node.liveness.attachments.everything(0) if entry.key[0]}
     found = [f"attached {key}" for key, epoch in attached.items() if key not in live or epoch > live[key]]

@@ -1,4 +1,4 @@
-"""More KV config than one block of a snapshot could hold, on real processes: nothing of it is lost (see large_state.py)."""
+"""More KV config than one block of a snapshot can contain, on real processes: no entry is lost (large_state.py)."""
 
 import argparse
 from pathlib import Path

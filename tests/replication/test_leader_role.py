@@ -64,7 +64,7 @@ TIME_MS = 1_000_000
 
 
 class Group:
-    """n1 leads; nothing is decided or confirmed before the test says so."""
+    """n1 leads. The test triggers every decision and confirmation."""
 
     led_term: int | None = TERM
     term = TERM
@@ -152,7 +152,7 @@ class Scene:
         self.machine.apply(encode_register(command, 0, now, now, content_of(command)))
 
     def commit(self) -> ProposalResult:
-        """What was proposed first and is undecided is applied."""
+        """Apply the oldest undecided proposal."""
         data, future = self.group.proposed.pop(0)
         applied = self.machine.apply(data)
         for effect in self.machine.effects:
@@ -173,7 +173,7 @@ class Scene:
         self._loop.run()
 
     def led(self) -> None:
-        """LEAD is applied, and all nodes have told their lists."""
+        """LEAD is applied, and all nodes have sent their lists."""
         self.commit()
         self.leading.lead_applied()
         for member in MEMBERS:
@@ -218,7 +218,7 @@ class Scene:
         return found
 
     def let_it_expire(self) -> None:
-        """Nobody hears of the broker for its time-out."""
+        """There is no contact with the broker for its time-out."""
         self.silent(1.1 * TIMEOUT_MS)
 
 
@@ -582,7 +582,7 @@ def test_a_heartbeat_of_a_suspected_broker_is_recorded(recording: Scene) -> None
 
 
 def test_a_heartbeat_is_recorded_again(recording: Scene) -> None:
-    """Nobody repeats it, and the outcome of its first record is unknown."""
+    """The broker does not repeat it, and the outcome of its first record is unknown."""
     scene = recording
     scene.silent(THIRD_MS + 100)
     scene.commit()

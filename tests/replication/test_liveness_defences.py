@@ -27,7 +27,7 @@ def registered(cluster: Cluster, timeout_ms: int = TIMEOUT_MS, nodes: int = 3) -
 
 
 def renewals_count(cluster: Cluster) -> bool:
-    """A broker that renews within a third of its time-out writes nothing."""
+    """A broker that renews within a third of its time-out causes no log entry."""
     (wire,) = registered(cluster, nodes=1)
     cluster.run(0.5)
     assert cluster.register(wire, registration()).code == 0
@@ -117,7 +117,7 @@ def young_nodes(cluster: Cluster) -> bool:
 
 
 def peace(cluster: Cluster) -> bool:
-    """Nobody leads for a moment, and the broker gives up its connections though its requests are answered just then."""
+    """There is no leader for a moment, and the broker closes its connections although its requests are just being answered."""
     wires = registered(cluster, LONG_MS)
     cluster.run(1)
     mends = [cluster.isolate(name) for name in cluster.machines]

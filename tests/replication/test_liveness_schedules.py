@@ -1,8 +1,4 @@
-"""Schedules that broke a promise of broker liveness, each as a test on whole nodes in virtual time.
-
-The promises are those of replication/DESIGN.md: a broker that renews at least every third of its time-out stays, an acknowledged
-renewal is never forgotten, a late 104 of an earlier process removes nothing, and the leader's work is bounded.
-"""
+"""Schedules that once broke a promise of broker liveness, each as a test on whole nodes in virtual time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Messages between nodes: what is written is read, and nothing else is taken."""
+"""Messages between nodes: encoding and decoding are inverse, and other bytes are refused."""
 
 import random
 

@@ -59,7 +59,7 @@ class Scene:
         await turns()
 
     def run(self, milliseconds: int) -> None:
-        """Time passes in which this process runs and nobody answers."""
+        """Let time pass in which this process runs and no peer answers."""
         for _ in range(milliseconds // TICK_MS):
             self.now_ms += TICK_MS
             self.reads.tick()
@@ -297,7 +297,7 @@ async def test_f7_silence_counts_from_the_last_confirmation_whenever_that_was_as
     assert scene.changes == [False]
 
 
-# What several rows give together
+# Combinations of rows
 
 
 async def test_collecting_ends_though_reads_never_cease() -> None:

@@ -260,7 +260,7 @@ def test_a_cluster_rids_itself_of_what_a_dead_node_left(monkeypatch: pytest.Monk
 
 
 async def test_no_step_of_a_restore_grows_with_the_length_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backup of an earlier version has all of a namespace in one line. What is proposed is the state in it, written anew."""
+    """A backup of an earlier version has a whole namespace in one line. The state in it is encoded again and proposed."""
     most = []
     for count in (200, 400):
         before = RouteInfoManager()

@@ -428,7 +428,7 @@ def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one
     """The link was held back when the earlier life came, so that all it ever said arrives after the later life's registration."""
     with virtual_cluster() as cluster:
         early, other = cluster.wire("n1"), cluster.wire("n2")
-        cluster.heartbeat(early)  # opened, before anybody has registered
+        cluster.heartbeat(early)  # opened before any registration
         cluster.register(other, registration(1))
         cluster.unregister(other)
         cluster.run(1.1)
@@ -531,7 +531,9 @@ def test_the_time_in_the_state_is_the_leaders_and_never_goes_back() -> None:
 
 
 def test_living_brokers_outlast_a_long_outage() -> None:
-    """No two nodes hear each other for three time-outs; the broker comes back a while after they do, and a dead one does not."""
+    """The nodes cannot communicate for three time-outs. A live broker, which returns a while later, stays; a dead one does
+    not.
+    """
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
         for wire in wires:

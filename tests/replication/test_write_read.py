@@ -1,7 +1,5 @@
-"""Whatever the limits allow to be written can be read back: by this version, and by the one before, whose rules are frozen here.
-
-States are made of texts at and around their limits, of every kind of character. They go into commands of the log, snapshot files,
-backups, kvConfig.json and messages between nodes, and have to come back equal.
+"""Everything that the limits allow to be written can be read back: by this version, and by the previous one, whose rules are
+frozen here.
 """
 
 import json
@@ -130,7 +128,7 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
             assert read_kv_file(Path(folder) / "kvConfig.json") == table
 
 
-# What the version before reads. These rules are history: they never change.
+# What the previous version reads. These rules never change.
 
 OLD_BLOCK_BYTES_MAX = 64 << 20
 OLD_FIELDS = {"topics": 2, "group": 5, "queues": 3, "clusters": 1, "live": 1, "mappings": 2, "namespace": 1, "kv": 2}
@@ -154,7 +152,9 @@ def old_blocks(data: bytes) -> Iterator[bytes]:
 
 
 def as_the_version_before_reads_it(data: bytes) -> dict[str, Any]:
-    """What it took from a snapshot file: metadata, the head of a restore, its own line, and lines of routes cut anywhere."""
+    """What the previous version reads from a snapshot file: metadata, the head of a restore, its own line, and lines of routes
+    cut anywhere.
+    """
     metadata, restore, *rest = old_blocks(data)
     assert set(json.loads(metadata)) == {"cluster", "previous", "last", "voters", "sessions"}
     assert json.loads(restore) == [1, None, 0]

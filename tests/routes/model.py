@@ -42,7 +42,7 @@ class Broker:
 
 @dataclass
 class Group:
-    """What is kept of a broker name besides its brokers."""
+    """Data of a broker name besides its brokers."""
 
     cluster: str
     zone: str | None = None

@@ -1,4 +1,4 @@
-"""Backup files: cut anywhere they give the same snapshot, and whatever is wrong with them is told."""
+"""Backup files: cut anywhere they give the same snapshot, and every kind of damage is reported."""
 
 import json
 from hashlib import sha256

@@ -1,4 +1,4 @@
-"""What is refused before it is proposed, and that ``apply`` does not ask."""
+"""Limits that are checked before a proposal, and that ``apply`` does not check."""
 
 import pytest
 
@@ -82,7 +82,7 @@ def test_mappings_of_other_names_are_left_out() -> None:
 def test_no_more_names_and_brokers_than_allowed(
     monkeypatch: pytest.MonkeyPatch, limit: str, other: RegisterBroker, told: str
 ) -> None:
-    """Those of registrations that were refused, and that nobody is registered under, included."""
+    """Including names of refused registrations, without a registered broker."""
     monkeypatch.setattr(quotas, limit, 2)
     state = RouteInfoManager()
     state.apply(register("b", 0, "b:1"), 1)

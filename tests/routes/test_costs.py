@@ -1,6 +1,5 @@
-"""What commands, digests and snapshots cost: a function of the command and of the group that it names, not of all that is stored.
-
-Each is measured beside a state and beside one of twice the size (tests/support/work.py says what is counted and what is not).
+"""The cost of commands, digests and snapshots depends on the command and the group that it names, not on the size of the
+state.
 """
 
 from collections.abc import Callable, Iterator
@@ -241,7 +240,7 @@ def test_a_topic_of_many_brokers_goes_in_few_steps_for_each_of_them() -> None:
 
 
 def test_a_member_of_a_large_group_leaves_without_a_step_for_each_topic() -> None:
-    """Whatever the others of its name announce: the topics belong to the name."""
+    """The topics belong to the name, so the other members do not matter."""
     works = []
     for size in (SIZE, 2 * SIZE):
         topics: dict[str, QueueData] = {Name(f"topic-{number}"): queues() for number in range(size)}

@@ -94,7 +94,8 @@ def test_the_way_to_a_state_does_not_matter() -> None:
                 for broker_id in ids:
                     state.apply(register(name, broker_id, f"{name}{broker_id}:1"), 1)
             tables = state._tables
-            for group in tables.groups.values():  # what tells the ways apart on purpose is taken out of the comparison
+            # values that intentionally differ between the ways are left out of the comparison
+            for group in tables.groups.values():
                 group.generation = 0
                 for member in list(group.members.values()):
                     tables.load_registration(group, member._replace(epoch=0))

@@ -1,7 +1,4 @@
-"""Whatever can be created can be removed: after random commands everything is removed, and nothing is left in any table.
-
-The comparison goes over all attributes, so a table that comes later is looked at without being named here.
-"""
+"""Everything that can be created can be removed: after random commands all is removed, and every table is empty."""
 
 from collections.abc import Iterator
 from random import Random
@@ -39,7 +36,7 @@ SEEDS = range(40)
 
 
 def removals(state: RouteInfoManager) -> Iterator[Command]:
-    """What a user would send to remove all there is."""
+    """Requests of a user that remove everything."""
     for each in state.registrations():
         yield UnregisterBrokers((BrokerRemoval(each.cluster_name, each.broker_addr, each.broker_name, each.broker_id, None),))
     tables = state._tables

@@ -1,4 +1,4 @@
-"""What changed, as watchers are told it."""
+"""Changes as watchers receive them."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ class Watched:
         self.state, self.history = RouteInfoManager(RouteSettings()), History(bytes_max)
 
     def apply(self, command: Command, removal: str = "broker-unregistered") -> dict[str, Any] | None:
-        """What is told of ``command``; None: nothing."""
+        """The change reported for ``command``; None if there is none."""
         before = self.history.newest
         if self.state.apply(command, 7).result.changed:
             self.history.note(self.state, command, 7, removal)

@@ -1,4 +1,4 @@
-"""What is refused before it is proposed: texts that are too long, and bytes for which there is no room."""
+"""Limits that are checked before a proposal: lengths of texts, and bytes."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -130,7 +130,7 @@ def test_texts_are_taken_up_to_their_limit_and_no_further(field: str, character:
 
 
 def test_every_text_of_a_registration_has_a_limit() -> None:
-    """Whatever is added to it later: a text that nobody looks at fails here."""
+    """This test fails for a new text without a check."""
     info = TopicQueueMappingInfo("b4", ((0, 0),), False, 1, "scope", "T5", 4)
     command = register("b", 0, "m:1", zone="zone", filters=("f:1",), topics=["T1", "T2"], mappings={"T3": info})
     found = set(texts_of(command))

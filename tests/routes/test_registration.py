@@ -20,7 +20,7 @@ def perms(state: RouteInfoManager, topic: str) -> dict[str, int]:
 
 
 class TestSingleTopicGuard:
-    """``!brokerAddrsMap.containsKey(brokerId) && topicConfigTable.size() == 1`` returns nothing."""
+    """``!brokerAddrsMap.containsKey(brokerId) && topicConfigTable.size() == 1`` returns null."""
 
     def test_a_single_topic_before_the_first_full_registration_is_refused(self) -> None:
         state = RouteInfoManager()
@@ -63,7 +63,7 @@ class TestSingleTopicGuard:
 
 
 class TestTopics:
-    """Which topics a registration adds, changes and leaves alone (``isTopicConfigChanged``, ``createAndUpdateQueueData``)."""
+    """Topics that a registration adds, changes and leaves unchanged (``isTopicConfigChanged``, ``createAndUpdateQueueData``)."""
 
     def test_an_increment_does_not_delete(self) -> None:
         state = RouteInfoManager()
@@ -199,7 +199,7 @@ class TestAddresses:
 
 
 class TestLiveEntry:
-    """What ``brokerLiveTable`` and ``filterServerTable`` keep."""
+    """The content of ``brokerLiveTable`` and ``filterServerTable``."""
 
     def test_defaults_and_replacement(self) -> None:
         state = RouteInfoManager()
@@ -228,7 +228,7 @@ class TestLiveEntry:
 
 
 class TestMinBrokerIdPush:
-    """``notifyMinBrokerIdChanged`` on registration: the others hear of a smaller id."""
+    """``notifyMinBrokerIdChanged`` on registration: the others are notified of a smaller id."""
 
     def test_a_returning_master_is_told_to_the_others(self) -> None:
         state = RouteInfoManager(RouteSettings(notify_min_broker_id_changed=True))

@@ -1,4 +1,4 @@
-"""What the state takes is kept command by command, and is what measuring all of it gives."""
+"""The size of the state is updated by each command and equals a measurement of the whole state."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Snapshots: what is restored is the state itself, and one being taken is disturbed by nothing."""
+"""Snapshots: a restored state equals the original, and changes do not affect a snapshot that is being taken."""
 
 import json
 from collections.abc import Callable
@@ -140,7 +140,7 @@ ODD_TEXTS = ["x" * 20_000, "\u20ac" * 20_000, "\x00" * 20_000, "\ud800" * 20_000
 
 
 def test_lines_are_bounded_in_bytes_and_no_part_is_longer_than_a_block() -> None:
-    """Whatever the texts are made of; an entry that is too long for a line has one of its own, in parts."""
+    """For all kinds of texts. An entry that is too long for a line has its own line, in parts."""
     state = RouteInfoManager()
     for position, text in enumerate(ODD_TEXTS * 20):
         state.apply(PutKVConfig("n", f"{position}", text), 1)

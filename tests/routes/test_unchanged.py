@@ -1,4 +1,4 @@
-"""``unchanged_result`` tells exactly which registrations would change nothing, and what they are answered."""
+"""``unchanged_result`` finds exactly the registrations that would change nothing, and their answers."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

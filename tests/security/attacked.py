@@ -31,7 +31,7 @@ class AttackedNode:
 
     @property
     def log(self) -> str:
-        """What the process logged so far, over all its starts."""
+        """The log of the process over all its starts."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("log-*")))
 
     def is_running(self) -> bool:

@@ -39,7 +39,7 @@ async def values(cluster: ReplicatedProcesses) -> set[str]:
 
 
 async def refusals(cluster: ReplicatedProcesses, name: str) -> dict[str, int]:
-    """What the node counted, by what was refused."""
+    """The node's counters of refusals, by reason."""
     text = (await http(cluster.nodes[name].plan.admin[1], "/metrics")).text
     found = re.findall(r'^namesrv_peer_refusals_total\{what="(\w+)"\} ([0-9.]+)$', text, flags=re.MULTILINE)
     return {what: int(float(count)) for what, count in found}

@@ -78,7 +78,7 @@ def test_only_changes_are_written(tmp_path: Path, mode: str) -> None:
     with attacked(tmp_path, mode, *lines) as node:
         node.file.chmod(0o600)
         given = node.file.read_bytes()
-        assert node.change("waitSecondsForService=45\n").code == 0  # as it is: nothing to write
+        assert node.change("waitSecondsForService=45\n").code == 0  # unchanged: no write needed
         assert not (tmp_path / "data" / RUN_TIME_FILE).exists()
         assert node.change("waitSecondsForService=7\nmy.own=a \\\\ b\n").code == 0
         (tmp_path / "data" / RUN_TIME_FILE).chmod(0o640)

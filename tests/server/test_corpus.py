@@ -181,7 +181,9 @@ class Replay:
         self.peers.pop(step["conn"]).close()
 
     def do_sleep(self, step: dict[str, Any]) -> None:
-        """What Java needs time for has happened here when the next answer comes, or is waited for by the next step."""
+        """Java needs time for some steps. Here they have happened when the next answer arrives, or the next step waits for
+        them.
+        """
 
     def do_listen(self, step: dict[str, Any]) -> None:
         self.listeners[step["name"]] = Listener(step["port"])

@@ -1,4 +1,4 @@
-"""Large registrations: received in parts, evaluated beside everything else, dropped when nobody waits for them any more."""
+"""Large registrations: received in parts, evaluated in slices between other requests, dropped when their connection ends."""
 
 import contextlib
 import gc
@@ -161,7 +161,7 @@ def test_a_refused_body_is_freed_with_its_answer(tmp_path: Path, monkeypatch: py
 
 
 class RefusingNode(IndependentNode):
-    """A node that fails where nobody expects it."""
+    """A node that raises unexpected exceptions."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)

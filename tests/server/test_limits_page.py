@@ -1,4 +1,4 @@
-"""docs/limits.md tells the limits that the code has."""
+"""docs/limits.md lists the limits of the code."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What requests are answered beyond the recorded cases: prepared answers, unchanged registrations, other environments."""
+"""Answers to requests beyond the recorded cases: prepared answers, unchanged registrations, other environments."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What exceeds a limit is refused with a clear answer, in both modes, over remoting and HTTP, and is counted."""
+"""Requests beyond a limit are refused with a clear answer, in both modes, over remoting and HTTP, and are counted."""
 
 import asyncio
 import json

@@ -8,7 +8,7 @@ from replicated_namesrv.simulation.world import SECOND
 
 
 def run_with_deaf_leader(off: str | None, heals_after_s: float) -> RunResult:
-    """Three nodes; once they have a leader, nothing reaches it any more, but the others go on hearing it."""
+    """Three nodes. Once they have a leader, no message reaches it any more, but its messages reach the others."""
     simulation = Simulation(Scenario(1, duration_s=4 + heals_after_s, off=off, faults=()), build_raft, declared_drift)
 
     def cut() -> None:
@@ -33,6 +33,6 @@ def test_a_majority_without_a_leader_is_found() -> None:
 
 @pytest.mark.parametrize("heals_after_s", [1, 2.5])
 def test_a_majority_has_the_whole_bound(heals_after_s: float) -> None:
-    """Nothing else finds the fault either: it is over before anything else is judged."""
+    """No other check finds the fault either: it ends before anything else is judged."""
     result = run_with_deaf_leader("check_quorum", heals_after_s)
     assert result.violation is None, result.text

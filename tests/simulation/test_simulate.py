@@ -49,7 +49,7 @@ def test_fixed_seeds() -> None:
 
 
 def fresh_seed() -> int:
-    """Another one for every commit, so that a run that is repeated tells the same; any where there is no commit or no git."""
+    """A different seed for every commit, so that a repeated run is equal; a random one without a commit or git."""
     commit = ""
     if git := shutil.which("git"):
         command = [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]

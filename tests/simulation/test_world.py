@@ -33,7 +33,7 @@ def test_exponential_has_its_distribution() -> None:
 
 
 def after_power_loss(prepare: Callable[[SimulatedDisk], None], name: str) -> set[bytes | None]:
-    """What the file may hold after a power loss, over many seeds."""
+    """Possible contents of the file after a power loss, over many seeds."""
     found: set[bytes | None] = set()
     for seed in range(200):
         disk = SimulatedDisk(Random(seed))
@@ -138,7 +138,7 @@ def test_full_and_failing_disks_raise() -> None:
 
 
 class Listener(Endpoint):
-    """An endpoint that writes down what it hears."""
+    """An endpoint that records what it receives."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -30,7 +30,7 @@ def drawn() -> dict[str, Run]:
 
 @pytest.fixture(scope="session")
 def tables(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
-    """All tables of the random runs and of those told by hand."""
+    """All tables of the random runs and of those written by hand."""
     return judged_runs.judge(spark, drawn)
 
 

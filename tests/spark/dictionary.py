@@ -1,4 +1,4 @@
-"""What docs/tables.md says that the tables of an analysis hold."""
+"""The tables of an analysis as docs/tables.md describes them."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def described() -> dict[str, str]:
 
 
 def missing(table: str, columns: list[str]) -> list[str]:
-    """Columns of a table of which the page says nothing."""
+    """Columns of a table that the page does not describe."""
     said = described()[table]
     if table == "judged":
         said = described()["judged_registrations"]

@@ -1,4 +1,4 @@
-"""Random runs and those told by hand, judged by the analysis in one go: what a run costs is mostly what any job costs."""
+"""Random runs and those written by hand, analysed together, because the cost of a run is mostly that of any job."""
 
 import os
 from collections import defaultdict
@@ -32,7 +32,7 @@ def random_runs() -> dict[str, Run]:
 
 
 def judge(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
-    """All tables of these runs and of those told by hand."""
+    """All tables of these runs and of those written by hand."""
     told = {name: Run(told_run(name), "local", INTERVAL) for name in TOLD}
     rows, about = [], []
     for run, made in (told | drawn).items():

@@ -1,8 +1,4 @@
-"""Every figure of single runs as its definition says it, in a few lines of plain Python over the records of one run.
-
-Nothing here is shared with the analysis but the shape of an event. What is measured of single things comes with its read level,
-phase and side; ``all`` where it has none. Times are whole units.
-"""
+"""Every figure of single runs by its definition, in a few lines of plain Python over the records of one run."""
 
 import json
 from collections import defaultdict
@@ -111,7 +107,7 @@ class Run:
         """M14: by moment at which anything is known, the greatest divergence of two nodes, what of it is resolved, and how many
         nodes are known."""
         changes, found = self.known_states(), {}
-        # Between two moments at which anything changes nothing does.
+        # State is constant between two moments of change.
         for at, until in pairwise(sorted({moment for change in changes for moment in (change.from_ns, change.until_ns)})):
             known = oracles.divergence_at(changes, at)
             if known is not None:
@@ -156,7 +152,7 @@ class Run:
         return found
 
     def changes(self, broker: str, topic: str) -> list[KeyEvent]:
-        """What happened to the registration of a broker of which every change is known."""
+        """The history of a broker's registration, if all its changes are known."""
         states, group = self.broker_states(broker), broker.split("/")[0]
         late = self.late_copies(broker)
         alone = [name for name in self.brokers if name.split("/")[0] == group] == [broker]
@@ -197,7 +193,7 @@ def reads_of(
 
 
 def behind(read: KeyEvent, events: list[KeyEvent]) -> int | None:
-    """M6; None: nobody wrote what it returned."""
+    """M6. None: the value was never written."""
     return None if source(read, events) is None else len(missed(read, events))
 
 
@@ -207,7 +203,9 @@ def lag(read: KeyEvent, events: list[KeyEvent]) -> float | None:
 
 
 def worst_lag(lags: list[float | None]) -> float | None:
-    """Of a look-up: of its stalest broker; None: nobody wrote one of its versions, and the others are fresh."""
+    """The lag of a look-up is that of its stalest broker. None: one of its versions was never written, and the others are
+    fresh.
+    """
     stale = [value for value in lags if value]
     return max(stale) if stale else None if None in lags else 0
 
@@ -227,7 +225,7 @@ def is_linearizable(run: Run, kind: str, key: str, level: str) -> bool:
         return oracles.linearizable(histories[0])
 
     todo: list[tuple[KeyEvent, Any]] = []
-    """Operations with what they wrote of which broker, or told of all of them."""
+    """Operations with the value that they wrote for a broker, or that they read for all of them."""
     for place, events in enumerate(histories):
         todo += [(e, (place, e.value)) for e in events if e.kind != "get" and e.outcome != "fail"]
     for reads in zip(*(oracles.reads_of(events) for events in histories), strict=True):

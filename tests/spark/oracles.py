@@ -1,4 +1,4 @@
-"""What the figures mean, said as plainly as possible and as slowly as need be: each function is a definition, word for word."""
+"""The figures by their definitions, as simple as possible and without regard to speed."""
 
 import bisect
 import functools
@@ -57,7 +57,7 @@ ILLEGAL = object()
 
 
 def legal(todo: Sequence[KeyEvent], begin: Any, after: Callable[[Any, int], Any]) -> bool:
-    """Whether an order in real time is legal; ``after`` tells the state that the operation at a place leads to."""
+    """Whether an order in real time is legal; ``after`` returns the state after the operation at a place."""
 
     @functools.cache
     def goes_on(left: frozenset[int], state: Any) -> bool:
@@ -82,7 +82,7 @@ def doubled(events: Sequence[KeyEvent], reads_earlier: float = 0.0, wider: float
 
 
 BEGINNING = KeyEvent(-1, "", "delete", None, -math.inf, -math.inf, "ok", False)
-"""Wrote what was there before the first write: nothing."""
+"""The write of the initial state."""
 
 
 def writes_of(events: Sequence[KeyEvent]) -> list[KeyEvent]:
@@ -94,7 +94,9 @@ def reads_of(events: Sequence[KeyEvent]) -> list[KeyEvent]:
 
 
 def candidates(read: KeyEvent, events: Sequence[KeyEvent]) -> list[KeyEvent]:
-    """Writes of what it returned, the one that ended last first; of several, those that had begun. None: nobody wrote it."""
+    """Writes of the value that it returned, the one that ended last first; of several, those that had begun. None: it was
+    never written.
+    """
     found = [w for w in writes_of(events) if w.value == read.value]
     begun = [w for w in found if w.start_ns <= read.end_ns] if len(found) > 1 else found
     return sorted(begun, key=lambda w: (w.end_ns, w.start_ns), reverse=True)
@@ -252,7 +254,7 @@ def resolved_divergence_at(changes: Sequence[NodeAnswer], moment: int, resolutio
     """``divergence_at`` when members in which two nodes differ for ``resolution`` or less, at a stretch, count as equal."""
 
     def said(node: str, name: str, at: int) -> str | None:
-        """What the node says of the member; "?" when nothing is known of it."""
+        """The node's answer for the member; "?" if it is unknown."""
         states = [change.state for change in changes if change.node == node and change.from_ns <= at < change.until_ns]
         return next((m for m in states[0] if m.split("@")[0] == name), None) if states else "?"
 

@@ -1,10 +1,4 @@
-"""Small random runs as a recorder writes them: few of everything and short times, so that all kinds of coincidence turn up.
-
-Times are whole numbers of UNIT_NS. Even seeds are AP, odd ones CP with leaders. What turns up: several read levels, nodes that
-stop answering and an observer that stands still, outcomes unknown and operations never completed, deletes, values that nobody
-wrote, operations across phases, faults one after the other and none at all, brokers of one name, brokers that die, are
-exposed or come back, registrations that arrive late, and runs that lack any kind of record.
-"""
+"""Small random runs as a recorder writes them: few records of every kind and short times, so that all coincidences occur."""
 
 import json
 import random
@@ -47,7 +41,7 @@ def own_level(seed: int) -> str:
 
 
 def _faults(chooser: random.Random) -> list[Row]:
-    """One after the other; each edge tells who can still talk with whom."""
+    """One after the other. Each edge lists the nodes that can still communicate."""
     rows, whole = [], [list(NODES)]
     moments = sorted(chooser.sample(range(40, 71), chooser.choice((2, 2, 3, 4))))
     for number, at in enumerate(moments):

@@ -1,9 +1,4 @@
-"""The same figures by another engine: DuckDB, in SQL that follows the definitions and shares nothing with the analysis.
-
-It covers what generated traces have: observations of one key, and a key-value store with one writer that does one operation at
-a time and writes each value once. So each definition is a join of reads with writes, and a read cannot be merged into its write
-exactly if it missed an acknowledged one.
-"""
+"""The same figures by another engine: DuckDB, in SQL that follows the definitions and shares no code with the analysis."""
 
 from collections.abc import Sequence
 from pathlib import Path

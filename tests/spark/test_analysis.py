@@ -117,7 +117,7 @@ def spoil(run: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["cut short", "clock went back"])
 def test_bad_runs_are_refused_by_name(traces: Path, spark: SparkSession, tmp_path: Path, how: str) -> None:
-    """What only reading all lines shows; the rest is in test_sources."""
+    """Errors that are found only by reading all lines. The others are in test_sources."""
     run = copy(next(traces.iterdir()), tmp_path / "runs" / "one")
     spoil(run, how)
     out = tmp_path / "out"

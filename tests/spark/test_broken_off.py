@@ -1,4 +1,4 @@
-"""Analyses that end early, in processes of their own: nothing half-written, no folder and no process is left."""
+"""Interrupted analyses in their own processes: no partial file, folder or process is left."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:
             said.append(line)
             if line.rstrip().endswith(" s  operations"):
                 process.send_signal(signal.SIGTERM)
-                process.send_signal(signal.SIGINT)  # by someone impatient; it must not stop the clearing up
+                process.send_signal(signal.SIGINT)  # a second signal must not stop the clean-up
                 said.append(lines.read())
                 break
     assert process.wait(600) in (128 + signal.SIGTERM, 128 + signal.SIGINT), "".join(said)

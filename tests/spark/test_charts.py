@@ -12,7 +12,7 @@ from replicated_namesrv.spark.curves import KV
 
 
 def results_of(runs: list[dict[str, Any]], **rows: list[dict[str, Any]]) -> Results:
-    """Results with nothing but these rows."""
+    """Results with these rows only."""
     nothing: dict[str, Any] = {field.name: [] for field in fields(Results)}
     return Results(**{**nothing, "folders": {}, "runs": runs, **rows})
 
@@ -33,7 +33,7 @@ def test_mean_divergence_never_exceeds_one() -> None:
 
 
 def test_a_node_stands_with_most_of_those_that_answer() -> None:
-    """Half is not most; who does not answer stands with nobody."""
+    """Half is not a majority. A node without an answer belongs to no side."""
     said = {"n1": (7, 7, 7, None), "n2": (7, 7, 8, None), "n3": (7, 8, None, 9)}
     rows = [
         {"run": "a", "node": node, "at_s": at / 2 - 1, "width_s": 0.5, "answer": answer}

@@ -1,4 +1,4 @@
-"""The same job on a real standalone cluster, master and two workers out of the pyspark wheel: same tables, and nothing left."""
+"""The same job on a real standalone cluster, a master and two workers from the pyspark wheel: same tables, and no files left."""
 
 import contextlib
 import os
@@ -111,7 +111,7 @@ def rows(table: Path) -> list[list[Any]]:
 
 
 def alike(ours: list[list[Any]], theirs: list[list[Any]]) -> bool:
-    """Equal, but for the last digits of sums, whose order is nobody's."""
+    """Equal except for the last digits of sums, whose order is not fixed."""
     return len(ours) == len(theirs) and all(
         value == (pytest.approx(other, rel=1e-12, abs=1e-12) if isinstance(other, float) else other)
         for mine, row in zip(ours, theirs, strict=True)

@@ -1,4 +1,4 @@
-"""What a user is told when the machine gives out: the folder or setting that it is about, and what to do."""
+"""Messages when the machine's resources run out: the folder or setting concerned, and the remedy."""
 
 import logging
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_paths_are_not_taken_for_failures() -> None:
 
 
 def test_of_a_jvm_that_ended_its_own_last_words_are_told(tmp_path: Path) -> None:
-    """A connection that is refused says nothing; what the JVM wrote before it ended does."""
+    """A refused connection has no details; the JVM's last output has."""
     log = tmp_path / "jvm.log"
     log.write_text("Terminating due to java.lang.OutOfMemoryError: Java heap space\n")
     with pytest.raises(SparkFailedError, match="OutOfMemoryError") as ended, session._with_jvm_log(log):
@@ -64,6 +64,6 @@ def test_an_older_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_library_that_talks_to_the_jvm_writes_nothing_of_its_own() -> None:
-    """What it logs when a JVM ends goes to the root logger; what others log there stays."""
+    """Its messages at the end of a JVM go to the root logger. Messages of other libraries there stay."""
     said = [logging.LogRecord("root", logging.ERROR, place, 1, "", (), None) for place in (java_gateway.__file__, __file__)]
     assert [session._is_ours(record) for record in said] == [False, True]

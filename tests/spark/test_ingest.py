@@ -40,7 +40,7 @@ ODD = (
 
 
 def spoiled(line: bytes, chooser: random.Random) -> bytes:
-    """A line with one thing wrong, or nothing."""
+    """A line with one error, or without."""
     match chooser.randrange(8):
         case 0:
             return line[: chooser.randrange(1, len(line))]
@@ -86,7 +86,7 @@ def fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def row_of(line: bytes) -> dict[str, Any] | None:
-    """What a line says by the standard library's JSON, without nulls; None for no record."""
+    """The content of a line by the standard library's JSON, without nulls; None for no record."""
     try:
         row = json.loads(line.decode(), parse_constant=lambda name: 1 / 0)
     except (ValueError, ZeroDivisionError):

@@ -1,12 +1,4 @@
-"""Every figure of the catalogue on many small random runs, judged at once, against its definition in plain Python.
-
-Which runs is fixed, so that what fails once fails again: ANALYSIS_RUNS says how many, ANALYSIS_FIRST the number of the first.
-More than 2,000 at once need more memory than the session has:
-
-    for first in 0 2000 4000; do
-      ANALYSIS_RUNS=2000 ANALYSIS_FIRST=$first ./namesrv test tests/spark/test_metrics.py
-    done
-"""
+"""Every figure of the catalogue on many small random runs, judged together, against its definition in plain Python."""
 
 import re
 from collections import defaultdict
@@ -41,10 +33,10 @@ class Figure(NamedTuple):
     """A figure by its definition."""
 
     by: str
-    """What it is given by: l, p, s for level, phase, side."""
+    """Its dimensions: l, p, s for level, phase, side."""
     entries: Callable[[Run], Entries]
     together: Callable[[list[Any]], float | None]
-    """None: there is nothing to say."""
+    """None: no value."""
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""The two runs that are looked at closely: which they are, and what their cells say, told by hand."""
+"""The two runs that are shown in detail: their choice and their cells, from runs written by hand."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""How registrations and look-ups become histories, and what is easily judged wrong, in runs told by hand."""
+"""How registrations and look-ups become histories, with cases that are easily judged wrong, in runs written by hand."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Stages beside each other: order, what runs at once, and that nothing goes on after a failure or an interruption."""
+"""Stages side by side: order, concurrency, and that none begins after a failure or an interruption."""
 
 import math
 from threading import Barrier, Event

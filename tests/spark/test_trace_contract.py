@@ -1,4 +1,4 @@
-"""What a trace holds is declared once, by ``chaos.records``: pages and writers are held against it."""
+"""``chaos.records`` is the only declaration of a trace's content. Pages and writers are compared with it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Runs told by hand, each of one thing that is easily judged wrong. They are judged together with the random ones."""
+"""Runs written by hand, each with one case that is easily judged wrong. They are judged together with the random ones."""
 
 import json
 
@@ -14,7 +14,7 @@ NUMBERS = iter(range(1, 10_000))
 def did(
     kind: str, key: str, start: int, end: int, said: str | dict[str, str] | None = None, outcome: str = "ok", client: str = "c"
 ) -> list[Row]:
-    """An operation: ``said`` is what was written, read, or told of brokers (their versions by name)."""
+    """An operation. ``said``: the value written, read, or answered for brokers (their versions by name)."""
     op = next(NUMBERS)
     broker = kind in ("register", "unregister", "register-copy")
     asked = {"record": "invoke", "time_ns": start, "op": op, "client": client, "kind": kind, "key": key, "node": "n0"}
@@ -27,7 +27,7 @@ def did(
 
 
 def was(broker: str, at: int, state: str, version: str | None = None, life: int = 1) -> Row:
-    """What the harness did to a broker of topic t."""
+    """The state of a broker of topic t."""
     same = {"record": "truth", "time_ns": at, "broker": broker, "life": life, "state": state, "version": version}
     return {**same, "topics": ["t"], "writable": True, "timeout_ms": 1}
 
@@ -41,7 +41,7 @@ def seen(node: str, at: int, *members: str, answered: bool = True) -> Row:
 
 
 def looked(*changes: tuple[str, int, tuple[str, ...] | None], until: int = 100) -> list[Row]:
-    """Looks at n0 and n1 in turn from 10 on; a change says what its node answers from then on, None: nothing."""
+    """Looks at n0 and n1 in turn from 10 on. A change gives its node's answer from then on; None: no answer."""
     rows = []
     answers: dict[str, tuple[str, ...] | None] = {"n0": ("a/0@1",), "n1": ("a/0@1",)}
     for at in range(10, until):

@@ -13,7 +13,7 @@ from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, ResponseCo
 
 
 class Behaviour(Enum):
-    """What a server does with a connection or a request."""
+    """A server's behaviour for a connection or a request."""
 
     ANSWER = auto()
     CLOSE_AT_ONCE = auto()
@@ -23,7 +23,7 @@ class Behaviour(Enum):
 
 
 def success(request: RemotingCommand) -> RemotingCommand | None:
-    """Code 0 with nothing else."""
+    """Code 0 without anything else."""
     return answer_to(request)
 
 

@@ -46,7 +46,7 @@ class EventStream:
         return event
 
     async def ended(self) -> bool:
-        """Whether nothing but the end follows."""
+        """Whether the stream ends next."""
         async with asyncio.timeout(DEADLINE_S):
             return await self.response.content.readline() == b""
 

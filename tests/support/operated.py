@@ -18,7 +18,7 @@ DEADLINE_S = 60.0
 
 
 class Output(NamedTuple):
-    """What a command printed, and its exit code."""
+    """The output and exit code of a command."""
 
     code: int
     out: str

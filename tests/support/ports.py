@@ -1,8 +1,4 @@
-"""Ports for processes that have to be told theirs: drawn from many, so that runs beside each other hardly ever meet.
-
-They lie below the range from which Linux gives local ports to outgoing connections: one of those could take a port between
-the look and the use, or while a killed process is away from it.
-"""
+"""Ports for processes that need to be given theirs, drawn from many, so that concurrent runs hardly ever conflict."""
 
 import contextlib
 import random
@@ -12,7 +8,7 @@ FIRST, END = 10_000, 32_000
 
 
 def free_port(*neighbours: int) -> int:
-    """A port of 127.0.0.1 that nobody listens on, and nobody at the given offsets from it."""
+    """A port of 127.0.0.1 on which no process listens, also not at the given offsets from it."""
     for _ in range(1000):
         base = random.SystemRandom().randrange(FIRST, END)
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:

@@ -1,9 +1,4 @@
-"""What tests need from outside the Python packages: Java, Go, the Toxiproxy server and RocketMQ's own jars.
-
-Jars come through Maven, once, into the product's cache folder. Where Maven or Java is missing the tests that need jars are
-skipped with a reason that says how to get them; where both are there, jars that cannot be fetched are a failure, never a
-skip. Each skip's reason begins with ``SKIP_PREFIX``, which tests/conftest.py looks for.
-"""
+"""Programs that tests need besides Python packages: Java, Go, the Toxiproxy server and RocketMQ's own jars."""
 
 import os
 import re

@@ -55,7 +55,7 @@ class Relay:
         return self
 
     def hold(self) -> None:
-        """Let nothing pass."""
+        """Hold all bytes."""
         self._open.clear()
 
     def release(self) -> None:
@@ -97,7 +97,7 @@ class Relay:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # nobody at the other end: the connection ends, as it would without a relay
+            pass  # no process listens at the other end: the connection ends, as without a relay
         finally:
             for end in ends:
                 end.close()

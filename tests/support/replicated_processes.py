@@ -51,7 +51,7 @@ class ReplicatedProcesses:
         self.names = [f"n{number + 1}" for number in range(count)]
         self._settings = tuple(settings)
         self.plan_kind: type[NodePlan] = NodePlan
-        """Which program the nodes run."""
+        """The program that the nodes run."""
         self.nodes: dict[str, PlannedNode] = {}
         self.relays: dict[tuple[str, str], Relay] = {}
         """Between nodes, by (dialling, listening)."""
@@ -96,7 +96,7 @@ class ReplicatedProcesses:
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
         await asyncio.gather(*(relay.close() for relay in self.relays.values()))
 
-    # Who is who
+    # Roles
 
     def address(self, name: str) -> str:
         """Where brokers and clients reach a node."""
@@ -122,7 +122,7 @@ class ReplicatedProcesses:
         self.secret_file(name).write_text(secret)
 
     async def admin(self, name: str, path: str) -> Any:
-        """What the node's HTTP side answers. Raises OSError or ValueError if it does not."""
+        """The answer of the node's HTTP side. Raises OSError or ValueError without one."""
         answer = await http(self.nodes[name].plan.admin[1], path)
         if answer.status != 200:
             raise ValueError(f"{path} of {name} answers {answer.status}: {answer.text}")

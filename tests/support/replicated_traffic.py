@@ -1,4 +1,4 @@
-"""What goes on in a cluster while something is done to it, and what must have held afterwards.
+"""Traffic in a cluster during a fault, and the checks afterwards.
 
 ``Traffic`` is: clients that have the whole address list and look up a route, write KV entries and register brokers that
 register once and never again; a living broker that registers with every node every second; and a ghost, a broker that dies when
@@ -152,7 +152,7 @@ class Watch:
 
 
 class Traffic:
-    """Everybody who uses the cluster during one test."""
+    """All users of the cluster during one test."""
 
     def __init__(self, cluster: ReplicatedProcesses) -> None:
         self.cluster = cluster
@@ -171,7 +171,7 @@ class Traffic:
         self.longest_gap_s = 0.0
         """Between two look-ups that were answered."""
         self.outage_expected = False
-        """No majority: that nobody answers is as it should be."""
+        """There is no majority, so no answers are expected."""
         self._clients: list[RemotingClient] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -280,7 +280,7 @@ class Traffic:
                     self.longest_gap_s = max(self.longest_gap_s, now - last)
                 last = now
             except NamesrvError:
-                pass  # nobody answers: how long that lasts is measured
+                pass  # no answer: the duration is measured
             await asyncio.sleep(0.02)
 
     async def _write(self) -> None:

@@ -1,14 +1,4 @@
-"""How much work a call does, counted and not timed.
-
-Three counts, since none sees everything:
-
-- lines of the program's own code (what loops in Python cost);
-- hashes of ``Name``, a text that counts them (what dictionaries and sets do for each name, loops in C included);
-- the most bytes that were held at a time beyond those before (copies, joined bytes, JSON).
-
-None of them sees a loop in C that allocates nothing and hashes no name: a sum of numbers, a copy of one dictionary into another
-that has its size already. Such loops take some 10 ns for each entry.
-"""
+"""The work of a call, counted instead of timed."""
 
 import sys
 import tracemalloc
@@ -23,7 +13,7 @@ _OURS = str(Path(replicated_namesrv.__file__).parent)
 
 
 class Work(NamedTuple):
-    """What a call cost."""
+    """The cost of a call."""
 
     lines: int
     hashes: int

@@ -230,7 +230,7 @@ NUMBER = re.compile(rb'"opaque":(-?(?:0|[1-9][0-9]*))(?=[,}])')
 
 
 def cut_opaque(header: bytes) -> tuple[bytes, bytes] | None:
-    """What is before and after the first number that could be the opaque."""
+    """The bytes before and after the first number that could be the opaque."""
     match = NUMBER.search(header)
     return match and (header[: match.start(1)], header[match.end(1) :])
 

@@ -48,7 +48,7 @@ def test_what_is_not_ascii_is_garbled_as_by_java() -> None:
     st.dictionaries(st.text(st.sampled_from("abc.XY09_"), min_size=1), st.text(st.sampled_from("abc =:#!09,;é")).map(str.strip))
 )
 def test_what_is_written_is_read_again(properties: dict[str, str]) -> None:
-    # What begins with a separator is taken for one: written without any escape, as RocketMQ does.
+    # Text that begins with a separator is read as one: it is written without escapes, as in RocketMQ.
     plain = {key: value.lstrip("=: ") for key, value in properties.items()}
     assert load_properties(dump_properties(plain).encode("iso-8859-1")) == plain
 

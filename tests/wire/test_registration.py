@@ -1,4 +1,4 @@
-"""Registrations: three ways of decoding give one meaning, limits hold, nothing but BodyError comes out."""
+"""Registrations: three decoders give equal values, limits are enforced, and only BodyError is raised."""
 
 import struct
 import zlib
@@ -63,7 +63,7 @@ def in_slices(steps: Steps) -> tuple[RegisterBrokerBody, int]:
 
 
 def body_of(names: list[str], perm: int = 6) -> bytes:
-    """What a 5.x broker with these topics sends."""
+    """The body that a 5.x broker with these topics sends."""
     topics = ",".join(
         f'"{name}":{{"attributes":{{}},"order":false,"perm":{perm},"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
         f'"topicName":"{name}","topicSysFlag":0,"writeQueueNums":8}}'

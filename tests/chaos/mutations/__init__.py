@@ -1,8 +1,4 @@
-"""CP with a defence switched off, in runs in which the checkers find it out and CP as shipped passes.
-
-``python -m tests.chaos.mutations [DEFENCE…]`` runs each both ways, a line each; ``--seeds N`` repeats it with N seeds. The tests
-run two of them. Which defences no run of real processes can find out, and why, is told in docs/chaos.md.
-"""
+"""CP with one defence switched off, in runs in which the checkers detect this while unmodified CP passes."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +12,7 @@ SEED = 2
 
 
 class Mutation(NamedTuple):
-    """What is switched off, and where that shows."""
+    """The switched-off defence, and the run that shows it."""
 
     defences: str
     """Names in ``raft.raft_config.Defences``, with commas."""

@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def told(mutation: Mutation, seed: int, off: bool, out: Path) -> str:
-    """What a run showed. A node that finds out what is wrong stops, and with it the run."""
+    """The result of a run. A node that detects the problem stops, and this ends the run."""
     try:
         done = execute(plan(mutation, seed, off=off), out, lambda text: None)
     except NamesrvError as error:
