@@ -1,26 +1,27 @@
 """Peer transport: TCP connections of length-prefixed frames, authenticated both ways before the first message.
 
-- One connection per ordered pair of nodes: who dialled it sends, who accepted it only receives. A fault in one direction is
-  then just that, and a newer connection of a peer replaces its older one, whose bytes are never delivered afterwards.
-- Names are not addresses: ``addresses`` says where this node dials each peer, so a proxy or NAT may stand between.
+- One connection per ordered pair of nodes: the dialler sends, the acceptor only receives. So a fault can affect one direction
+  only. A newer connection of a peer replaces its older one, whose bytes are never delivered afterwards.
+- Names are not addresses: ``addresses`` has the address at which this node dials each peer, so a proxy or NAT may be in
+  between.
 - Hello: the acceptor sends a nonce; the dialler answers with its own nonce, the cluster, both names and an HMAC-SHA256 over
   all of it, keyed with the shared secret; the acceptor proves itself the same way. A recorded hello fits no other nonce,
   direction, cluster or pair of names.
 - After the hello every frame carries a MAC (``FrameSeal``): keyed BLAKE2b under a key that is derived from the secret, both
   nonces, the names and the direction. It covers the frame and the number of frames before it. So a frame that was altered,
   repeated, reordered, left out, or taken from another connection or direction closes the connection and is not delivered.
-- Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs use
-  them: whoever removes a mark on the way makes both proofs wrong. A peer of 0.1.0 has no marks; its connections, in both
+- Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs
+  use them: whoever removes a mark on the way makes both proofs wrong. A peer of 0.1.0 has no marks; its connections, in both
   directions, have no MACs, and the status says ``sealed: false``.
-- The dialler's nonce names its process. While one process of a node is connected and heard, a second one under its name (a copy
-  of its data directory, a service started twice) is turned away and learns why.
+- The dialler's nonce names its process. While one process of a node is connected and heard, a second one under its name (a
+  copy of its data directory, a service started twice) is turned away and learns why.
 - TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
   when they change; connections made before keep their old ones.
 - With neither secret nor TLS nothing authenticates a peer: only a loopback address may be bound.
 - Limits: bytes of a frame (small before authentication), time for a hello, bytes waiting for a slow reader, connections not
   yet authenticated.
 
-The acceptor of a connection decides by the first row that matches; "closes" counts as refused:
+The acceptor of a connection decides by the first row that matches. "Close" counts as refused:
 
 | row | the connection                                        | outcome            | reason                                    |
 |-----|-------------------------------------------------------|--------------------|-------------------------------------------|
