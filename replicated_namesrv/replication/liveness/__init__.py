@@ -1,1 +1,1 @@
-"""Which brokers live: what a node knows of its brokers, what it tells the leader, and what the leader concludes."""
+"""Liveness of brokers: what a node knows of its brokers, what it reports to the leader, and what the leader decides."""

@@ -9,9 +9,9 @@ A broker is attached to each connection over which it made contact, until that e
     A3   the last one was closed by this side, or not in peace          RELEASED        test_closed_by_us
     A4   there was none in this process                                 no entry        test_never_attached
 
-*In peace* means that the broker did not give the connection up because of us. A broker closes a connection over which an answer
-did not come within ``PATIENCE_MS``. It returns in its next round. So the node remembers of each open connection which requests
-are unanswered and how long answers took:
+*In peace* means that this node did not cause the broker to close the connection. A broker closes a connection if an answer
+takes longer than ``PATIENCE_MS``, and returns in its next round. So the node records for each open connection the unanswered
+requests and the duration of answers:
 
     row  the broker closes the connection                               in peace        test
     C1   while a request on it is unanswered                            no              test_unanswered_request
@@ -19,8 +19,9 @@ are unanswered and how long answers took:
     C3   within PATIENCE_MS after this process stalled for SLOW_MS      no              test_stalled_process
     C4   at any other time                                              yes             test_closed_in_peace
 
-The node knows when a connection was opened, except after a stall: the kernel goes on opening connections, and they are accepted
-afterwards. Those that are accepted within ``BACKLOG_MS`` count as opened when the stall began (test_opened_during_a_stall).
+The node knows when a connection was opened, except after a stall: the kernel continues to open connections, and they are
+accepted afterwards. Those that are accepted within ``BACKLOG_MS`` count as opened when the stall began
+(test_opened_during_a_stall).
 """
 
 from dataclasses import dataclass, field
@@ -29,18 +30,18 @@ from replicated_namesrv.replication.liveness.leader_messages import AGE_MAX, HEL
 from replicated_namesrv.replication.marks import Key
 
 ROUND_MS = 1_000.0
-"""A broker that starts has connected to all nodes that it reaches within this time."""
+"""A starting broker has connected to all reachable nodes within this time."""
 REGISTERED_MAX = 1_000
-"""Registrations of one connection that are remembered after they ended: the newest. A 104 for an older one is taken as if its
-connection had never registered the broker."""
+"""Ended registrations that are remembered for one connection: the newest. An ``UNREGISTER_BROKER`` (104) for an older one is
+handled as if its connection had never registered the broker."""
 SLOW_MS = 1_000.0
-"""An answer that takes longer may have been given up, and a process that did not run for so long was slow for everybody."""
+"""A broker may have closed the connection before a slower answer. A stall of this length makes all answers slow."""
 PATIENCE_MS = 3_000.0
 """How long RocketMQ's brokers wait for an answer before they close the connection."""
 STALL_MS = 300.0
-"""A process that did not run for this long finds connections of which it does not know when they were opened."""
+"""After a stall of this length there are connections whose opening times are unknown."""
 BACKLOG_MS = 1_000.0
-"""Connections accepted so long after a stall may have been opened during it."""
+"""Connections accepted within this time after a stall may have been opened during it."""
 
 
 @dataclass(slots=True)
@@ -48,24 +49,25 @@ class _Broker:
     epoch: int
     contact_ms: float = 0.0
     connections: dict[int, float] = field(default_factory=dict)
-    """Open ones, and when they were opened."""
+    """Open connections with their opening times."""
     ended: int = RELEASED
 
 
 class Attachments:
-    """What one node knows. ``changed`` collects the brokers that the leader has to hear of."""
+    """The attachments of one node. ``changed`` collects the brokers to report to the leader."""
 
     def __init__(self) -> None:
         self._brokers: dict[Key, _Broker] = {}
         self._registered: dict[int, dict[Key, int]] = {}
-        """By open connection: the epochs that it registered last, in force or not; the newest is the last."""
+        """By open connection: the epochs of its last registrations, in force or not; the newest is last."""
         self._carried: dict[int, dict[Key, None]] = {}
         """By open connection: the brokers attached to it, in an order that does not depend on hashes."""
         self.changed: dict[Key, None] = {}
 
     def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, now_ms: float, registers: bool) -> None:
         """The broker made contact over this connection, opened at ``opened_ms`` by a clock that never stops.
-        ``registers``: by a registration of what is in force; a heartbeat may be of an earlier process."""
+
+        ``registers``: by a registration in force; a heartbeat may be of an earlier process."""
         broker = self._brokers.get(key)
         if broker is not None and epoch < broker.epoch:
             return
@@ -85,14 +87,16 @@ class Attachments:
         self.changed[key] = None
 
     def detach(self, key: Key, connection_id: int) -> None:
-        """The process at the other end says that the broker leaves; the connection may carry others."""
+        """The broker unregistered over this connection, which may carry other brokers."""
         broker = self._brokers.get(key)
         if broker is not None and broker.connections.pop(connection_id, None) is not None:
             self._carried[connection_id].pop(key, None)
             self._ended(key, broker, LOST)
 
     def lose(self, connection_id: int, in_peace: bool) -> bool:
-        """The connection is gone. ``in_peace``: the broker closed it, and not because of us. Whether a broker was attached."""
+        """The connection has ended. ``in_peace``: the broker closed it, and this node did not cause that. Returns whether a
+        broker was attached.
+        """
         self._registered.pop(connection_id, None)
         keys = self._carried.pop(connection_id, ())
         for key in keys:
@@ -107,7 +111,7 @@ class Attachments:
             self.changed[key] = None
 
     def remove(self, key: Key, epoch: int) -> list[int]:
-        """The registration with this epoch ended; returns the connections that it was attached to."""
+        """The registration with this epoch ended. Returns the connections to which it was attached."""
         broker = self._brokers.get(key)
         if broker is None or broker.epoch > epoch:
             return []
@@ -118,7 +122,7 @@ class Attachments:
         return list(broker.connections)
 
     def registered_epoch(self, key: Key, connection_id: int) -> int | None:
-        """What this connection registered last for the broker, be it still in force or not."""
+        """The epoch of the last registration of the broker over this connection, whether or not it is still in force."""
         return self._registered.get(connection_id, {}).get(key)
 
     def newest_opened_ms(self, key: Key) -> float | None:
@@ -131,12 +135,12 @@ class Attachments:
         return list(self._carried.get(connection_id, ()))
 
     def contact_ms(self, key: Key) -> float | None:
-        """When the broker made contact with this node last."""
+        """When the broker last made contact with this node."""
         broker = self._brokers.get(key)
         return None if broker is None else broker.contact_ms
 
     def entry(self, key: Key, clock_ms: float) -> ReportEntry | None:
-        """How this node stands to the broker. ``clock_ms``: now, by the clock of ``opened_ms``."""
+        """This node's entry for the broker. ``clock_ms``: now, by the clock of ``opened_ms``."""
         broker = self._brokers.get(key)
         if broker is None:
             return None
@@ -162,7 +166,7 @@ class _Conversation:
 
 
 class Conversations:
-    """Of one node. ``now_ms`` is the time of a clock that never stops."""
+    """The conversations of one node. ``now_ms`` is the time of a clock that never stops."""
 
     def __init__(self, now_ms: float) -> None:
         self._open: dict[int, _Conversation] = {}
@@ -172,8 +176,8 @@ class Conversations:
         self._backlog_until_ms = self._slow_until_ms = now_ms
 
     def tick(self, now_ms: float) -> None:
-        """Call it several times in STALL_MS. Who wakes has much to do and may stand still again before it has accepted all that
-        waits: that is one stall."""
+        """Call it several times in STALL_MS. A process that wakes may stall again before it has accepted all waiting
+        connections: that counts as one stall."""
         stalled_ms = now_ms - self._ran_ms
         if stalled_ms > STALL_MS:
             if now_ms - stalled_ms > self._backlog_until_ms:
@@ -190,7 +194,7 @@ class Conversations:
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
     def closed(self, connection_id: int, now_ms: float) -> bool:
-        """The connection is gone. Whether in peace, if it was the peer that closed it."""
+        """The connection has ended. Returns whether in peace, if the peer closed it."""
         self.tick(now_ms)
         talk = self._open.pop(connection_id, None)
         return talk is not None and not talk.unanswered and now_ms > max(talk.doubtful_until_ms, self._slow_until_ms)
@@ -199,17 +203,17 @@ class Conversations:
         return connection_id in self._open
 
     def opened_ms(self, connection_id: int) -> float | None:
-        """When it was opened at the latest; None: it is gone."""
+        """When it was opened at the latest. None: it has ended."""
         talk = self._open.get(connection_id)
         return None if talk is None else talk.opened_ms
 
     def asked(self, connection_id: int) -> None:
-        """A request came over this connection; ``answered`` follows once for each."""
+        """A request arrived over this connection; ``answered`` follows once for each."""
         if connection_id in self._open:
             self._open[connection_id].unanswered += 1
 
     def answered(self, connection_id: int, asked_ms: float, now_ms: float) -> None:
-        """A request that came at ``asked_ms`` was answered."""
+        """A request that arrived at ``asked_ms`` was answered."""
         talk = self._open.get(connection_id)
         if talk is not None:
             talk.unanswered -= 1

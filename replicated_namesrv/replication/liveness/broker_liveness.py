@@ -1,8 +1,8 @@
-"""BrokerLiveness: which brokers live.
+"""BrokerLiveness: decides which brokers are alive.
 
-It puts together what this node knows of its connections (``attachments.py``), the node's side of the talk with the leader
-(``leader_client.py``), and, while this node leads, the leader's side (``leader_role.py``). Messages between nodes, and what the
-log did, arrive here.
+It combines this node's connections (``attachments.py``), the node's side of the messages with the leader
+(``leader_client.py``) and, while this node leads, the leader's side (``leader_role.py``). Messages between nodes and events of
+the log arrive here.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerLiveness:
-    """Of one node, on its event loop."""
+    """The liveness of brokers on one node, on its event loop."""
 
     def __init__(self, node: LivenessContext) -> None:
         self._node = node
@@ -38,22 +38,22 @@ class BrokerLiveness:
         self.role: LeaderRole | None = None
         """While this node leads."""
         self._expired = self._lost = 0
-        """Of the terms that this node led before."""
+        """Counts of the terms that this node led before."""
         self._encoded: tuple[Message | None, bytes] = (None, b"")
-        """The last message that was sent, in case others are to have it too."""
+        """The last message that was sent, because it may be sent to other nodes, too."""
 
     @property
     def expired_count(self) -> int:
-        """Brokers that this node, leading, removed because nobody heard them."""
+        """Brokers that this node, as leader, removed because they made no contact within their time-out."""
         return self._expired + (self.role.removals.expired_count if self.role else 0)
 
     @property
     def lost_count(self) -> int:
-        """Brokers that this node, leading, removed because every node that had them had lost them."""
+        """Brokers that this node, as leader, removed because they had closed their connections to all nodes."""
         return self._lost + (self.role.removals.lost_count if self.role else 0)
 
     def age_ms(self, key: Key) -> float | None:
-        """Milliseconds since the last contact: with any node if this one leads, else with this one; None: there was none."""
+        """Milliseconds since the last contact: with any node if this one leads, else with this one. None: there was none."""
         contact_ms = self.attachments.contact_ms(key)
         ages = [None if contact_ms is None else self._node.monotonic_ms() - contact_ms]
         if self.role is not None and self.role.silence is not None:
@@ -63,8 +63,8 @@ class BrokerLiveness:
     # From the log
 
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied, in an earlier turn. ``epoch``: of what it registered; a contact, unless that has been
-        removed since."""
+        """A registration was applied, in an earlier turn. ``epoch``: that of the registration. It counts as a contact, unless
+        it was removed since."""
         held = self._node.machine.state.registration(*key)
         if self.role is not None:
             self.role.registered(key, epoch if held is not None and held.epoch == epoch else None, content)
@@ -80,7 +80,7 @@ class BrokerLiveness:
             self.role.lead_applied()
 
     def restored(self) -> None:
-        """The state was replaced by a snapshot: what is no longer registered is forgotten."""
+        """The state was replaced by a snapshot: forget registrations that are not in it."""
         for key, epoch in self.attachments.known():
             registration = self._node.machine.state.registration(*key)
             if registration is None or registration.epoch > epoch:
@@ -97,12 +97,14 @@ class BrokerLiveness:
         self._expired, self._lost, self.role = self.expired_count, self.lost_count, None
 
     def leader_changed(self, leader: str | None) -> None:
-        """This node believes in another leader; None: it knows none."""
+        """The leader known to this node has changed. None: unknown."""
         if leader is not None:
             asyncio.get_running_loop().call_soon(self.client.report_soon)
 
     def received(self, peer: str, data: bytes) -> None:
-        """What ``tell`` of another node sent. Takes effect in a later turn: a node's entry points are not called back."""
+        """A message of another node's ``tell``. It takes effect in a later turn, because a node's entry points are not called
+        back.
+        """
         if is_obsolete(data):
             return
         try:

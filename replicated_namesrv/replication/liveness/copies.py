@@ -1,7 +1,7 @@
 """Copies of registrations: which one is proposed, and which one is late. Pure; time is an argument.
 
 **Admission.** A broker registers with every node, so each change arrives as often as there are nodes. A node that finds that a
-registration would change something asks the leader before proposing it. The first to ask is let through. Equal ones (same broker,
+registration would change something asks the leader before proposing it. The first copy is admitted. Equal ones (same broker,
 same content) wait for any outcome of that copy:
 
     row  outcome of the copy that was let through               the others
@@ -9,13 +9,13 @@ same content) wait for any outcome of that copy:
     P2   not proposed, rejected, or its outcome is unknown      the next one is let through
     P3   its node is silent, or GRANT_MS have passed            the next one is let through
 
-One that asks after the commit but has looked before it looks again too. A node counts once: its new question takes the place of
-the old one. This only spares work: a copy that is let through wrongly changes nothing when it is applied.
+A node that asks after the commit but compared before it also compares again. A node counts once: its new question replaces the
+old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
-the broker means it, as after a restore from a backup. A late copy is not repeated; a broker registers again in its next round,
-and the shortest period between rounds is 10 s. A renewal of the stored version between two older ones ends the memory of the
-first.
+the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers
+again in its next round, and the shortest period between rounds is 10 s. A renewal of the stored version between two older ones
+clears the record of the first.
 
     row  data version    this node got the same before      outcome                             test
     L1   not older       -                                  taken                               test_newer_version_is_taken
@@ -37,11 +37,11 @@ from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LOO
 from replicated_namesrv.replication.marks import Key, Mark
 
 GRANT_MS = 5_000.0
-"""So long others wait for the one who was let through, if its node is heard."""
+"""How long others wait for the admitted copy, while its node is in contact."""
 
 
 class Asker(NamedTuple):
-    """Who waits for a decision."""
+    """A node that waits for a decision."""
 
     node: str
     session: int
@@ -58,18 +58,20 @@ class _Passing:
     asker: Asker
     since_ms: float
     waiting: dict[str, Asker] = field(default_factory=dict)
-    """By node, who came first first."""
+    """By node, in order of arrival."""
 
 
 class Admission:
-    """One leader's. ``marks`` are the state machine's."""
+    """The admission of one leader. ``marks`` are the state machine's."""
 
     def __init__(self, marks: dict[Key, Mark]) -> None:
         self._marks = marks
         self._passing: dict[tuple[Key, str], _Passing] = {}
 
     def ask(self, asker: Asker, key: Key, content: str, serial: int, now_ms: float) -> int | None:
-        """GRANTED, LOOK_AGAIN, or None: wait. ``serial``: what the asker had applied when it looked. Asking again is harmless."""
+        """GRANTED, LOOK_AGAIN, or None: wait. ``serial``: number of commands that the asker had applied when it compared.
+        Asking again is harmless.
+        """
         mark = self._marks.get(key)
         if mark is not None and mark.content == content and mark.serial > serial:
             return LOOK_AGAIN
@@ -84,12 +86,12 @@ class Admission:
         return None
 
     def applied(self, key: Key, content: str) -> list[Decided]:
-        """A registration was applied, with whatever outcome: who waited for it may look again."""
+        """A registration was applied, with any outcome: those that wait for it compare again."""
         passing = self._passing.pop((key, content), None)
         return [] if passing is None else [Decided(asker, LOOK_AGAIN) for asker in passing.waiting.values()]
 
     def withdraw(self, asker: Asker, key: Key, content: str, now_ms: float) -> list[Decided]:
-        """``asker`` will not propose its copy, or does not know its outcome: who is let through instead."""
+        """``asker`` will not propose its copy, or does not know its outcome. Returns the copy that is admitted instead."""
         passing = self._passing.get((key, content))
         if passing is None:
             return []
@@ -100,7 +102,7 @@ class Admission:
         return []
 
     def overdue(self, silent_nodes: Collection[str], now_ms: float) -> list[Decided]:
-        """Who is let through because the one before has not come through in time, or its node is silent."""
+        """Copies that are admitted because the previous one was not applied in time, or its node is silent."""
         found = []
         for slot, passing in list(self._passing.items()):
             if now_ms - passing.since_ms >= GRANT_MS or passing.asker.node in silent_nodes:
@@ -116,16 +118,16 @@ class Admission:
 
 
 class LateCopies:
-    """What one node remembers of registrations that had no effect: one for each broker."""
+    """One node's record of registrations that had no effect: one for each broker."""
 
     def __init__(self, repeat_ms: float) -> None:
         """``repeat_ms``: the setting ``lateCopyMs``."""
         self._repeat_ms = repeat_ms
         self._seen: dict[Key, tuple[str, float]] = {}
-        """Content of the last one, and when it came first."""
+        """Content of the last one, and when it first came."""
 
     def is_repeated(self, key: Key, content: str, now_ms: float) -> bool:
-        """Whether an older registration with this content is meant."""
+        """Whether the broker repeats an older registration with this content."""
         seen = self._seen.get(key)
         return seen is not None and seen[0] == content and now_ms - seen[1] >= self._repeat_ms
 
@@ -136,5 +138,5 @@ class LateCopies:
             self._seen[key] = (content, received_ms)
 
     def forget(self, key: Key) -> None:
-        """A registration of the broker was taken or renewed, or its registration ended."""
+        """A registration of the broker was accepted or renewed, or its registration ended."""
         self._seen.pop(key, None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True, slots=True)
 class LivenessDefences:
-    """Numbers are those of the rules in DESIGN.md."""
+    """The numbers are those of the rules in DESIGN.md."""
 
     renewals_count: bool = True
     """1. A renewal that the leader accepts ends the silence of its broker."""
@@ -14,25 +14,25 @@ class LivenessDefences:
     contact_recorded: bool = True
     """3. A renewal of a suspected broker clears the suspicion through the log before it is acknowledged."""
     silence_continued: bool = True
-    """4. A new leader counts silence on from what is recorded."""
+    """4. A new leader continues to count silence from the recorded one."""
     silent_removed: bool = True
     """5. A broker that is silent for its time-out is removed."""
     released_nodes: bool = True
     """6. A node that closed the connection itself may be the one to which the broker returns."""
     unheard_nodes: bool = True
-    """6. So may a node that the leader does not hear."""
+    """6. The same holds for a node without contact with the leader."""
     young_nodes: bool = True
-    """6. So may a node that was restarted."""
+    """6. The same holds for a node that was restarted."""
     peace: bool = True
     """6. A connection that was closed because of an unanswered request is no evidence that its broker left."""
     newest_connection: bool = True
-    """7. Code 104 over an older connection than another attached one only detaches its own."""
+    """7. ``UNREGISTER_BROKER`` (104) over an older connection than another attached one only detaches its own."""
     all_lists: bool = True
-    """7. Code 104 is decided when the lists of all nodes have arrived."""
+    """7. ``UNREGISTER_BROKER`` (104) is decided when the lists of all nodes have arrived."""
     running_time: bool = True
     """8. Only time in which the leader's process ran counts."""
     repeated_versions: bool = True
-    """9. A registration with an older data version has no effect before it is repeated."""
+    """9. A registration with an older data version has no effect until it is repeated."""
 
     @classmethod
     def names(cls) -> list[str]:

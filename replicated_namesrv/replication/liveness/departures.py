@@ -20,8 +20,8 @@ node reports that the broker closed its connection. Otherwise ``silence.py`` dec
 A node that is unheard, released the broker or was restarted may be the one to which the broker returns in its next round. The
 grace period is ``connectionLossGraceMs``, counted from the leader's notice.
 
-**Code 104.** A broker sends UNREGISTER_BROKER over each of its connections. A late one of an earlier process must not remove the
-process that runs now, although equal content gives both the same epoch. Connections tell them apart.
+**UNREGISTER_BROKER (104).** A broker sends it over each of its connections. A late one of an earlier process must not remove
+the present process, although equal content gives both the same epoch. Their connections distinguish them.
 
     row  lists                                newest attached connection       outcome                    test
     U1   a heard node's has not arrived       -                                wait                       test_104_waits_for_lists
@@ -31,8 +31,8 @@ process that runs now, although equal content gives both the same epoch. Connect
                                               after the request's own          request's connection
     U4   arrived                              any other                        remove the broker          test_104
 
-A process that starts connects to all nodes within ROUND_MS (``attachments.py``). Ages of connections are told by clocks that do
-not stand still with a process (``clock_ms``); everything else counts only time in which the leader ran.
+A process that starts connects to all nodes within ROUND_MS (``attachments.py``). Ages of connections use clocks that continue
+while a process stalls (``clock_ms``); everything else counts only time in which the leader ran.
 """
 
 import math
@@ -48,18 +48,18 @@ from replicated_namesrv.replication.marks import Key
 NODE_SILENCE_MS = 1_000.0
 """A node that has not reported for this long is unheard. It reports four times as often."""
 LOOK_AGAIN_MS = 1_000.0
-"""A broker that some node lost is looked at this often, and whenever a node's word about it changes."""
+"""Interval at which a broker that closed a connection is checked. It is also checked whenever a node's entry for it changes."""
 
 
 @dataclass(slots=True)
 class _Word:
-    """What a node says of one registration."""
+    """A node's entry for one registration."""
 
     state: int
     epoch: int
     told_ms: float
     opened_ms: float
-    """When its newest connection was opened, by the leader's ``clock_ms``."""
+    """Opening time of its newest connection, by the leader's ``clock_ms``."""
 
 
 @dataclass(slots=True)
@@ -67,15 +67,15 @@ class _Node:
     session: int | None = None
     sequence: int = 0
     is_complete: bool = False
-    """Its whole list has arrived, and every change since."""
+    """Whether its whole list has arrived, and every change since."""
     heard_ms: float | None = None
     began_ms: float = 0.0
-    """When its process began."""
+    """Start of its process."""
     words: dict[Key, _Word] = field(default_factory=dict)
 
 
 class Departures:
-    """What the nodes say, as one leader knows it."""
+    """The reports of the nodes, as one leader knows them."""
 
     def __init__(self, members: Sequence[str], own: str, grace_ms: float, now_ms: float, defences: LivenessDefences) -> None:
         self._nodes = {member: _Node() for member in members}
@@ -83,12 +83,12 @@ class Departures:
         self._first_epoch = math.inf
         """Registrations with this epoch or a later one began in this term."""
         self._registered_ms: dict[Key, tuple[int, float]] = {}
-        """Of those: epoch, and when it began."""
+        """Epoch and begin of these registrations."""
         self._looks: dict[Key, float] = {}
-        """Brokers that some node lost, and when they are looked at next."""
+        """Brokers that closed a connection, and when they are checked next."""
 
     def report(self, node: str, report: NodeReport, now_ms: float, clock_ms: float) -> bool:
-        """Take a node's report; False: something before it is missing, the whole list is needed."""
+        """Process a node's report. False: an earlier one is missing, so the whole list is needed."""
         known = self._nodes[node]
         if known.session != report.session:
             known.session, known.is_complete, known.sequence, known.words = report.session, False, 0, {}
@@ -126,7 +126,7 @@ class Departures:
             node.words.pop(key, None)
 
     def unheard(self, now_ms: float) -> list[str]:
-        """Nodes that are not heard."""
+        """Nodes that are unheard."""
         return [name for name, node in self._nodes.items() if not self._is_heard(name, node, now_ms)]
 
     def _is_heard(self, name: str, node: _Node, now_ms: float) -> bool:
@@ -137,8 +137,8 @@ class Departures:
     # Gone
 
     def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
-        """Registrations whose brokers have left, of the first LOOKS_PER_TURN to look at. ``lease_of``: the registration as it is
-        in the state."""
+        """Registrations whose brokers have left, among the first LOOKS_PER_TURN due ones. ``lease_of``: the registration as it
+        is in the state."""
         for key in list(islice((key for key, look_ms in self._looks.items() if look_ms <= now_ms), LOOKS_PER_TURN)):
             lease = lease_of(key)
             words = (node.words.get(key) for node in self._nodes.values())
@@ -151,7 +151,9 @@ class Departures:
                 yield lease
 
     def _left_ms(self, lease: Lease, now_ms: float) -> float:
-        """From when on no node can be the one that the broker uses; infinity: not known, or no node saw it leave."""
+        """From when on the broker can use no node any more. Infinity: unknown, or no node reports that it closed its
+        connection.
+        """
         has_left, defences = False, self._defences
         last_ms = -math.inf
         for name, node in self._nodes.items():
@@ -182,14 +184,14 @@ class Departures:
         return self._began_ms if node.heard_ms is None else node.heard_ms
 
     def _registered_at_ms(self, lease: Lease) -> float:
-        """When it began, if in this term."""
+        """Its begin, if in this term."""
         epoch, registered_ms = self._registered_ms.get(lease.key, (0, 0.0))
         return registered_ms if epoch == lease.epoch else -math.inf
 
-    # Code 104
+    # UNREGISTER_BROKER (104)
 
     def can_judge(self, now_ms: float) -> bool:
-        """Whether each node's list has arrived, or the node is unheard for a second."""
+        """Whether each node's list has arrived or the node has been unheard for a second."""
         return not self._defences.all_lists or all(
             node.is_complete or (name != self._own and now_ms - self._last_heard_ms(node) > NODE_SILENCE_MS)
             for name, node in self._nodes.items()

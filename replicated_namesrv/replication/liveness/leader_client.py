@@ -1,11 +1,9 @@
-"""LeaderClient: what a node tells the leader, and what it asks of it.
+"""LeaderClient: a node's reports and questions to the leader.
 
-A renewal takes one round trip and writes nothing to the log: all that wait in one turn of the loop travel in one report. Reports
-are numbered and arrive in order or not at all. A gap, another leader or an answer that does not come make the node send its
-whole list. What is not answered is asked again, of whoever leads then. A whole list does not say which brokers made contact, so
-contacts whose report has no answer follow in the next report.
-
-What the leader does with all this is in ``leader_role.py``.
+A renewal takes one round trip and writes nothing to the log. All renewals of one turn of the loop are in one report. Reports
+are numbered and arrive in order or not at all. After a gap, a change of leader or a missing answer the node sends its whole
+list. Unanswered questions are sent again to the current leader. A whole list does not show which brokers made contact, so
+contacts of unanswered reports follow in the next report. ``leader_role.py`` has the leader's side.
 """
 
 import asyncio
@@ -57,11 +55,11 @@ class _Question:
         self.opened_ms, self.future = opened_ms, future
         self.sent_ms = 0.0
         self.term = -1
-        """Term of the leader that was asked last."""
+        """Term of the leader that was last asked."""
 
 
 class LeaderClient:
-    """Of one node, on its event loop."""
+    """The messages of one node, on its event loop."""
 
     def __init__(self, node: LivenessContext, attachments: Attachments, send: Callable[[str, Message], None]) -> None:
         """``attachments``: what is reported. ``send`` may be called for this node itself."""
@@ -71,7 +69,7 @@ class LeaderClient:
         self._sequence = 0
         self._began_ms = node.monotonic_ms()
         self._told: tuple[int, str] | None = None
-        """(term, leader) that has our whole list."""
+        """(term, leader) that has received our whole list."""
         self._sent: dict[int, _Sent] = {}
         self._last_report_ms = 0.0
         self._renewals: list[tuple[ReportEntry, Future[int]]] = []
@@ -83,7 +81,7 @@ class LeaderClient:
 
     @property
     def leader_time_ms(self) -> int:
-        """The leader's clock, milliseconds since 1970, as far as it was told; never before what the log knows."""
+        """The leader's clock, milliseconds since 1970, as far as known; never before the time of an applied command."""
         if self._leader_clock is None:
             return self._machine.time_ms
         return max(self._machine.time_ms, int(self._leader_clock[1] + self._monotonic_ms()))
@@ -91,7 +89,7 @@ class LeaderClient:
     # Renewals and questions
 
     def renew(self, key: Key, epoch: int, generation: int) -> "Future[int]":
-        """ACCEPTED, DIFFERS or REMOVING, by the leader's word. The caller gives up by cancelling."""
+        """ACCEPTED, DIFFERS or REMOVING, as the leader decides. The caller gives up by cancelling."""
         future: Future[int] = asyncio.get_running_loop().create_future()
         entry = self._attachments.entry(key, self._monotonic_ms())
         if entry is None or entry.epoch != epoch:
@@ -102,22 +100,22 @@ class LeaderClient:
         return future
 
     def may_register(self, key: Key, content: str, serial: int) -> "tuple[int, Future[int]]":
-        """The number of the question, and GRANTED or LOOK_AGAIN. A caller that gives up, or that is let through and then does not
-        see its registration applied, has to call ``withdraw``."""
+        """The number of the question, and GRANTED or LOOK_AGAIN. A caller that gives up, or is admitted but does not see its
+        registration applied, must call ``withdraw``."""
         future = self._ask(REGISTER, key, content, serial, None)
         return self._last_question, future
 
     def withdraw(self, number: int, key: Key, content: str) -> None:
-        """The registration of this question will not be proposed, or its proposal failed, or the outcome is unknown: copies of it
-        shall not wait for it."""
+        """The registration of this question will not be proposed, its proposal failed, or the outcome is unknown, so that its
+        copies need not wait for it."""
         self._questions.pop(number, None)
         leader = self._consensus.leader
         if leader is not None:
             self._send(leader, Inquiry(self._session, number, self._consensus.term, WITHDRAW, 0, AGE_MAX, key, content))
 
     def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
-        """Code 104; REMOVED or LATE. ``opened_ms``: when its connection was opened; None: it came over none. The caller gives
-        up by cancelling; the broker may be removed nevertheless."""
+        """``UNREGISTER_BROKER`` (104): REMOVED or LATE. ``opened_ms``: when its connection was opened; None: it came over
+        none. The caller gives up by cancelling; the broker may be removed nevertheless."""
         return self._ask(REMOVE, (removal.cluster_name, removal.broker_addr), encode_removal(removal), 0, opened_ms)
 
     def _ask(self, kind: int, key: Key, content: str, serial: int, opened_ms: float | None) -> "Future[int]":
@@ -145,7 +143,7 @@ class LeaderClient:
         self._send(leader, Inquiry(self._session, number, *fields))
 
     def report_soon(self) -> None:
-        """Something changed that the leader should know."""
+        """Report a change to the leader soon."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -202,7 +200,7 @@ class LeaderClient:
                 self._put(number, question)
 
     def fail(self, reason: str) -> None:
-        """The leader cannot be reached: everybody who waits is told so."""
+        """The leader cannot be reached: fail everything that waits."""
         self._requeue_sent()
         waiting, self._renewals = self._renewals, []
         questions, self._questions = self._questions, {}
@@ -214,16 +212,16 @@ class LeaderClient:
             if not future.done():
                 future.set_exception(error(reason))
 
-    # What arrives
+    # Messages from the leader
 
     def on_decision(self, message: Decision) -> None:
-        """The leader has decided what this node asked."""
+        """The leader has decided a question of this node."""
         question = self._questions.pop(message.number, None) if message.session == self._session else None
         if question is not None and not question.future.done():
             question.future.set_result(message.verdict)
 
     def on_answer(self, answer: ReportAnswer) -> None:
-        """The leader has judged what this node reported."""
+        """The leader has processed a report of this node."""
         if answer.session != self._session:
             return
         if answer.term == self._consensus.term:

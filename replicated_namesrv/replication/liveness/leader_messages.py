@@ -1,5 +1,5 @@
-"""What nodes send each other beside Raft: their brokers, renewals, and what only the leader may decide. Strict binary, every
-length checked, nothing evaluated.
+"""Messages between nodes beside Raft: reports of brokers, renewals, and questions for the leader. Strict binary encoding;
+every length is checked.
 
 ``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``.
 
@@ -18,8 +18,8 @@ from replicated_namesrv.routes.commands import BrokerRemoval
 from replicated_namesrv.routes.encoding import dump, load
 
 KNOWN, HELD, LOST, RELEASED = range(4)
-"""How a node stands to a broker: it has not had a connection of it (sent by 0.1); it has one; the broker closed the last one; the
-last one ended otherwise (``attachments.py``)."""
+"""State of a broker at a node: no connection (sent by 0.1); attached; the broker closed the last connection; the last one
+ended otherwise (``attachments.py``)."""
 ENTRIES_MAX = 200_000
 _REPORT = struct.Struct("<BQQQBIQIII")
 _ANSWER = struct.Struct("<BQQQBQI")
@@ -29,7 +29,7 @@ _ENTRY = struct.Struct("<BBQQIII")
 _REFUSAL = struct.Struct("<IB")
 _LENGTH = struct.Struct("<I")
 KEYS_REMEMBERED, REMEMBERED_BYTES_MAX = 4_096, 256
-"""The same brokers are told of over and over: encoded keys that are not worked out again, and the longest of them."""
+"""Cache size of encoded keys, because the same brokers recur, and the longest cached key."""
 AGE_MAX = 0xFFFFFFFF
 """The greatest age that is sent, and "unknown"."""
 
@@ -40,10 +40,10 @@ class ReportEntry(NamedTuple):
     key: Key
     state: int
     renews: bool
-    """Somebody waits for the leader's word on this renewal."""
+    """Whether a caller waits for the leader's decision on this renewal."""
     epoch: int
     generation: int
-    """``group_generation`` at which the node found that nothing changes; 0: the contact says nothing about that."""
+    """``group_generation`` at which the node found that nothing changes; 0: not compared."""
     opened_ms: int
     """HELD: age of the newest connection; AGE_MAX: unknown."""
 
@@ -60,7 +60,7 @@ class NodeReport(NamedTuple):
 
 
 DIFFERS, REMOVING = 1, 2
-"""The renewal does not fit the leader's state; a removal of that life is proposed."""
+"""The renewal does not match the leader's state; a removal of that life is proposed."""
 
 
 class ReportAnswer(NamedTuple):
@@ -78,8 +78,9 @@ REGISTER, REMOVE, WITHDRAW = range(3)
 
 
 class Inquiry(NamedTuple):
-    """A registration that may change something, or a removal: may it, and will it? Or the end of an inquiry about a registration
-    that will not be proposed, or whose proposal failed; it has no answer. A leader of an older version drops a WITHDRAW."""
+    """A question about a registration that may change something, or about a removal. Or the withdrawal of the former, if the
+    registration will not be proposed or its proposal failed; it has no answer. A leader of an older version drops a
+    WITHDRAW."""
 
     session: int
     number: int
@@ -91,14 +92,16 @@ class Inquiry(NamedTuple):
     was sent, milliseconds since 1970, as far as the sender knows it; ``since_ms`` is of that moment. 0: unknown, sent by 0.1,
     whose leaders ignore the field. WITHDRAW: 0."""
     since_ms: int
-    """REMOVE: connections that were opened later than this long ago are of another process; AGE_MAX: none is."""
+    """REMOVE: connections opened after this age belong to another process; AGE_MAX: none do."""
     key: Key
     content: str
     """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON."""
 
 
 GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)
-"""Propose it; a copy of it has been applied; the removal has been applied; the broker has a newer life, nothing was done."""
+"""Propose it; a copy of it has been applied; the removal has been applied; the broker has a newer life, so there was no
+effect.
+"""
 
 
 class Decision(NamedTuple):
@@ -127,7 +130,7 @@ def _key(key: Key) -> bytes:
 
 
 def is_obsolete(data: bytes) -> bool:
-    """Whether a leader of version 0.1 tells ages."""
+    """Whether it is a message by which a leader of version 0.1 reports ages."""
     return data[:1] == b"\x03"
 
 

@@ -1,4 +1,4 @@
-"""LeaderRole: what a node does for the group in one term that it leads. The life and death of brokers are decided here.
+"""LeaderRole: the work of a leader in one term. It decides about all brokers.
 
     departures.py    who has a connection of which broker; who has left; which code 104 is late
     silence.py       for how long there was no contact with each broker; recording that in the log
@@ -40,11 +40,11 @@ from replicated_namesrv.replication.route_machine import ProposalResult, Suspect
 from replicated_namesrv.routes.commands import BrokerRemoval
 
 LATELY_MS = 2_000.0
-"""Copies of a change come within this time: their renewals do not wait for others to share a read index with."""
+"""Copies of a change come within this time. Their renewals do not wait to share a read index with others."""
 
 
 class LeaderRole:
-    """One term of one leader. ``send`` may be called for this node itself."""
+    """The leader's side in one term. ``send`` may be called for this node itself."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class LeaderRole:
         self._admission = Admission(node.machine.marks)
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, float]] = {}
-        """Removals of code 104 that came before this leader knew enough. Connections opened later than the moment, by
-        ``clock_ms``, are of another process."""
+        """``UNREGISTER_BROKER`` (104) removals that came before this leader knew enough. Connections opened later than the
+        moment, by ``clock_ms``, belong to another process."""
         self._unregistering: set[Asker] = set()
-        """Those under way."""
+        """Those in progress."""
         self._is_claimed = False
         """Whether LEAD is proposed."""
         self._claim()
@@ -84,7 +84,7 @@ class LeaderRole:
         lead = encode_lead(self.term.node.initial_settings(), self.term.time_ms(), self.term.number)
         self.term.node.decide(lead).add_done_callback(ended)
 
-    # What was applied
+    # Events of the log
 
     def lead_applied(self) -> None:
         """LEAD was applied."""
@@ -104,7 +104,7 @@ class LeaderRole:
         return Lease(key, registration.epoch, registration.heartbeat_timeout_ms, share)
 
     def registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """A registration was applied. ``epoch``: of what it registered, if that is in force; then it is a contact."""
+        """A registration was applied. ``epoch``: its epoch, if it is in force; then it is a contact."""
         if epoch is not None:
             self._registered_lately[key] = self._now_ms()
             self.departures.registered(key, epoch, self._now_ms())
@@ -136,7 +136,7 @@ class LeaderRole:
     # Reports
 
     def on_report(self, peer: str, report: NodeReport) -> None:
-        """Take a node's report; it is answered, at once or when its renewals were judged."""
+        """Process a node's report. It is answered at once, or when its renewals were judged."""
         if report.term != self.term.number or self.term.is_over:
             return
         known = tuple(entry for entry in report.entries if self._may_be_registered(entry))
@@ -153,7 +153,7 @@ class LeaderRole:
             self._answer(peer, report, taken, ())
 
     def _may_be_registered(self, entry: ReportEntry) -> bool:
-        """False for a broker whose removal this leader has applied and the sender had not: nothing would remove its record
+        """False for a broker whose removal this leader has applied and the sender had not. Its record would never be removed
         again."""
         state = self._machine.state
         return entry.epoch > state.revision or state.registration(*entry.key) is not None
@@ -167,7 +167,7 @@ class LeaderRole:
     # Inquiries
 
     def on_inquiry(self, peer: str, inquiry: Inquiry) -> None:
-        """Decide what a node may not decide alone. Raises MalformedError."""
+        """Decide a question of a node. Raises MalformedError."""
         if inquiry.term != self.term.number or self.term.is_over:
             return
         asker = Asker(peer, inquiry.session, inquiry.number)
@@ -182,7 +182,7 @@ class LeaderRole:
             self._unregister_early()
 
     def _since_ms(self, inquiry: Inquiry) -> float:
-        """``since_ms`` of a REMOVE as a moment of ``clock_ms``. The inquiry may have been held back on its way."""
+        """``since_ms`` of a REMOVE as a moment of ``clock_ms``. The inquiry may have been delayed."""
         if inquiry.since_ms == AGE_MAX:
             return math.inf
         way_ms = max(0, self.term.time_ms() - inquiry.serial) if inquiry.serial else 0
@@ -196,7 +196,7 @@ class LeaderRole:
         self._send(asker.node, Decision(asker.session, asker.number, verdict))
 
     def _unregister_early(self) -> None:
-        """Decide removals of code 104 that wait, if this leader knows enough."""
+        """Decide waiting ``UNREGISTER_BROKER`` (104) removals, if this leader knows enough."""
         if self.silence is None or not self._early or not self.departures.can_judge(self._now_ms()):
             return
         early, self._early = self._early, {}
@@ -204,7 +204,7 @@ class LeaderRole:
             self._unregister(asker, removal, since_ms)
 
     def _unregister(self, asker: Asker, removal: BrokerRemoval, since_ms: float) -> None:
-        """For the node that was asked; repeated inquiries start no second proposal."""
+        """Remove for the node that asked. Repeated inquiries start no second proposal."""
         assert removal.epoch is not None, "a node names what it removes"
         key = (removal.cluster_name, removal.broker_addr)
         if self.departures.is_late(key, removal.epoch, since_ms):
@@ -237,7 +237,7 @@ class LeaderRole:
         self._watch(self.silence, now)
 
     def _watch(self, silence: Silence, now: float) -> None:
-        """Record silence, and remove who is silent or gone."""
+        """Record silence, and remove brokers that are silent or have left."""
         for lease, share in silence.due(self._lease_of, now, self._suspicions.can_record):
             if self._defences.silence_recorded:
                 self._suspicions.record(lease.key, lease.epoch, share)
@@ -248,7 +248,7 @@ class LeaderRole:
         self.removals.expire(self._overdue(self._now_ms()))
 
     def _overdue(self, now: float) -> Iterator[tuple[Lease, bool]]:
-        """Brokers that are gone, and then those that are silent."""
+        """Brokers that have left, and then those that are silent."""
         for lease in self.departures.gone(self._lease_of, now):
             yield lease, True
         if self.silence is not None and self._defences.silent_removed:

@@ -1,4 +1,4 @@
-"""What the liveness of brokers needs of its node, and what the parts of one leader share."""
+"""The node as the liveness of brokers uses it, and the data that the parts of one leader share."""
 
 from asyncio import Future
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ class LivenessContext:
     machine: RouteStateMachine
     consensus: Consensus
     decide: "Callable[[bytes], Future[ProposalResult | None]]"
-    """Propose a command of the leader's; None: its outcome is not known, or it was not taken."""
+    """Propose a command of the leader. None: it was not accepted, or its outcome is unknown."""
     initial_settings: Callable[[], RouteSettings]
-    """What the settings shall be if nobody has led before."""
+    """The initial settings if there was no leader before."""
     grace_ms: float
     running_ms: Callable[[], float]
     """Time in which this process ran."""
@@ -42,9 +42,9 @@ class Term:
 
     @property
     def is_over(self) -> bool:
-        """Whether this node no longer leads this term."""
+        """Whether this node is no longer the leader of this term."""
         return self.node.consensus.led_term != self.number
 
     def time_ms(self) -> int:
-        """This leader's clock, milliseconds since 1970; never before what the log knows."""
+        """This leader's clock, milliseconds since 1970; never before the time of an applied command."""
         return max(self.node.wall_ms(), self.node.machine.time_ms)

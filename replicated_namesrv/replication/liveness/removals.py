@@ -1,7 +1,7 @@
-"""Removals: what the leader proposes to remove, and which renewals it refuses meanwhile.
+"""Removals: the leader's proposals to remove brokers, and the renewals that it refuses because of them.
 
-A removal names the leader's term and is void in another. A proposal whose outcome is unknown is repeated until it is known; as
-long as it is not, renewals of that registration are refused and go through the log as registrations, behind the removal.
+A removal names the leader's term and is void in another. A proposal with an unknown outcome is repeated until the outcome is
+known. Until then, renewals of that registration are refused and go through the log as registrations, behind the removal.
 """
 
 import logging
@@ -17,25 +17,25 @@ from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 log = logging.getLogger(__name__)
 
 EXPIRED_BROKERS_MAX, EXPIRED_TOPICS_MAX = 200, 20_000
-"""Brokers that expire at a time, and topics of their groups, unless one alone has more. The next follow when these are removed.
-Each of the two takes a node 7 to 20 ms, in one go."""
+"""Maximum of brokers that expire in one command, and of topics of their groups, unless one broker alone has more. The next
+command follows when these are removed. Either maximum takes a node 7 to 20 ms in one step."""
 LARGE_TOPICS = 20_000
-"""A broker with more is removed alone by code 104; the next one waits for a tick."""
+"""A broker with more topics is removed alone by ``UNREGISTER_BROKER`` (104); the next one waits for a tick."""
 
 
 class Removals:
-    """Of one term of one leader."""
+    """The removals of one term of one leader."""
 
     def __init__(self, term: Term, on_expired: Callable[[], None]) -> None:
-        """``on_expired``: all that were under way expired; others may."""
+        """``on_expired``: called when all pending brokers have expired, so that others may."""
         self.expired_count = self.lost_count = 0
         self._term, self._machine, self._on_expired = term, term.node.machine, on_expired
         self._expiring = 0
-        """EXPIRE commands under way."""
+        """EXPIRE commands in progress."""
         self._lives: set[tuple[Key, int]] = set()
         """Registrations whose removal is proposed: key and epoch."""
         self._large: set[tuple[Key, int]] = set()
-        """The one with many topics that a code 104 removes now: one at a time, so that no entry holds many."""
+        """The broker with many topics that is being unregistered: one at a time, so that no entry has several of them."""
         self._again: list[Callable[[], None]] = []
         """Proposals without an outcome."""
 
@@ -44,13 +44,13 @@ class Removals:
         return (key, epoch) in self._lives
 
     def tick(self) -> None:
-        """Repeat what has no outcome."""
+        """Repeat proposals without an outcome."""
         again, self._again = self._again, []
         for propose in again:
             propose()
 
     def expire(self, due: Iterable[tuple[Lease, bool]]) -> None:
-        """Remove the first of those brokers, unless others expire now. The bool: it is gone, not only silent."""
+        """Remove the first of those brokers, unless others are expiring now. The bool: it has left, and is not only silent."""
         if self._expiring:
             return
         gone, silent = list[BrokerRemoval](), list[BrokerRemoval]()
@@ -84,7 +84,7 @@ class Removals:
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
-            if count == len(lives):  # else a registration came before, which the others have to be told of first
+            if count == len(lives):  # otherwise a registration came first, and the others have to be notified of it first
                 self._on_expired()
 
         self._decide(lambda: data, ended)
@@ -94,7 +94,7 @@ class Removals:
         return registration is None or registration.epoch != epoch
 
     def unregister(self, removal: BrokerRemoval, done: Callable[[bool], None]) -> None:
-        """Code 104; ``done(is_removed)`` once it is known."""
+        """``UNREGISTER_BROKER`` (104); ``done(is_removed)`` is called once the outcome is known."""
         assert removal.epoch is not None, "a node names what it removes"
         life = ((removal.cluster_name, removal.broker_addr), removal.epoch)
         command = UnregisterBrokers((removal,))

@@ -1,8 +1,8 @@
-"""Renewals: the leader's word on registrations that change nothing, heartbeats and queries of a data version.
+"""Renewals: the leader's decision on registrations that change nothing, heartbeats and queries of a data version.
 
-A renewal is judged after a read index that was asked for after it came, and once this leader's LEAD is applied. Then this leader
-led, its state holds everything acknowledged before, and no removal that it does not know of can happen any more. One read index
-serves all that came before it was asked for, and one is asked for at most every JUDGING_INTERVAL_MS.
+A renewal is judged after a read index that was requested after it came, and once this leader's LEAD is applied. Then this node
+was the leader, its state includes everything acknowledged before, and no removal unknown to it can happen any more. One read
+index serves all renewals that came before its request, and there is at most one request per JUDGING_INTERVAL_MS.
 
     row  registration in the state  removal     group         suspected     the renewal is              test
     R1   none, or another epoch     -           -             -             refused: DIFFERS            test_unknown_epoch
@@ -12,9 +12,9 @@ serves all that came before it was asked for, and one is asked for at most every
                                                                             contact is recorded
     R5   the epoch named            none        the same      no            accepted: a contact         test_unsuspected_broker
 
-A refused renewal is registered through the log, or asked again. A heartbeat (904) waits for no answer: it is a contact at once.
-A node that sends its whole list repeats its unanswered renewals, so its earlier reports are dropped: at most a report for each
-node waits, beside those that came since.
+A refused renewal is registered through the log, or asked again. A ``BROKER_HEARTBEAT`` (904) needs no answer, so it counts as
+a contact at once. A node that sends its whole list repeats its unanswered renewals, so its earlier reports are dropped: at
+most one report for each node waits, besides later ones.
 """
 
 from asyncio import Future
@@ -28,13 +28,13 @@ from replicated_namesrv.replication.liveness.removals import Removals
 from replicated_namesrv.replication.liveness.silence import Suspicions
 
 JUDGING_INTERVAL_MS = 25.0
-"""At least this passes between two questions to a majority on behalf of renewals: those that come meanwhile share the next, but
+"""Minimum time between two requests to a majority for renewals. Renewals that come in between share the next request, but
 copies of a change do not wait for it."""
 ACCEPTED = 0
 
 
 class Reported(NamedTuple):
-    """A report whose renewals have to be judged."""
+    """A report whose renewals are still to be judged."""
 
     peer: str
     report: NodeReport
@@ -42,7 +42,7 @@ class Reported(NamedTuple):
 
 
 class Renewals:
-    """Of one term of one leader."""
+    """The renewals of one term of one leader."""
 
     def __init__(
         self,
@@ -53,23 +53,25 @@ class Renewals:
         answer: Callable[[Reported, tuple[tuple[int, int], ...]], None],
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """``contact``: a broker lives. ``answer(reported, refusals)``. ``later(seconds, act)``: as ``loop.call_later``."""
+        """``contact``: called for a live broker. ``answer(reported, refusals)``. ``later(seconds, act)``: as
+        ``loop.call_later``.
+        """
         self._term, self._machine, self._removals, self._suspicions = term, term.node.machine, removals, suspicions
         self._contact, self._answer, self._later, self._now_ms = contact, answer, later, term.node.running_ms
         self.has_begun = False
         """Whether LEAD is applied."""
         self._waiting: list[Reported] = []
         self._unrecorded: list[Reported] = []
-        """Judged, but for contacts that have to be recorded."""
+        """Judged, but some contacts have to be recorded first."""
         self._is_asking = False
         self._asked_ms = -JUDGING_INTERVAL_MS
-        """When a majority was asked last."""
+        """When a majority was last asked."""
         self._is_pausing = self._is_hurried = False
-        """Whether the interval is waited for; whether somebody cannot."""
+        """Whether the interval is being waited for; whether a report cannot wait."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for the interval."""
-        if reported.report.is_full:  # it repeats every renewal of this node that has no answer
+        if reported.report.is_full:  # the node repeats every renewal that has no answer
             self._waiting = [other for other in self._waiting if other.peer != reported.peer]
             self._unrecorded = [other for other in self._unrecorded if other.peer != reported.peer]
         self._waiting.append(reported)
@@ -77,13 +79,13 @@ class Renewals:
         self.proceed()
 
     def heartbeat(self, entry: ReportEntry) -> None:
-        """A contact that waits for no answer."""
+        """A contact that needs no answer."""
         if self.has_begun and self._verdict(entry) is None:
             self._suspicions.record(entry.key, entry.epoch, 0)
             self._suspicions.flush()
 
     def proceed(self) -> None:
-        """Ask a majority, if somebody waits and it is time."""
+        """Ask a majority, if a report waits and it is time."""
         if self._is_asking or not self._waiting or not self.has_begun:
             return
         pause_ms = self._asked_ms + JUDGING_INTERVAL_MS - self._now_ms()
@@ -114,7 +116,7 @@ class Renewals:
         self._term.node.consensus.read_index().add_done_callback(answered)  # type: ignore[arg-type]  # a read outcome is an object
 
     def recorded(self) -> None:
-        """Contacts were recorded, or it is not known whether: judge again what waits for that."""
+        """Contacts were recorded, or the outcome is unknown: judge the reports that wait for them again."""
         batch, self._unrecorded = self._unrecorded, []
         self._judge(batch)
 
@@ -132,7 +134,7 @@ class Renewals:
         self._suspicions.flush()
 
     def _verdict(self, entry: ReportEntry) -> int | None:
-        """ACCEPTED, DIFFERS or REMOVING; None: the contact has to be recorded before."""
+        """ACCEPTED, DIFFERS or REMOVING. None: the contact has to be recorded first."""
         state = self._machine.state
         registration = state.registration(*entry.key)
         if registration is None or registration.epoch != entry.epoch:

@@ -1,7 +1,7 @@
-"""Silence: how long the leader has had no contact with each broker, and what it records of that in the log.
+"""Silence: how long each broker has had no contact with the leader, and the recording of this in the log.
 
 ``Silence`` is pure and belongs to one term of one leader. Its times are milliseconds in which the leader's process ran
-(``RunningClock``: one step counts at most a second), so a leader that was paused accuses nobody.
+(``RunningClock``: one step counts at most a second), so the leader's own pauses do not count as silence.
 
     row  what the leader knows of the registration    silent since                              test
     B1   accepted a renewal, or applied it itself     that moment                               test_contact_ends_silence
@@ -18,10 +18,10 @@ T is the broker's time-out. The suspicion is part of the replicated state: third
     S5   at least T      any                    remove it as silent, unless a contact is on     test_time_out, and
                                                 its way to the log                              test_removal_waits_for_contact
 
-Hence time without a leader counts for nobody, a successor loses less than a third of what has passed, and a broker that makes
-contact within a third of its time-out is never written about.
+So time without a leader counts for no broker, a new leader loses less than a third of a broker's silence, and a broker that
+makes contact within a third of its time-out causes no log entry.
 
-``Suspicions`` has one SUSPECT command under way at a time; what comes meanwhile shares the next:
+``Suspicions`` has one SUSPECT command in progress at a time; later events share the next one:
 
     row  waits        then comes                         waits          test
     W1   silence      an accepted renewal                nothing        test_silence_before_an_accepted_renewal_is_not_recorded
@@ -35,8 +35,8 @@ A SUSPECT names its term, and the number of commands that the leader had applied
 registration or a clearing of the broker. So one whose outcome is unknown has no effect once the broker was cleared. Contacts
 whose outcome is unknown are proposed again (test_a_heartbeat_is_recorded_again).
 
-While a member of the cluster runs version 0.1 nothing is recorded. The first command of all, without brokers, is proposed as soon
-as every member knows it; from then on the version is part of the state (``consensus.py``).
+While a member of the cluster runs version 0.1, silence is not recorded. The very first command, without brokers, is proposed
+as soon as every member knows it; from then on the version is part of the state (``consensus.py``).
 """
 
 import math
@@ -53,31 +53,31 @@ from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.replication.route_machine import ProposalResult, Suspect, encode_suspect
 
 SHARES = 3
-"""Silence is recorded in thirds: RocketMQ's brokers register four times, or twice, in their time-out. A share of SHARES is all
-of it."""
+"""Silence is recorded in thirds, because RocketMQ's brokers register four times, or twice, in their time-out. SHARES thirds
+are the whole time-out."""
 RETRY_MS = 100.0
-"""What has to be recorded stays due until it is done, and is named again after this pause."""
+"""Silence that is due is returned again after this pause until it is recorded."""
 STALE_MAX = 1_000
-"""The heap is built anew when it has so many more void elements than live ones."""
+"""The heap is rebuilt when its void elements exceed the live ones by this number."""
 LOOKS_PER_TURN = 2_000
-"""Brokers that are looked at in one turn; the others follow in the next turns. So many take some milliseconds. Ten
-turns a second are enough for 20,000 brokers with a time-out of 3 s."""
+"""Brokers checked in one turn, which takes some milliseconds; the others follow in the next turns. Ten turns a second are
+enough for 20,000 brokers with a time-out of 3 s."""
 RECORDED_PER_COMMAND = 500
-"""Brokers in one command: 3 to 6 ms for a node, in one go."""
+"""Brokers in one command: 3 to 6 ms for a node, in one step."""
 
 
 class Lease(NamedTuple):
-    """A registration as the leader has to watch it."""
+    """A registration as the leader watches it."""
 
     key: Key
     epoch: int
     timeout_ms: int
     suspicion: int
-    """Thirds of the time-out for which the broker is known to be silent."""
+    """Recorded silence, in thirds of the time-out."""
 
     @property
     def third_ms(self) -> float:
-        """A third of the time-out. A broker may ask for one of 0 or less: it counts as 1 ms."""
+        """A third of the time-out. A requested time-out of 0 or less counts as 1 ms."""
         return max(1, self.timeout_ms) / SHARES
 
 
@@ -94,19 +94,19 @@ class _Watched:
     lease: Lease
     since_ms: float
     look_ms: float = 0.0
-    """When it is looked at next; an element of the heap with another time is void. Infinity: it is silent, and in no heap."""
+    """When it is checked next. An element of the heap with another time is void. Infinity: it is silent, and in no heap."""
 
 
 class Silence:
-    """Of all brokers, for one leader. Costs a heap operation per broker and third of its time-out, whatever is renewed
-    between."""
+    """The silence of all brokers, for one leader. It costs a heap operation per broker and third of its time-out, independent
+    of the number of renewals."""
 
     def __init__(self, leases: Iterable[Lease], now_ms: float) -> None:
-        """``leases``: what is registered when this leader begins."""
+        """``leases``: the registrations when this leader begins."""
         self._watched: dict[Key, _Watched] = {}
         self._heap: list[tuple[float, Key]] = []
         self._silent: dict[Key, None] = {}
-        """Brokers whose time-out has passed, the first first."""
+        """Brokers whose time-out has passed, in this order."""
         for lease in leases:
             third_ms = lease.third_ms
             since_ms = now_ms - lease.suspicion * third_ms
@@ -133,13 +133,13 @@ class Silence:
         self._silent.pop(key, None)
 
     def age_ms(self, key: Key, now_ms: float) -> float | None:
-        """For how long the broker is silent; None: it is not registered."""
+        """How long the broker has been silent. None: it is not registered."""
         watched = self._watched.get(key)
         return None if watched is None else max(0.0, now_ms - watched.since_ms)
 
     def due(self, lease_of: Callable[[Key], Lease | None], now_ms: float, can_record: bool = True) -> list[Due]:
-        """What has to be recorded now. ``lease_of``: the registration as it is in the state. ``can_record`` False: look again a
-        third later at what would have to be recorded."""
+        """The silence to record now. ``lease_of``: the registration as it is in the state. ``can_record`` False: return it
+        again a third later."""
         found, looks = [], 0
         while self._heap and self._heap[0][0] <= now_ms and looks < LOOKS_PER_TURN:
             looks += 1
@@ -160,14 +160,14 @@ class Silence:
         return found
 
     def silent(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
-        """Brokers whose time-out has passed, the first first; they stay among them until a contact or the end."""
+        """Brokers whose time-out has passed, in this order. They stay in the list until a contact or their end."""
         for key in list(islice(self._silent, LOOKS_PER_TURN)):
             watched = self._watched[key]
             if self._is_current(watched, lease_of, now_ms):
                 yield watched.lease
 
     def _is_current(self, watched: _Watched, lease_of: Callable[[Key], Lease | None], now_ms: float) -> bool:
-        """Take the lease as it is now; False: it has ended, or began anew, which ``contact`` has not been told yet."""
+        """Refresh the lease. False: it has ended, or has begun again without ``contact`` so far."""
         key, before = watched.lease.key, watched.lease
         lease = lease_of(key)
         if lease is None:
@@ -188,16 +188,16 @@ class Silence:
 
 
 class Suspicions:
-    """What one leader records, in one term."""
+    """The records of one leader in one term."""
 
     def __init__(self, term: Term, on_recorded: Callable[[list[Suspect]], None]) -> None:
         """``on_recorded``: these contacts were recorded."""
         self._term, self._machine, self._on_recorded = term, term.node.machine, on_recorded
         self._wanted: dict[Key, Suspect] = {}
         self._flying: dict[Key, Suspect] | None = None
-        """What the command under way records."""
+        """The content of the command in progress."""
         self._doubtful: set[Key] = set()
-        """Brokers that a SUSPECT of this leader may make suspected yet."""
+        """Brokers that a SUSPECT of this leader may still make suspected."""
 
     def is_suspected(self, key: Key) -> bool:
         """Whether a renewal has to be recorded."""
@@ -209,7 +209,7 @@ class Suspicions:
         return self._term.node.consensus.command_version >= SUSPICION_VERSION
 
     def record(self, key: Key, epoch: int, share: int) -> None:
-        """So many thirds of silence; 0: contact, which silence does not take the place of. ``flush`` has to follow."""
+        """Record this many thirds of silence; 0: contact, which silence does not replace. ``flush`` must follow."""
         wanted = self._wanted.get(key)
         if share and wanted is not None and not wanted.share and wanted.epoch == epoch:
             return
@@ -219,13 +219,13 @@ class Suspicions:
             self._wanted[key] = suspect
 
     def made_contact(self, key: Key) -> None:
-        """Drop silence that waits to be recorded: it was before a contact."""
+        """Drop silence that waits to be recorded, because a contact came after it."""
         wanted = self._wanted.get(key)
         if wanted is not None and wanted.share:
             del self._wanted[key]
 
     def is_clearing(self, key: Key, epoch: int) -> bool:
-        """Whether a contact waits to be recorded, or is under way."""
+        """Whether a contact waits to be recorded, or is being recorded."""
         contact = Suspect(key, epoch, 0)
         return self._wanted.get(key) == contact or (self._flying is not None and self._flying.get(key) == contact)
 
@@ -235,7 +235,7 @@ class Suspicions:
         self._doubtful.discard(key)
 
     def flush(self) -> None:
-        """Propose what is to be recorded, if no command is under way. Call it from time to time."""
+        """Propose the waiting records, if no command is in progress. Call it regularly."""
         is_first = self._machine.command_version < SUSPICION_VERSION
         if self._flying is not None or not (self._wanted or is_first):
             return
@@ -251,7 +251,7 @@ class Suspicions:
             if outcome.cancelled() or self._term.is_over:
                 return
             contacts = {key: suspect for key, suspect in batch.items() if not suspect.share}
-            if outcome.result() is None:  # silence is named again; nobody may repeat a heartbeat
+            if outcome.result() is None:  # silence becomes due again, but a heartbeat may not be repeated
                 self._wanted = contacts | self._wanted
                 return
             self._doubtful.difference_update(batch)
