@@ -135,7 +135,7 @@ def test_bad_arguments_are_refused_by_name(tmp_path: Path, capsys: pytest.Captur
         ([run, "--out", "/proc/nowhere"], "--out /proc/nowhere: cannot be written to"),
         ([run, "--master", "loacl[2]"], "--master loacl[2]: "),
         ([run, "--master", "local[0]"], "--master local[0]: "),
-        ([run, "--master", "spark://127.0.0.1:1"], "--master spark://127.0.0.1:1: nobody listens there"),
+        ([run, "--master", "spark://127.0.0.1:1"], "--master spark://127.0.0.1:1: no process listens there"),
         ([run, "--memory", "200m"], "--memory 200m: give at least 512m"),
         ([run, "--memory", "3x"], "--memory 3x: give at least 512m"),
         ([run, "--memory", "90000g"], "--memory 90000g: this machine has"),
