@@ -499,9 +499,8 @@ class RaftNode:
         )
 
     def transfer_leadership(self, peer: str | None, done: Callable[[bool], None]) -> None:
-        """Transfer leadership to ``peer`` (None: the voter with the longest log). ``done(True)`` once this node has stepped
-        down for a new leader, ``done(False)`` if it is not the leader or there was no new leader within the maximum
-        election time."""
+        """Transfer leadership to ``peer`` (None: the voter with the longest log). ``done(is_done)``: whether this node stepped
+        down for a new leader within the maximum election time."""
         if self.stopped:
             done(False)
         else:
@@ -538,10 +537,7 @@ class RaftNode:
         self.proposals.leader_changed(term)
 
     def rejoin(self, reason: str) -> None:
-        """Continue as a new incarnation, as after the loss of the disk: without a vote, until the leader promotes it.
-
-        The log stays: its committed entries are right, and the leader replaces the rest.
-        """
+        """Continue as a new incarnation without a vote, until the leader promotes it. The log stays; the leader corrects it."""
         self.counters["rejoined"] += 1
         self.context.note(f"this disk went back: {reason}. This node goes on without a vote until it has caught up")
         if self.peers and self._role != "follower":
