@@ -1,16 +1,15 @@
 """Every setting of a node: its name, type, default, what it bounds and when a change takes effect.
 
-RocketMQ's settings keep RocketMQ's names, types and defaults (``NamesrvConfig``, ``NettyServerConfig``, ``NettyClientConfig`` of
-5.3.3) and are read from the same properties file; ours stand beside them in the same style. One table, the dataclass
-``Settings``, is the only place where a setting is declared; help, the answer of code 319, ``-p`` and the documentation are
-made from it.
+RocketMQ's settings keep RocketMQ's names, types and defaults (``NamesrvConfig``, ``NettyServerConfig``, ``NettyClientConfig``
+of 5.3.3) and are read from the same properties file as ours. The dataclass ``Settings`` is the only place where a setting is
+declared; help, the answer of ``GET_NAMESRV_CONFIG`` (319), ``-p`` and the documentation are made from it.
 
-Precedence: flag over environment (``NAMESRV_LISTEN_PORT``) over what was changed at run time (``RUN_TIME_FILE``) over file over
-default. A node does not start with a setting it
-does not understand: the message names key, value and remedy. Two exceptions keep files written for the Java server usable:
-an unknown key in the file is only warned about unless it looks like a misspelt setting of ours, and a malformed value of a
-setting of RocketMQ's is warned about and ignored, as ``MixAll.properties2Object`` does. A line of ``RUN_TIME_FILE`` that no
-run-time change can have written is warned about and ignored as well: no accepted change may prevent a start.
+Precedence: flag over environment (``NAMESRV_LISTEN_PORT``) over what was changed at run time (``RUN_TIME_FILE``) over file
+over default. A node does not start with an invalid setting: the message names key, value and remedy. Two exceptions keep files
+written for the Java server usable: an unknown key in the file only causes a warning unless it looks like a misspelt setting of
+ours, and a malformed value of a RocketMQ setting is ignored with a warning, as ``MixAll.properties2Object`` does. A line of
+``RUN_TIME_FILE`` that no run-time change can have written is also ignored with a warning, because no accepted change may
+prevent a start.
 """
 
 import dataclasses
@@ -30,14 +29,14 @@ from replicated_namesrv.wire.properties import dump_properties, load_properties
 NAMESRV, NETTY_SERVER, NETTY_CLIENT, OWN = "NamesrvConfig", "NettyServerConfig", "NettyClientConfig", "own"
 Value = str | int | bool
 RUN_TIME_FILE = "runtime.properties"
-"""In ``dataDir``: what was changed at run time, and nothing else. The file given with -c is never written."""
+"""File in ``dataDir`` with the run-time changes only. The file given with -c is never written."""
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def setting(default: Value, group: str, meaning: str, *, name: str = "", live: bool = False, replicated: bool = False) -> Any:
-    """Declare a setting. ``live``: a change at run time (code 318) takes effect at once.
+    """Declare a setting. ``live``: a change at run time (``UPDATE_NAMESRV_CONFIG``, 318) takes effect at once.
 
-    ``replicated``: it decides what is stored or answered and so is part of the replicated state.
+    ``replicated``: state or answers depend on it, so it is part of the replicated state.
     """
     metadata = {"group": group, "meaning": meaning, "name": name, "live": live or replicated, "replicated": replicated}
     return field(default=default, metadata=metadata)
@@ -69,7 +68,9 @@ _NEVER_BY_REMOTING = {
     *("useTLS", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath", "tls.client.authServer"),
     "tls.client.trustCertPath",
 }
-"""Black-listed always: whoever reaches the remoting port may not change who else may, nor what this node reads or contacts."""
+"""Always on the black list, because a peer on the remoting port must not change access rules, nor what this node reads or
+contacts.
+"""
 
 
 @dataclass(slots=True)
@@ -332,11 +333,11 @@ class Settings:
 
     black_list: frozenset[str] = field(default=frozenset(), repr=False)
     extra: dict[str, str] = field(default_factory=dict, repr=False)
-    """Keys of the -c file that are no setting of ours: shown by code 319, as Java does."""
+    """Keys of the -c file that are not our settings; ``GET_NAMESRV_CONFIG`` (319) shows them, as Java does."""
     origins: dict[str, str] = field(default_factory=dict, repr=False)
-    """Attribute to where its value came from: flag, environment, file; absent: default."""
+    """Source of each attribute's value: flag, environment, file; absent: default."""
     run_time: dict[str, str] = field(default_factory=dict, repr=False)
-    """What was changed at run time, by outside name: the content of ``run_time_file``."""
+    """Run-time changes by outside name: the content of ``run_time_file``."""
     warnings: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -350,7 +351,7 @@ class Settings:
 
     @property
     def data_path(self) -> Path:
-        """Folder of everything this node writes."""
+        """Folder of all files that this node writes."""
         return Path(self.data_dir).expanduser() if self.data_dir else Path.home() / "namesrv"
 
     @property
@@ -360,12 +361,12 @@ class Settings:
 
     @property
     def listen_address(self) -> tuple[str, int]:
-        """(host, port) that peers connect to; port 0: one the kernel chooses."""
+        """(host, port) for peers. Port 0: the kernel chooses."""
         return parse_address("listen", self.listen) if self.listen else (self.bind_address, self.listen_port)
 
     @property
     def admin_address(self) -> tuple[str, int] | None:
-        """(host, port) of the admin HTTP, None where it is off."""
+        """(host, port) of the admin HTTP; None if it is off."""
         if self.admin_listen == "off":
             return None
         if self.admin_listen:
@@ -375,26 +376,26 @@ class Settings:
 
     @property
     def health_address(self) -> tuple[str, int] | None:
-        """(host, port) of the health HTTP, None where there is none."""
+        """(host, port) of the health HTTP; None if there is none."""
         return parse_address("healthListen", self.health_listen) if self.health_listen else None
 
     @property
     def proxies(self) -> "tuple[IPv4Network | IPv6Network, ...]":
-        """Networks whose PROXY headers are believed. Raises SettingError."""
+        """Networks whose PROXY headers are trusted. Raises SettingError."""
         try:
             return tuple(ip_network(part.strip()) for part in self.proxy_protocol_from.split(",") if part.strip())
         except ValueError as cause:
             raise SettingError(f"proxyProtocolFrom={self.proxy_protocol_from}: {cause}; give 10.0.0.0/8,192.0.2.1") from None
 
     def get(self, row: "Row") -> Value:
-        """Present value of a setting."""
+        """Current value of a setting."""
         value: Value = getattr(self, row.attribute)
         return value
 
     def update(self, values: Mapping[str, str]) -> dict[str, Value]:
-        """Take values as ``Configuration.update`` does: unknown keys and malformed values are passed over.
+        """Apply values as ``Configuration.update`` does: unknown keys and malformed values are ignored.
 
-        Returns the attributes that moved, with their new values. Persisting is the caller's business.
+        Returns the changed attributes with their new values. The caller persists them.
         """
         moved: dict[str, Value] = {}
         for key, text in values.items():
@@ -411,9 +412,9 @@ class Settings:
         return moved
 
     def change(self, values: Mapping[str, str]) -> dict[str, Value]:
-        """``update`` for a change that ``run_time_file`` holds: what differs is noted in ``run_time``.
+        """``update`` for a change in ``run_time_file``; differences are recorded in ``run_time``.
 
-        Keys of the -c file that are no settings change as well, as in Java.
+        Unknown keys of the -c file change as well, as in Java.
         """
         for key, text in values.items():
             if self.extra.get(key, text) != text:
@@ -423,9 +424,8 @@ class Settings:
         return moved
 
     def text(self) -> str:
-        """Code 319: sorted ``key=value`` lines of all settings (NettyClientConfig: those in the file) and the file's other keys.
-
-        Passwords are left out.
+        """The answer to ``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines of all settings (NettyClientConfig: those in
+        the file) and the file's other keys, without passwords.
         """
         return dump_properties(self._shown(row for row in ROWS.values() if not row.secret))
 
@@ -468,17 +468,17 @@ class Row:
         return text.strip()
 
     def is_plain(self, text: str) -> bool:
-        """False for a boolean that is neither true nor false: RocketMQ takes it for false, whoever wrote it meant something."""
+        """False for a boolean text that is neither true nor false: RocketMQ reads it as false, which was hardly intended."""
         return self.kind is not bool or text.lower() in ("true", "false")
 
     def parse_strictly(self, text: str) -> Value:
-        """As ``parse``, of a text that RocketMQ never reads. Raises ValueError, also where ``is_plain`` is false."""
+        """Like ``parse``, for a text that RocketMQ never reads. Also raises ValueError if ``is_plain`` is false."""
         if not self.is_plain(text):
             raise ValueError("give true or false")
         return self.parse(text)
 
     def parse_change(self, text: str) -> Value:
-        """Value of a run-time change. Raises ValueError: malformed, or beyond ``_RUN_TIME_RANGES``."""
+        """Value of a run-time change. Raises ValueError if it is malformed or outside of ``_RUN_TIME_RANGES``."""
         value = self.parse_strictly(text)
         least, most = _RUN_TIME_RANGES.get(self.attribute, (-(2**31), 2**31 - 1))
         if isinstance(value, int) and not least <= value <= most:
@@ -493,7 +493,7 @@ class Row:
         return value
 
     def show(self, value: Value) -> str:
-        """Text of a value as Java prints it."""
+        """A value as text, as Java prints it."""
         return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -560,14 +560,14 @@ def _from_file(path: str, taken: dict[str, Value], origins: dict[str, str], warn
         except ValueError:
             if row.group == OWN:
                 _parse(row, text, path)
-            warnings.append(f"{key}={text} ({path}): malformed; the default {row.show(row.default)} holds")
+            warnings.append(f"{key}={text} ({path}): malformed; the default {row.show(row.default)} is used")
     return extra
 
 
 def _from_run_time_file(
     path: Path, extra: dict[str, str], taken: dict[str, Value], origins: dict[str, str], warnings: list[str]
 ) -> dict[str, str]:
-    """What was changed at run time; flags and environment go over it. Raises SettingError: the file cannot be read."""
+    """The run-time changes; flags and environment override them. Raises SettingError if the file cannot be read."""
     changes: dict[str, str] = {}
     try:
         lines = load_properties(path.read_bytes())
@@ -595,7 +595,7 @@ def _from_run_time_file(
 
 
 def _from_tls_file(taken: dict[str, Value], origins: dict[str, str]) -> None:
-    """``TlsHelper.extractTlsConfigFromFile``; flags and environment go over it all the same."""
+    """``TlsHelper.extractTlsConfigFromFile``; flags and environment override it."""
     path = Path(str(taken.get("tls_config_file", Settings.__dataclass_fields__["tls_config_file"].default)))
     if not path.is_file():
         return
@@ -645,7 +645,7 @@ def load_settings(
         row = ROWS.get(key)
         if row is None:
             raise SettingError(
-                f"{key}={text}: unknown setting{_nearest(key)}; 'namesrv serve --help' tells where they are listed"
+                f"{key}={text}: unknown setting{_nearest(key)}; 'namesrv serve --help' names the page that lists them"
             )
         taken[row.attribute] = _parse(row, text, "flag")
         origins[row.attribute] = "flag"
@@ -669,7 +669,7 @@ _CHOICES = {
     "log_format": ("human", "json", "auto"),
 }
 _LISTEN_RIVALS = ("bind_address", "listen_port")
-"""What ``listen`` says in one setting."""
+"""Settings that ``listen`` combines."""
 _AT_LEAST = {
     "scan_not_active_broker_interval": 1,
     "server_channel_max_idle_time_seconds": 1,
@@ -703,8 +703,8 @@ _RUN_TIME_RANGES = {
     "wait_seconds_for_service": (0, 45),
     "shutdown_wait_time_seconds": (0, 300),
 }
-"""Least and greatest value of a run-time change. Narrower than what a file may say: anyone who reaches the remoting port can send
-one, so no value may keep the node from serving. 45 s is RocketMQ's default."""
+"""Range of a run-time change. It is narrower than the range in a file, because every peer on the remoting port can send a
+change, and no value may stop the node from serving. 45 s is RocketMQ's default."""
 
 
 def _described(settings: Settings, attribute: str) -> str:
@@ -713,11 +713,13 @@ def _described(settings: Settings, attribute: str) -> str:
 
 
 def check(settings: Settings) -> None:
-    """Rules across settings and bounds of single ones. Raises SettingError with every value involved and where it came from."""
+    """Check bounds of single settings and rules between settings. Raises SettingError with every value involved and its
+    source.
+    """
     for attribute, choices in _CHOICES.items():
         if getattr(settings, attribute) not in choices:
             if attribute == "tls_server_mode":  # TlsMode.parse: anything unknown is permissive
-                settings.warnings.append(f"{_described(settings, attribute)}: unknown, permissive holds")
+                settings.warnings.append(f"{_described(settings, attribute)}: unknown, permissive is used")
                 settings.tls_server_mode = "permissive"
                 continue
             raise SettingError(f"{_described(settings, attribute)}: give one of {', '.join(choices)}")
@@ -728,11 +730,11 @@ def check(settings: Settings) -> None:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:
         source = settings.origins.get(rival)
-        # A file that an earlier version rewrote has all settings: one that is at its default has no effect.
+        # A file that an earlier version rewrote has all settings; one with its default value has no effect.
         is_said = settings.listen and getattr(settings, rival) != Settings.__dataclass_fields__[rival].default
         if is_said and source is not None and source == settings.origins.get("listen"):
             both = f"{_described(settings, 'listen')} and {_described(settings, rival)}"
-            raise SettingError(f"{both}: both say where to listen; leave one out")
+            raise SettingError(f"{both}: both set the address to listen on; leave one out")
     admin, listen = settings.admin_address, settings.listen_address
     _ = settings.health_address, settings.proxies  # raise SettingError
     if admin and admin[1] and admin[1] == listen[1]:

@@ -1,4 +1,4 @@
-"""CP mode: the route state machine on top of Raft, silence in the log in place of heartbeats.
+"""CP mode: the route state machine on top of Raft. The log records silence of brokers, not heartbeats.
 
-``DESIGN.md`` beside this file argues for every rule.
+``DESIGN.md`` beside this file gives the reasons for every rule.
 """

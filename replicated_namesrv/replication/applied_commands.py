@@ -1,4 +1,4 @@
-"""AppliedCommands: what a node does after commands were applied: effects, and news for the liveness of brokers.
+"""AppliedCommands: performs the effects of applied commands, and reports them to the liveness of brokers.
 
 when                                   effects are performed
 replay of the log known at the start   none; ended registrations are forgotten here
@@ -17,7 +17,7 @@ from replicated_namesrv.routes.results import BrokerRemoved, Effect
 
 
 class AppliedCommands:
-    """Of one node, on its event loop. Sets the callbacks of ``machine``."""
+    """The applied commands of one node, on its event loop. Sets the callbacks of ``machine``."""
 
     def __init__(
         self,
@@ -29,13 +29,15 @@ class AppliedCommands:
         """``removed(effect, is_expired)``: a registration ended."""
         self._machine, self._liveness, self._removed, self._consensus = machine, liveness, removed, consensus
         self.is_live = False
-        """Whether the log known at the start has been applied: what follows happens now."""
+        """Whether the log known at the start has been applied. Later commands are new."""
         self.perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         machine.on_registered = self._on_registered
         machine.on_lead = self._on_lead
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """Told in a later turn, in replay only to a leader: nodes may wait for it already, but what is replayed is no contact."""
+        """Report a registration in a later turn. In replay only a leader is notified: nodes may already wait for it, but a
+        replayed registration is no contact.
+        """
         if self.is_live or self._liveness.role is not None:
             epoch = epoch if self.is_live else None
             asyncio.get_running_loop().call_soon(self._liveness.registered, key, epoch, content)
@@ -44,7 +46,7 @@ class AppliedCommands:
         asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term)
 
     def applied(self, term: int) -> None:
-        """An entry of that term was applied: perform what its commands ask for."""
+        """An entry of that term was applied: perform the effects of its commands."""
         effects, self._machine.effects = self._machine.effects, []
         if not effects:
             return

@@ -1,14 +1,11 @@
 """BrokerCalls: requests of brokers to this node, and their outcomes.
 
-A registration that changes nothing here is a renewal: accepted by the leader, it is answered and leaves no trace in the log. If
-not, the leader is asked whether a copy of it is under way or was applied already; then this node catches up and looks again.
-Only who is let through proposes. So one change that n nodes receive is one entry of the log.
+A registration that changes nothing here is a renewal: if the leader accepts it, it is answered and not written to the log.
+Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
+checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log.
 
-A registration that is refused whatever the state of its sender (a deposed master, a single topic of an unknown broker) is a
-linearizable read.
-
-The order in which one connection said things is kept where it matters: code 104 waits for the registrations that came before it
-over its connection.
+A registration that is refused for every caller (a deposed master, a single topic of an unknown broker) is a linearizable read.
+``UNREGISTER_BROKER`` (104) waits for the registrations that came before it over its connection.
 
     row  code 104 over a connection                                    removes
     D1   whose last registration of the broker has ended since         nothing, and is answered: a newer life is registered
@@ -53,12 +50,14 @@ T = TypeVar("T")
 
 REMOVING_PAUSE_S = 0.02
 REGISTRATION_S = 20.0
-"""So long a registration may take while this node is not fenced: when all brokers return at once there is a queue. A broker of
+"""Time limit of a registration while this node is not fenced: when all brokers return at once there is a queue. A broker of
 RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
 
 
 class BrokerCalls:
-    """Of one node, on its loop. ``propose(command, timeout_ms, topics)`` raises UnavailableError and OutcomeUnknownError."""
+    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics)`` raises UnavailableError and
+    OutcomeUnknownError.
+    """
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class BrokerCalls:
         late_copy_ms: float,
         defences: LivenessDefences,
     ) -> None:
-        """``is_leaving``: this node stops or serves nobody, so that connections end by its own doing."""
+        """``is_leaving``: this node stops or is fenced, so it closes the connections itself."""
         self._machine, self._attachments, self._leader = machine, attachments, leader
         self._propose, self._consensus, self._tasks = propose, consensus, tasks
         self._is_leaving, self._budget_s = is_leaving, budget_s
@@ -83,11 +82,11 @@ class BrokerCalls:
         self._late_copies = LateCopies(late_copy_ms)
         self._defences = defences
         self._refused: dict[tuple[int, Key], int] = {}
-        """Renewals that have to be registered after all, by connection: the revision when they were received."""
+        """By connection: renewals that have to be registered instead, and the revision when they were received."""
         self._carriers: dict[int, Connection] = {}
-        """Connections that brokers are or were attached to."""
+        """Connections to which brokers are or were attached."""
         self._pending: dict[tuple[int, Key], Future[Any]] = {}
-        """Registrations under way, by connection."""
+        """Registrations in progress, by connection."""
 
     # Connections
 
@@ -114,8 +113,8 @@ class BrokerCalls:
             self._leader.report_soon()
 
     def removed(self, effect: BrokerRemoved, is_expired: bool) -> None:
-        """A registration ended. A broker that expired may not know: its connections are closed, as RocketMQ does, unless they
-        carry others."""
+        """A registration ended. An expired broker may not know, so its connections are closed, as in RocketMQ, unless they
+        carry other brokers."""
         key = (effect.cluster_name, effect.broker_addr)
         self._late_copies.forget(key)
         for connection_id in self._attachments.remove(key, effect.epoch):
@@ -129,11 +128,11 @@ class BrokerCalls:
         self._attachments.attach(key, epoch, connection_id, opened_ms or 0.0, self._monotonic_ms(), registers)
         if opened_ms is not None:
             self._carriers[connection_id] = connection
-        else:  # it ended while the request was under way
+        else:  # it ended while the request was in progress
             self._lose(connection_id, False)
 
     def _converse(self, connection: Connection | None, work: "Coroutine[Any, Any, T]") -> "Future[T]":
-        """Run what answers a request of this connection."""
+        """Run the handling of a request of this connection."""
         task = self._tasks.keep(work)
         if connection is not None:
             asked_ms, connection_id = self._monotonic_ms(), connection.connection_id
@@ -144,7 +143,7 @@ class BrokerCalls:
     # Registrations
 
     def register(self, registration: RegisterBroker, connection: Connection) -> "Result | Future[Result]":
-        """A registration: a renewal if it changes nothing, else through the log."""
+        """Register: a renewal if it changes nothing, otherwise through the log."""
         key = (registration.cluster_name, registration.broker_addr)
         slot = (connection.connection_id, key)
         received = self._refused.pop(slot, self._machine.state.revision)
@@ -176,13 +175,13 @@ class BrokerCalls:
                     asked = None
                     await confirm(self._consensus)
             if not self._conversations.is_open(connection.connection_id):
-                raise UnavailableError("its connection has ended meanwhile")
+                raise UnavailableError("its connection has ended")
             is_meant = self._late_copies.is_repeated(key, content, received_ms) or not self._defences.repeated_versions
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
             applied = await self._propose(data, int(REGISTRATION_S * 1000), topics)
-        except NamesrvError:  # copies of it that other nodes received go on without this one
+        except NamesrvError:  # copies of it that other nodes received continue without this one
             if asked is not None:
                 self._leader.withdraw(asked, key, content)
             raise
@@ -195,7 +194,7 @@ class BrokerCalls:
         return self._registered(registration, connection, applied)
 
     async def _is_confirmed(self, registration: RegisterBroker, unchanged: Result, connection: Connection) -> bool:
-        """Whether the leader agrees that nothing changes."""
+        """Whether the leader confirms that the registration changes nothing."""
         state = self._machine.state
         if unchanged.epoch is None:  # refused for every caller
             await confirm(self._consensus)
@@ -207,7 +206,7 @@ class BrokerCalls:
     def _registered(self, registration: RegisterBroker, connection: Connection, applied: ProposalResult) -> Result:
         key = (registration.cluster_name, registration.broker_addr)
         if applied.ignored in (Ignored.UNREGISTERED, Ignored.TAKEN_OVER):
-            log.info("registration not taken: %s", applied.ignored, extra={"peer": connection.peer, "broker": key[1]})
+            log.info("registration not accepted: %s", applied.ignored, extra={"peer": connection.peer, "broker": key[1]})
             connection.close(CloseReason.OURS)
             raise UnavailableError(str(applied.ignored))
         held = self._machine.state.registration(*key)
@@ -219,7 +218,7 @@ class BrokerCalls:
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
     ) -> "Result | Future[Result | None] | None":
-        """A registration that changes nothing, as the server knows; None, at once or later: it has to be registered."""
+        """Renew a registration that changes nothing, as the server knows. None, at once or later: it has to be registered."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is None:
             return None
@@ -228,7 +227,8 @@ class BrokerCalls:
         generation = self._machine.state.group_generation(registration.broker_name)
         received = self._machine.state.revision
         key = (cluster_name, broker_addr)
-        self._attach(key, registration.epoch, connection, True)  # now: it may be removed before the task begins
+        # attach now, because the broker may be removed before the task begins
+        self._attach(key, registration.epoch, connection, True)
         return self._converse(connection, self._renew_unchanged(key, result, generation, received, connection))
 
     async def _renew_unchanged(
@@ -244,12 +244,12 @@ class BrokerCalls:
         return None
 
     async def _renew(self, key: Key, epoch: int, generation: int, connection: Connection, registers: bool = True) -> int:
-        """Call it in the turn in which the registration was looked at."""
+        """Renew. Call it in the turn in which the registration was compared with the state."""
         self._attach(key, epoch, connection, registers)
         return await self._leader.renew(key, epoch, generation)
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
-        """Code 904: a contact; the leader learns of it with the next report."""
+        """``BROKER_HEARTBEAT`` (904): a contact, which the leader learns with the next report."""
         registration = self._machine.state.registration(cluster_name, broker_addr)
         if registration is not None:
             self._attach((cluster_name, broker_addr), registration.epoch, connection, False)
@@ -257,7 +257,7 @@ class BrokerCalls:
     def query_data_version(
         self, key: Key, data_version: DataVersion | None, connection: Connection
     ) -> "Future[DataVersionAnswer]":
-        """Code 322: a linearizable read that renews; while a removal is proposed it waits for the outcome."""
+        """``QUERY_DATA_VERSION`` (322): a linearizable read that renews. If a removal is proposed, it waits for the outcome."""
         return self._converse(connection, self._query_data_version(key, data_version, connection))
 
     async def _query_data_version(self, key: Key, data_version: DataVersion | None, connection: Connection) -> DataVersionAnswer:
@@ -278,7 +278,7 @@ class BrokerCalls:
     # Removals
 
     def unregister(self, command: UnregisterBrokers, connection: Connection | None) -> "Future[Result]":
-        """Code 104, answered once it is applied here."""
+        """``UNREGISTER_BROKER`` (104), answered once it is applied here."""
         received = [(removal, self._registered_epoch(removal, connection)) for removal in command.removals]
         opened_ms = None if connection is None else self._conversations.opened_ms(connection.connection_id) or 0.0
         return self._converse(connection, self._unregister(received, connection, opened_ms))
@@ -293,8 +293,8 @@ class BrokerCalls:
                     await asyncio.wait((pending,))
                     epoch = self._registered_epoch(removal, connection) or epoch
                     if epoch is None and (pending.cancelled() or pending.exception() is not None):
-                        raise self._not_taken(removal, connection, "its registration before this was not taken")
-                await confirm(self._consensus)  # what was acknowledged before counts, wherever
+                        raise self._not_taken(removal, connection, "an earlier registration over this connection failed")
+                await confirm(self._consensus)  # what was acknowledged before counts, on any node
                 registration = self._machine.state.registration(*key)
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue
@@ -320,7 +320,7 @@ class BrokerCalls:
 
     @staticmethod
     def _not_taken(removal: BrokerRemoval, connection: Connection | None, why: str) -> UnavailableError:
-        """Close the connection instead of an answer: 0 would mean that the broker is gone."""
+        """Close the connection instead of answering: 0 would mean that the broker is removed."""
         if connection is not None:
             connection.close(CloseReason.OURS)
         return UnavailableError(f"{removal.broker_addr} is not removed: {why}")

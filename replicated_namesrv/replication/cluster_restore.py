@@ -1,17 +1,18 @@
-"""Restoring a backup into a fresh cluster, through the log, while the cluster runs.
+"""Restores a backup into a fresh cluster, through the log, while the cluster runs.
 
-A backup may be larger than a command, and reading it may take longer than an election; so it comes in pieces, each a command of
-its own, which every node feeds to a second state beside the one in use. The last command puts it in place, on all nodes at the
-same point of the log. What has come so far is part of the replicated state: of snapshots and of digests.
+A backup may be larger than a command, and reading it may take longer than an election. So it is sent in pieces, each a
+command, from which every node builds a second state. The last command replaces the current state, on all nodes at the same log
+index. The received pieces are part of the replicated state: of snapshots and of digests.
 
-A restore whose node died is abandoned through the log: by the next one if that is refused, else by the leader once nothing of it
-has come for ``IDLE_MS_MAX``. Until then its pieces are in every state and snapshot.
+If the restoring node dies, the restore is abandoned through the log: by the next restore, which it would block, or by the
+leader after ``IDLE_MS_MAX`` without a piece. Until then its pieces are in every state and snapshot.
 
-Only a fresh cluster takes a backup, one that holds no broker, no topic and no KV entry, when the first piece comes and still when
-the last has come: restoring over anything would undo what was acknowledged. Revisions go on far above those of the backup
-(``REVISIONS_SKIPPED``), so that a watcher of the cluster that was lost is told so and takes no other changes for those it missed.
+Only a fresh cluster, without brokers, topics and KV entries, accepts a backup. This is checked at the first and the last
+piece, because restoring over data would undo acknowledged writes. Revisions continue far above those of the backup
+(``REVISIONS_SKIPPED``), so that a watcher of the lost cluster is told that it missed changes, and does not confuse new changes
+with them.
 
-``RestorableMachine`` stands between Raft and ``RouteStateMachine``, which knows nothing of this but ``take_over``.
+``RestorableMachine`` is between Raft and ``RouteStateMachine``, which only provides ``take_over``.
 """
 
 import contextlib
@@ -34,13 +35,13 @@ PIECE_BYTES = 64 << 10
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
 IDLE_MS_MAX = 60_000.0
-"""The leader abandons a restore of which nothing came for so long: twice what the body of a request may pause."""
+"""The leader abandons a restore after this time without a piece: twice what the body of a request may pause."""
 
 Propose = Callable[[bytes], Awaitable[ProposalResult]]
 
 
 def encode(kind: int, restore_id: str, number: int = 0, piece: bytes = b"") -> bytes:
-    """A command; ``number``: how many pieces came before."""
+    """Encode a command; ``number``: how many pieces came before."""
     return bytes((RESTORE_MARK,)) + dump([VERSION, kind, restore_id, number]) + b"\n" + piece
 
 
@@ -57,11 +58,11 @@ def decode(data: bytes) -> tuple[int, str, int, bytes]:
 
 
 async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
-    """Send the snapshot in a backup through the log. An error of ``snapshot`` abandons the restore and is raised again."""
+    """Send the snapshot of a backup through the log. An error of ``snapshot`` abandons the restore and is raised again."""
     restore_id, number = uuid4().hex, 0
     begun = await propose(encode(BEGIN, restore_id))
     if begun.result.code:
-        if begun.leftover is not None:  # it would be refused in the end, too
+        if begun.leftover is not None:  # it would be refused at the end, too
             await _abandon(propose, begun.leftover)
         return begun.result
     try:
@@ -77,7 +78,7 @@ async def restore(propose: Propose, snapshot: AsyncIterator[bytes]) -> Result:
 
 
 async def _abandon(propose: Propose, restore_id: str) -> None:
-    with contextlib.suppress(NamesrvError):  # the leader will do it
+    with contextlib.suppress(NamesrvError):  # the leader will abandon it
         await propose(encode(ABANDON, restore_id))
 
 
@@ -95,7 +96,7 @@ async def _pieces(snapshot: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 class Incoming:
-    """A backup on its way."""
+    """A backup that is being received."""
 
     def __init__(self, restore_id: str) -> None:
         self.restore_id = restore_id
@@ -110,12 +111,12 @@ class Incoming:
         self._hash.update(piece)
 
     def digest(self) -> bytes:
-        """16 bytes that stand for what has come."""
+        """16 bytes that represent the received pieces."""
         return self._hash.digest()
 
 
 class RestorableMachine:
-    """Implements ``raft.interfaces.StateMachine``: the routes, and a backup on its way to take their place."""
+    """``raft.interfaces.StateMachine`` over the routes, and over a backup that is being received to replace them."""
 
     def __init__(self, machine: RouteStateMachine) -> None:
         self.machine = machine
@@ -171,7 +172,7 @@ class RestorableMachine:
         return self.machine.digest() + (b"" if self.incoming is None else self.incoming.digest())
 
     def snapshot(self) -> Iterator[bytes]:
-        """What is on its way, a chunk a piece, then the routes."""
+        """The received pieces, one chunk each, then the routes."""
         incoming, routes = self.incoming, self.machine.snapshot()
         pieces = [] if incoming is None else list(incoming.pieces)
         head: list[Any] = [VERSION, None if incoming is None else incoming.restore_id, len(pieces)]
@@ -189,22 +190,22 @@ class RestorableMachine:
 
 
 class Leftovers:
-    """Finds a restore that nobody continues; of one node, which acts on it while it leads."""
+    """Finds an abandoned restore. Every node has one and uses it while it leads."""
 
     def __init__(self, machine: RestorableMachine, now_ms: Callable[[], float]) -> None:
         self._machine, self._now_ms = machine, now_ms
         self._seen: tuple[str, int] | None = None
-        """Restore under way and pieces that had come when its count changed last."""
+        """The restore in progress, and its number of pieces when that last changed."""
         self._since_ms = 0.0
 
     def tick(self, leads: bool) -> bytes | None:
-        """The command that abandons the restore, if it is time; call it now and then."""
+        """The command that abandons the restore, if it is time. Call it regularly."""
         incoming, now_ms = self._machine.incoming, self._now_ms()
         seen = None if incoming is None else (incoming.restore_id, len(incoming.pieces))
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
         elif seen is not None and leads and now_ms - self._since_ms > IDLE_MS_MAX:
-            self._since_ms = now_ms  # again in as long, should this be lost
+            self._since_ms = now_ms  # repeat after the same time, should this command be lost
             return encode(ABANDON, seen[0])
         return None
 
@@ -217,7 +218,7 @@ class _Restoring:
         self._routes = machine.machine.restore()
         self._incoming: Incoming | None = None
         self._left: int | None = None
-        """Pieces yet to come; None: the head is yet to come."""
+        """Pieces still to come. None: the head is still to come."""
 
     def feed(self, chunk: bytes) -> None:
         """Take the next part of the snapshot."""

@@ -1,7 +1,7 @@
-"""The kinds of commands in the log, and the command version since which nodes apply each.
+"""The kinds of commands in the log, with the command version since which nodes apply each.
 
-A new kind, or a change of what a command means or carries, gets a new kind and a new version here; nothing else has to be done to
-keep it out of the log until all nodes are upgraded (``consensus.py``). A kind that was once proposed stays: logs hold it.
+A new kind, or a changed meaning or content of a command, gets a new kind and a new version here. This keeps it out of the log
+until all nodes are upgraded (``consensus.py``). A kind that was once proposed stays, because logs contain it.
 """
 
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from replicated_namesrv.routes.encoding import load
 
 ENVELOPE_FORMAT, RESTORE_MARK = 1, ord("R")
-"""First byte of a command: of the routes' (``route_machine.py``), of a restore's (``cluster_restore.py``)."""
+"""First byte of a command of the routes (``route_machine.py``) or of a restore (``cluster_restore.py``)."""
 PLAIN, REGISTER, UNREGISTER, EXPIRE, LEAD, SUSPECT = range(6)
 BEGIN, PIECE, FINISH, ABANDON = range(4)
 BASE_VERSION = 1
-"""Of the commands that every node applies."""
+"""Version of the commands that every node applies."""
 SUSPICION_VERSION = 2
-"""Of those that record the silence of brokers."""
+"""Version of those that record the silence of brokers."""
 
 
 class CommandKind(NamedTuple):

@@ -7,8 +7,8 @@ Shared settings are part of the state and change by a command. The others change
     this node's alone   file, then in force
     both                confirm a majority, file, then in force, command
 
-In the last row the file is first: if the disk refuses it, nothing was done. Once it is written, the outcome of the command
-decides between done and partly done.
+In the last row the file is first: if the disk refuses it, nothing is done. Once it is written, the outcome of the command
+determines whether the request is done or partly done.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +22,7 @@ from replicated_namesrv.settings import ROWS, Settings
 
 
 class ConfigUpdates:
-    """Of one node, on its event loop."""
+    """The changes of settings of one node, on its event loop."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class ConfigUpdates:
         propose: Callable[[Command], Awaitable[Result]],
         confirm_majority: Callable[[], Awaitable[None]],
     ) -> None:
-        """``confirm_majority`` raises UnavailableError: a proposal would hardly be taken."""
+        """``confirm_majority`` raises UnavailableError if a proposal is unlikely to succeed."""
         self._settings, self._propose, self._confirm_majority = settings, propose, confirm_majority
         self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.change(values))))
 
@@ -54,14 +54,14 @@ class ConfigUpdates:
             written = describe_written(self._settings, local)
             if not written:
                 raise
-            shared_now = "not changed" if error.definite else "changed or not, which is not known"
+            shared_now = "not changed" if error.definite else "may or may not have changed"
             raise PartlyDoneError(f"{written}; {', '.join(shared)} {shared_now}: {error}; repeat the request") from error
 
     def show(self, flags: RouteSettings) -> None:
-        """The shared settings are these now: show them by code 319."""
+        """Show these shared settings in answers to ``GET_NAMESRV_CONFIG`` (319)."""
         texts: Mapping[str, str] = {row.name: row.show(getattr(flags, attribute)) for attribute, row in SHARED_ROWS.items()}
         self._settings.update(texts)
 
     async def drain(self) -> None:
-        """Wait for what is being written."""
+        """Wait for pending writes."""
         await self._writer.drain()

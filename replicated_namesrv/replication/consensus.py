@@ -1,8 +1,7 @@
-"""Consensus: what the parts of a node ask of Raft, and the one class that asks it.
+"""Consensus: the interface between the parts of a node and Raft.
 
-``Consensus`` is the interface. ``RaftConsensus`` implements it, is the only user of ``RaftService`` and the observer of its node.
-What Raft reports goes to one callback each, which the owner sets before ``start``.
-``CommandProposer`` takes commands through the log.
+``Consensus`` is the interface. ``RaftConsensus`` implements it. It is the only user of ``RaftService`` and observes its node;
+each event of Raft has one callback, which the owner sets before ``start``. ``CommandProposer`` proposes commands.
 
 **Command versions.** A node that does not know a command stops (``UnknownCommandError``). So a command of a newer version may be
 proposed only when every member applies it:
@@ -40,22 +39,22 @@ log = logging.getLogger(__name__)
 
 NO_MAJORITY = "no majority confirms this node"
 HAND_OVER_TIMEOUT_S = 2.0
-"""What the stop of a leader waits for its successor; Raft itself gives up earlier."""
+"""How long a stopping leader waits for its successor. Raft itself gives up earlier."""
 
 
 class Consensus(Protocol):
-    """What a node's parts need of Raft."""
+    """Raft as a node's parts use it."""
 
     def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
-        """The outcome of having ``command`` applied once on every node; the Future never fails. ``version``: the command version
-        that it needs, 1 for what all versions apply. ``timeout_ms`` None: that of all requests."""
+        """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: the command
+        version that it needs, 1 for commands that all versions apply. ``timeout_ms`` None: that of all requests."""
 
     def read_index(self) -> "Future[ReadOutcome]":
-        """Completes when the local state holds all that was acknowledged before this call. Everybody who has to know of a
-        confirmation hears of it before the caller does."""
+        """Completes when the local state includes everything acknowledged before this call. All parts that need to know of a
+        confirmation are notified before the caller."""
 
     def lease_valid(self) -> bool:
-        """Whether the local state may be read at this moment without asking anybody."""
+        """Whether the local state may be read now without asking other nodes."""
 
     def tell(self, peer: str, data: bytes) -> None:
         """Send to another node; may be lost."""
@@ -66,22 +65,22 @@ class Consensus(Protocol):
 
     @property
     def led_term(self) -> int | None:
-        """The present term if this node leads it."""
+        """The current term if this node leads it."""
 
     @property
     def term(self) -> int:
-        """The present term."""
+        """The current term."""
 
     @property
     def leader(self) -> str | None:
-        """The leader of the present term, if known."""
+        """The leader of the current term, if known."""
 
 
 class RaftDriver(Protocol):
-    """What ``RaftConsensus`` needs of ``RaftService``; the simulator has its own."""
+    """``RaftService`` as ``RaftConsensus`` uses it. The simulator has its own."""
 
     node: RaftNode
-    """There is one once ``start`` has begun the node."""
+    """The node, once ``start`` has begun it."""
 
     async def start(self) -> None: ...
 
@@ -106,12 +105,12 @@ RaftFactory = Callable[[RouteStateMachine, RaftConfig, Observer], RaftDriver]
 
 
 def raft_on_sockets(transport: TransportSettings, folder: Path, machine: StateMachine) -> RaftFactory:
-    """Raft with real sockets and files. ``machine`` is what it replicates: the routes within what else is replicated."""
+    """Raft with real sockets and files. ``machine`` is the replicated state machine."""
     return lambda routes, config, observer: RaftService(transport, folder, machine, config, observer)
 
 
 async def confirm(consensus: Consensus) -> None:
-    """Wait until this node has applied all that was acknowledged before. Raises UnavailableError."""
+    """Wait until this node has applied everything acknowledged before. Raises UnavailableError."""
     outcome = await consensus.read_index()
     if not isinstance(outcome, ReadReady):
         raise UnavailableError(outcome.reason)
@@ -133,17 +132,17 @@ class RaftConsensus(Observer):
         self._node_id, self._members, self._machine = node_id, members, machine
         self._now_ms = now_ms
         self.on_confirmed: Callable[[float], None] = lambda asked_ms: None
-        """A majority has confirmed a read index that was asked for at this time."""
+        """A majority has confirmed a read index requested at this time."""
         self.on_leading: Callable[[int], None] = lambda term: None
         """This node leads the term; called in a later turn of the loop."""
         self.on_leader: Callable[[str | None, int], None] = lambda leader, term: None
-        """The leader that this node believes in has changed; None: it knows none."""
+        """The leader known to this node has changed; None: unknown."""
         self.on_applied: Callable[[int], None] = lambda term: None
         """An entry of that term was applied."""
         self.on_restored: Callable[[], None] = lambda: None
         """The state was replaced by a snapshot."""
         self.on_message: Callable[[str, bytes], None] = lambda peer, data: None
-        """``tell`` of another node."""
+        """A message of ``tell`` from another node arrived."""
         self.on_failed: Callable[[str], None] = lambda reason: None
         """Raft has stopped for good."""
         self._raft = raft(machine, config, self)
@@ -185,17 +184,19 @@ class RaftConsensus(Observer):
     def leader(self) -> str | None:
         return self._raft.node.leader_id
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
-        """Open the log and take part. Raises StorageError."""
+        """Open the log and join. Raises StorageError."""
         try:
             await self._raft.start()
         except (RaftError, OSError, ValueError) as error:
             raise StorageError(f"cannot take part in the cluster: {error}") from error
 
     async def catch_up(self) -> float:
-        """Wait until this node has caught up with a majority; when the read index that proved it was asked for, by ``now_ms``.
+        """Wait until this node has caught up with a majority. Returns when the confirming read index was requested, by
+        ``now_ms``.
+
         Raises StorageError."""
         while True:
             asked_ms = self._now_ms()
@@ -207,7 +208,9 @@ class RaftConsensus(Observer):
             log.info("not caught up with a majority yet: %s", outcome.reason)
 
     async def hand_over(self) -> None:
-        """Before a stop: if this node leads others, give the leadership to one of them, so that nobody waits for an election."""
+        """Before a stop: if this node leads other nodes, transfer leadership to one of them, which saves the wait for an
+        election.
+        """
         node = self._node
         if node is not None and node.core.is_leader and len(self._members) > 1:
             with contextlib.suppress(TimeoutError):
@@ -219,10 +222,12 @@ class RaftConsensus(Observer):
         await self._raft.stop()
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
-        """Hand over to ``to``, or to the node that is furthest. Raises SettingError; fails with UnavailableError."""
+        """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError; fails with
+        UnavailableError.
+        """
         if self.led_term is None:
-            known = f"{self.leader} does" if self.leader else "nobody is known to"
-            raise SettingError(f"{self._node_id} does not lead, {known}; ask the leader")
+            known = f"{self.leader} does" if self.leader else "no leader is known"
+            raise SettingError(f"{self._node_id} is not the leader, {known}; ask the leader")
         others = [member for member in self._members if member != self._node_id]
         if to is not None and to not in others:
             raise SettingError(
@@ -232,7 +237,9 @@ class RaftConsensus(Observer):
 
     async def _transfer_leadership(self, to: str | None) -> None:
         if not await self._raft.transfer_leadership(to):
-            raise UnavailableError(f"the hand-over to {to or 'another node'} was given up: it does not follow closely enough")
+            raise UnavailableError(
+                f"the hand-over to {to or 'another node'} was given up: that node lags too far behind the leader"
+            )
 
     # For operators
 
@@ -259,12 +266,12 @@ class RaftConsensus(Observer):
 
     @property
     def disk_problem(self) -> str | None:
-        """What is wrong with the disk of the log, if a sync does not end."""
+        """The problem of the log's disk, if a sync does not end."""
         node = self._node
         return None if node is None else node.disk_problem
 
     def standing(self) -> dict[str, object] | None:
-        """JSON-able: how this node stands in its group; None before its start."""
+        """JSON-able status of this node in its group; None before its start."""
         node = self._node
         if node is None:
             return None
@@ -282,7 +289,7 @@ class RaftConsensus(Observer):
         }
 
     def raft_status(self) -> dict[str, object]:
-        """JSON-able: Raft and its transport in detail."""
+        """JSON-able details of Raft and its transport."""
         return self._raft.status()
 
     # Observer
@@ -324,15 +331,15 @@ HEAVY_BYTES = 256 << 10
 
 
 class CommandProposer:
-    """Of one node, on its event loop. Every command goes with the version that its kind needs (``command_kinds.py``)."""
+    """The proposals of one node, on its event loop. Each command has the version that its kind needs (``command_kinds.py``)."""
 
     def __init__(self, consensus: Consensus, tasks: Tasks, budget_ms: int, is_fenced: Callable[[], bool]) -> None:
-        """``budget_ms``: what a proposal may take, the wait for heavy ones before it included."""
+        """``budget_ms``: time limit of a proposal, including the wait for heavy ones before it."""
         self._consensus, self._tasks, self._budget_ms, self._is_fenced = consensus, tasks, budget_ms, is_fenced
         self._waiting: dict[Future[Outcome], None] = {}
         """Proposals without an outcome."""
         self._heavy = asyncio.Lock()
-        """Held by the heavy command under way."""
+        """Locked by the heavy command in progress."""
 
     async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
@@ -363,7 +370,7 @@ class CommandProposer:
         raise OutcomeUnknownError(outcome.reason)
 
     def decide(self, data: bytes) -> "Future[ProposalResult | None]":
-        """Propose a command of the leader's own, fenced or not; None: its outcome is not known, or it was not taken."""
+        """Propose a command of the leader itself, fenced or not. None: it was not accepted, or its outcome is unknown."""
         return self._tasks.keep(self._decide(data))
 
     async def _decide(self, data: bytes) -> ProposalResult | None:
@@ -371,7 +378,7 @@ class CommandProposer:
         return outcome.result if isinstance(outcome, Committed) and isinstance(outcome.result, ProposalResult) else None
 
     def give_up(self, reason: str) -> None:
-        """Those who wait for an outcome get OutcomeUnknownError."""
+        """Fail all pending proposals with OutcomeUnknownError."""
         for proposed in list(self._waiting):
             if not proposed.done():
                 proposed.set_exception(OutcomeUnknownError(reason))

@@ -1,9 +1,9 @@
-"""What is known of brokers beyond their registrations, and the first line of a snapshot, which holds it.
+"""Facts about brokers beyond their registrations, and the first line of a snapshot, which contains them.
 
 The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. If
-the command version is newer than the first, it is a fourth number, and the table of suspicions is the last. The line is written
-and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote the same line in
-one step and read it so; hence its form stays. It begins with a blank, which tells ``encoding.load`` to expect any text.
+the command version is newer than the first, it is a fourth number, and the table of suspicions is the last. The line is
+written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote and
+read the same line in one step, so its form stays. It begins with a blank, after which ``encoding.load`` expects any text.
 """
 
 import json
@@ -22,25 +22,25 @@ _HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),(?:(\d+),)?\[")
 _ROWS = re.compile(rb'(?:\[(?:[^][\n"]|"(?:[^"\\\n]|\\.)*+")*+\],?)*+')
 """Complete rows: arrays of numbers and texts."""
 _BETWEEN, _END = b"],[", b"]]\n"
-"""What follows the rows of a table, and those of the last."""
+"""The text after the rows of a table, and after those of the last table."""
 NOT_OURS = "snapshot cannot be read: its first line is not that of this version"
 Key = tuple[str, str]
 """Cluster and address of a broker."""
 
 
 class Mark(NamedTuple):
-    """What is known of a registered broker beyond its registration."""
+    """Facts about a registered broker beyond its registration."""
 
     version_revision: int
-    """Revision that committed its present data version."""
+    """Revision that committed its current data version."""
     serial: int
-    """Number of the last registration of it in the log, changed or not."""
+    """Number of its last registration in the log, whether it changed anything or not."""
     content: str
     """Hash of that registration (``content_of``)."""
 
 
 class Suspicion(NamedTuple):
-    """For how long a registered broker is known to be silent."""
+    """Recorded silence of a registered broker."""
 
     share: int
     """Thirds of its time-out: 1 or 2."""
@@ -76,7 +76,7 @@ def suspected_table() -> SummedTable[Key, Suspicion]:
 
 
 def tables_of(numbers: Sequence[int]) -> int:
-    """How many tables there are beside these numbers."""
+    """Number of tables that follow these numbers."""
     return len(numbers) - 1
 
 
@@ -84,7 +84,7 @@ Tables = tuple[SummedTable[Key, Mark], SummedTable[Key, int], SummedTable[Key, S
 
 
 def own_line(numbers: Sequence[int], tables: Tables) -> Iterator[bytes]:
-    """Parts of the first line as of this call; what changes while they are taken is not in them."""
+    """The parts of the first line at the time of this call. Changes while they are consumed are not included."""
     marks, unregistered, suspected = tables
     rows: list[Iterable[list[Any]]] = [
         ([*key, *mark] for key, mark in list(marks.items())),
@@ -109,19 +109,19 @@ def _rows(rows: Iterable[list[Any]]) -> Iterator[bytes]:
 
 
 class OwnLineReader:
-    """Reads the first line, cut anywhere, as it comes."""
+    """Reads the first line from chunks cut at any place."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.marks, self.unregistered, self.suspected = marks_table(), unregistered_table(), suspected_table()
         self.complete = False
         self._rest = b""
-        """Of a row that is not complete."""
+        """The start of an incomplete row."""
         self._table = 0
-        """Position of the table that is being read."""
+        """Index of the table that is being read."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take the next bytes and give back those behind the line. Raises RouteFormatError."""
+        """Process the next bytes and return those after the line. Raises RouteFormatError."""
         data = self._rest + chunk
         if not self.numbers:
             head = _HEAD.match(data)

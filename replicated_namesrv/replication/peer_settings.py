@@ -33,7 +33,7 @@ def parse_peers(key: str, text: str) -> dict[str, tuple[str, int]]:
 
 
 def transport_settings(settings: Settings) -> TransportSettings:
-    """What the peers' transport needs. Raises SettingError."""
+    """The settings of the peers' transport. Raises SettingError."""
     peers = parse_peers("peers", settings.peers)
     if not peers:
         raise SettingError("mode=cp and peers is empty: name all nodes, for example peers=n1=10.0.0.1:9896,n2=…,n3=…")

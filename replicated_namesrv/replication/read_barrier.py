@@ -1,8 +1,8 @@
-"""ReadBarrier: when this node may answer, how fresh that is, and when it has to serve nobody.
+"""ReadBarrier: when this node may answer, how fresh its state is, and when it is fenced.
 
-A linearizable read waits for a read index that was asked for after the read came. All that come in one go ask for it together,
-which is what makes it cheap; what comes after the question was sent waits for the next one, which is asked when it is answered.
-Any node can do this. A stale read is answered at once and told its age.
+A linearizable read waits for a read index that was requested after the read came. All reads that come in the same turn share
+one request, which makes it cheap. Reads that come later wait for the next request, which is sent when the first is answered.
+Any node can do this. A stale read is answered at once with its age.
 
 In the tables the first row that matches decides. *Level* is what the request names; *default* is ``readConsistency``. *Stale*
 means: an answer with its age, or StaleReadError if it is older than ``maxStalenessMs``. Each row has one test, named after it, in
@@ -44,11 +44,11 @@ confirmation:
 
 Two clocks, because a process may be stopped and a machine may sleep:
 
-- The *age* of the state counts from the moment at which the last confirmed read index was asked for, since the state holds
-  everything acknowledged before it. It goes on while this process does not run. Such a clock judges the lease too, so a node that
-  wakes answers nothing by a lease that ended while it slept.
-- *Silence* counts only time in which this process could have heard a majority: of the time between two ticks at most STEP_MAX_MS.
-  A node that wakes is given the whole time again to hear it, and until then its reads wait.
+- The *age* of the state counts from the request of the last confirmed read index, because the state includes everything
+  acknowledged before it. This clock continues while the process does not run. The lease uses such a clock, too, so a node that
+  wakes does not answer by a lease that ended while it slept.
+- *Silence* counts only time in which this process could have had contact with a majority: at most STEP_MAX_MS between two
+  ticks. A node that wakes has the whole time again to reach a majority, and until then its reads wait.
 """
 
 import asyncio
@@ -65,16 +65,16 @@ from replicated_namesrv.service import UNKNOWN_AGE, Freshness, ReadLevel
 log = logging.getLogger(__name__)
 
 COLLECTING_MAX_MS = 1.0
-"""While reads come in every turn of the loop, how long an index that could be asked for is not, so that they share it."""
+"""While reads come in every turn of the loop, a request for an index is delayed by this time so that they share it."""
 PROBE_AFTER_MS = 200.0
-"""A majority is asked when the state has become this old, whether or not anybody reads."""
+"""A majority is asked when the state has become this old, even without reads."""
 STEP_MAX_MS = 250.0
-"""Of the time between two ticks, what counts as run."""
+"""Maximum of the time between two ticks that counts as run."""
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 
 
 class ReadBarrier:
-    """Of one node, on its event loop. Nothing but ``now_ms`` tells it the time."""
+    """The reads of one node, on its event loop. ``now_ms`` is its only clock."""
 
     def __init__(
         self,
@@ -85,24 +85,24 @@ class ReadBarrier:
         now_ms: Callable[[], float],
         change: Callable[[bool], None],
     ) -> None:
-        """``serves_stale``: noQuorumPolicy. ``now_ms``: a clock that never stops. ``change(False)`` at the fence, True
-        after it."""
+        """``serves_stale``: noQuorumPolicy. ``now_ms``: a clock that never stops. ``change(False)`` is called at the fence,
+        ``change(True)`` after it."""
         self._consensus, self._default, self._fence_after_ms = consensus, default, fence_after_ms
         self.serves_stale, self._now_ms, self._change = serves_stale, now_ms, change
         self.fenced = False
         self._collecting: Future[Freshness] | None = None
-        """For reads whose index was not asked for yet."""
+        """For reads whose index is not requested yet."""
         self._collecting_since_ms = 0.0
         self._others_came = False
         self._needs_index = False
-        """Whether one of them asked for more than a lease."""
+        """Whether one of them needs more than a lease."""
         self._is_asking = False
-        """There is one question at a time: the leader would let the next one wait anyway, and so more share it."""
+        """Only one request at a time: the leader would delay a second one anyway, and more reads share one."""
         self._waiting: dict[Future[Freshness], Future[ReadOutcome] | None] = {}
-        """Those that are not answered yet, with the question that was asked for each."""
+        """Reads without an answer, with the request for each."""
         self._is_live = False
         self._fresh_ms = 0.0
-        """When the last confirmed index was asked for."""
+        """When the last confirmed index was requested."""
         self._ticked_ms = now_ms()
         """Until when silence was counted."""
         self._silent_ms = 0.0
@@ -116,7 +116,7 @@ class ReadBarrier:
 
     @property
     def answers_stale(self) -> bool:
-        """Whether requests that ask for nothing get stale answers for lack of a majority."""
+        """Whether requests that name no level get stale answers because there is no majority."""
         return self.fenced and self.serves_stale
 
     # Reads
@@ -126,7 +126,7 @@ class ReadBarrier:
         StaleReadError."""
         shared = self._collecting
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
-            self._others_came = True  # R7 without a look at the rest: it held for the first of them, and they wait together
+            self._others_came = True  # R7 without further checks: they held for the first of these reads, and all wait together
             return shared
         if not self._is_live:  # R1
             raise UnavailableError("this node has not caught up with a majority since its start")
@@ -152,15 +152,14 @@ class ReadBarrier:
                 loop.call_soon(self._ask)
         else:
             self._others_came = True
-        if wanted is LINEARIZABLE or self._default is not LEASE:  # those that join it later say nothing
+        if wanted is LINEARIZABLE or self._default is not LEASE:  # reads that join it later do not log
             self._needs_index = True
         if self.serves_stale and (level is not None or max_staleness_ms is not None):
             return self._judged(shared, level, max_staleness_ms)
         return shared
 
     def _ask(self) -> None:
-        """Answer all that came so far by the lease, or else ask for one index on their behalf, once a turn of the loop brought no
-        more."""
+        """Answer all waiting reads by the lease, or request one index for them, once a turn of the loop brought no more."""
         shared = self._collecting
         if shared is not None and not self._needs_index and self._consensus.lease_valid():  # W1
             self._collecting = None
@@ -205,7 +204,7 @@ class ReadBarrier:
         return Freshness(STALE, self._consensus.term, self._consensus.leader or "", age_ms)
 
     def _judged(self, shared: Future[Freshness], level: ReadLevel | None, max_staleness_ms: int | None) -> Future[Freshness]:
-        """``shared`` for a request that does not take whatever comes if this node fences meanwhile."""
+        """``shared`` for a request that does not accept every level if this node fences in between."""
         own: Future[Freshness] = asyncio.get_running_loop().create_future()
 
         def judge(done: Future[Freshness]) -> None:
@@ -231,7 +230,7 @@ class ReadBarrier:
     # Fence
 
     def caught_up(self, asked_ms: float) -> None:
-        """The state holds everything acknowledged before ``asked_ms``: from now on this node may serve."""
+        """The state includes everything acknowledged before ``asked_ms``: from now on this node may serve."""
         self._is_live = True
         self.confirmed(asked_ms)
 
@@ -257,7 +256,9 @@ class ReadBarrier:
         self._is_probing = False
 
     def confirmed(self, asked_ms: float) -> None:
-        """A read index that somebody here asked for at that time has come: whatever it was for, it confirms this node."""
+        """A read index that was requested on this node at that time is confirmed, for whatever purpose: a majority confirms
+        this node.
+        """
         self._fresh_ms = max(self._fresh_ms, asked_ms)
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
         if self.fenced:  # F6
@@ -281,11 +282,11 @@ class ReadBarrier:
 
 
 def is_ready(question: "Future[ReadOutcome] | None") -> bool:
-    """Whether it was confirmed, though nobody has looked yet."""
+    """Whether an index is confirmed but not processed yet."""
     return question is not None and question.done() and not question.cancelled() and isinstance(question.result(), ReadReady)
 
 
 def fail(future: Future[Freshness], reason: str) -> None:
-    """UnavailableError for whoever waits; nobody may."""
+    """UnavailableError for all waiting reads; there may be none."""
     future.set_exception(UnavailableError(reason))
     future.exception()

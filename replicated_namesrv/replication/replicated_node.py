@@ -9,9 +9,9 @@
     consensus.py     the only user of Raft
     route_machine.py the replicated state; applied_commands.py does what follows from a command
 
-A node without a confirmable majority lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops listening
-and closes every connection, which is what moves RocketMQ's clients and brokers to another name server at once. It returns by
-itself when a majority confirms again.
+A node that no majority confirms lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops listening and
+closes every connection, so that RocketMQ's clients and brokers use another name server at once. It serves again when a
+majority confirms it.
 """
 
 import asyncio
@@ -57,9 +57,9 @@ from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswe
 from replicated_namesrv.settings import Settings
 
 APPLY_BYTES_MAX = 256 << 10
-"""Applied in one go: some 30,000 topics' worth of registrations, 20 ms."""
+"""Work applied in one step: registrations of some 30,000 topics, 20 ms."""
 BUDGET_MARGIN_MS = 500
-"""What a request may take beyond fenceAfterMs before its connection is closed."""
+"""Time that a request may take beyond fenceAfterMs before its connection is closed."""
 
 
 class ReplicatedNode:
@@ -77,8 +77,8 @@ class ReplicatedNode:
         rng: Random | None = None,
         defences: LivenessDefences = LivenessDefences(),  # noqa: B008 - frozen
     ) -> None:
-        """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to go on
-        while the machine sleeps."""
+        """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to
+        continue while the machine sleeps."""
         clock = monotonic_s or boot_clock()
 
         def now_ms() -> float:
@@ -189,21 +189,21 @@ class ReplicatedNode:
         self._on_leader(leader, term)
         self.liveness.leader_changed(leader)
 
-    # Life
+    # Start and stop
 
     def on_effects(self, perform: Callable[[tuple[Effect, ...]], None]) -> None:
         self._applied.perform = perform
 
     def on_serving(self, change: Callable[[bool], None]) -> None:
-        """``change(False)``: serve nobody (fence); ``change(True)``: serve again."""
+        """``change(False)``: stop serving (fence). ``change(True)``: serve again."""
         self._on_serving = change
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
-        """``stop(reason)``: consensus has stopped for good, and with it this node has to."""
+        """``stop(reason)`` is called when consensus has stopped for good and this node has to stop, too."""
         self.consensus.on_failed = stop
 
     def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
-        """``tell(leader, term)`` at once and at each change of the leader that this node knows; None: it knows none."""
+        """``tell(leader, term)`` is called at once and at each change of the known leader; None: unknown."""
         self._on_leader = tell
         tell(None, 0)
 
@@ -213,14 +213,14 @@ class ReplicatedNode:
         self._tick()
         try:
             asked_ms = await self.consensus.catch_up()
-        except (Exception, asyncio.CancelledError):  # not GeneratorExit, which allows no await
+        except (Exception, asyncio.CancelledError):  # not GeneratorExit, during which no await is allowed
             await self.stop()
             raise
         self._applied.is_live = True
         self.reads.caught_up(asked_ms)
 
     async def stop(self) -> None:
-        """Leave the group; a leader hands over first, so that nobody waits for an election. Idempotent."""
+        """Leave the group. A leader transfers leadership first, which saves the wait for an election. Idempotent."""
         if not self._stopping:
             self._stopping = True
             await self.consensus.hand_over()
@@ -266,8 +266,8 @@ class ReplicatedNode:
         return (await self.proposer.propose(data, topics=topics)).result
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """Shared keys go through the log, for all nodes; the others here, into the file. Fails with PartlyDoneError
-        if one of the two was done and the other was not, or may not have been."""
+        """Shared keys go through the log for all nodes; the others go to this node's file. Fails with PartlyDoneError if one
+        of the two was done and the other was not, or may not have been."""
         taken = checked_update(self._settings, self.quotas, values)
         return taken if isinstance(taken, Result) else self._tasks.keep(self._config.update(taken))
 
@@ -280,10 +280,10 @@ class ReplicatedNode:
         return self._settings.text()
 
     def check_restore(self) -> None:
-        """Whether the cluster is fresh is decided in the log."""
+        """No-op: whether the cluster is fresh is decided in the log."""
 
     def restore(self, snapshot: AsyncIterator[bytes]) -> Future[Result]:
-        """Put the snapshot in a backup in the place of a fresh cluster's state; a result with a code other than 0: refused."""
+        """Replace a fresh cluster's state by the snapshot of a backup. A result with a code other than 0: refused."""
         return asyncio.ensure_future(restore(self.proposer.propose, snapshot))
 
     # Brokers
@@ -295,7 +295,7 @@ class ReplicatedNode:
         self.broker_calls.lost(connection, reason)
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
-        """A renewal if it changes nothing, else through the log."""
+        """Register: a renewal if it changes nothing, otherwise through the log."""
         registration = with_own_mappings(registration)
         refused = self.state.refusal(registration)
         try:
@@ -308,7 +308,7 @@ class ReplicatedNode:
         return refused
 
     def _refused(self, registration: RegisterBroker, connection: Connection) -> None:
-        """What it announces is not taken for lack of room, but the broker lives, and stays registered as it was."""
+        """The change is refused for lack of room, but the broker's present registration is renewed."""
         if self.state.is_registered(registration):
             self.heartbeat(registration.cluster_name, registration.broker_addr, connection)
 
@@ -323,7 +323,7 @@ class ReplicatedNode:
     def query_data_version(
         self, cluster_name: str, broker_addr: str, data_version: DataVersion | None, connection: Connection
     ) -> DataVersionAnswer | Future[DataVersionAnswer]:
-        """A linearizable read that renews; while this node serves stale answers, one of those."""
+        """A linearizable read that renews. While this node serves stale answers, it is a stale read."""
         key = (cluster_name, broker_addr)
         if self.fenced:
             if not self.reads.serves_stale:
@@ -333,10 +333,12 @@ class ReplicatedNode:
             return DataVersionAnswer(stored is None or data_version != stored, stored)
         return self.broker_calls.query_data_version(key, data_version, connection)
 
-    # What operators can see and ask for
+    # Status and operations
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
-        """Hand over to ``to``, or to the node that is furthest. Raises SettingError; fails with UnavailableError."""
+        """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError; fails with
+        UnavailableError.
+        """
         return self.consensus.transfer_leadership(to)
 
     @property
@@ -346,7 +348,7 @@ class ReplicatedNode:
 
     @property
     def answers_stale(self) -> bool:
-        """Whether it answers all the same, from what it knows."""
+        """Whether it gives stale answers because no majority confirms it."""
         return self.reads.answers_stale
 
     @property
@@ -356,7 +358,7 @@ class ReplicatedNode:
 
     @property
     def led_term(self) -> int | None:
-        """The present term if this node leads it."""
+        """The current term if this node leads it."""
         return self.consensus.led_term
 
     @property
@@ -371,7 +373,7 @@ class ReplicatedNode:
 
     @property
     def disk_problem(self) -> str | None:
-        """What is wrong with the disk of the log, if a sync does not end."""
+        """The problem of the log's disk, if a sync does not end."""
         return self.consensus.disk_problem
 
     @property
@@ -386,12 +388,12 @@ class ReplicatedNode:
 
     @property
     def expired_count(self) -> int:
-        """Brokers this node, as leader, dropped because nobody heard them."""
+        """Brokers that this node, as leader, removed after their time-out."""
         return self.liveness.expired_count
 
     @property
     def lost_count(self) -> int:
-        """Brokers this node, as leader, dropped because every node that had them lost them."""
+        """Brokers that this node, as leader, removed because they had closed their connections to all nodes."""
         return self.liveness.lost_count
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
@@ -413,7 +415,7 @@ class ReplicatedNode:
         self._machine.on_suspected = changed
 
     def replication_status(self) -> dict[str, object] | None:
-        """JSON-able: how this node stands in its group."""
+        """JSON-able status of this node in its group."""
         standing = self.consensus.standing()
         if standing is None:
             return None

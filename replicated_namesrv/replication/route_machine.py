@@ -1,21 +1,23 @@
-"""RouteStateMachine: commands in envelopes, applied in log order, with what a log adds to RocketMQ's rules.
+"""RouteStateMachine: applies commands in log order, by RocketMQ's rules and the additional rules of a replicated log.
 
 Each rule is decided here, from state and command alone, so that all nodes decide alike:
 
-- A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node says that the
-  broker repeats it: then it names the revision up to which stored versions may be replaced (``liveness/copies.py``).
-- A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back, and one
-  received before another address took over its name and id does not take them back.
+- A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node found that
+  the broker repeats it. It then names the revision up to which stored versions may be replaced (``liveness/copies.py``).
+- A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back, and
+  one received before another address took over its name and id does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
-- A removal of code 104 names the epoch it is meant for; one that saw no registration removes none that came since.
-- An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``): a registration or a cleared
-  suspicion that was already under way in the log saves the broker, though it keeps its epoch.
+- A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender saw no registration, it removes none that came since.
+- An expiry names, besides the epoch, the number of commands that the leader had applied (``serial``): a registration or a
+  cleared suspicion that was already in the log keeps the broker, even with the same epoch.
 - SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
-  names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with 0.
-- The time on a command is the leader's clock, as the leader told it to the proposer; it counts only as far as it goes forward.
+  names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with
+  0.
+- The time of a command is the leader's clock as the proposer received it. An earlier time than that of a previous command is
+  ignored.
 
-A command of a newer format stops the node (UnknownCommandError): guessing would make nodes differ.
+A command of a newer format stops the node (UnknownCommandError): guessing would make the states differ.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -59,13 +61,13 @@ from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 
 UNREGISTERED_MAX = 10_000
-"""Unregistrations remembered; a copy that is later than this many others is not recognised."""
+"""Number of unregistrations that are remembered. A copy that is delayed by more of them is not recognised."""
 NO_REGISTRATION = 0
 """Epoch in a removal that saw no registration: real epochs start at 1."""
 
 
 class Ignored(StrEnum):
-    """Why a command that says something new changed nothing."""
+    """Why a command with new content had no effect."""
 
     LATE_COPY = "a newer data version is stored"
     UNREGISTERED = "it was received before the broker was unregistered"
@@ -74,16 +76,16 @@ class Ignored(StrEnum):
 
 
 class ProposalResult(NamedTuple):
-    """What a proposer learns."""
+    """The result that a proposer receives."""
 
     result: Result
     ignored: Ignored | None = None
     leftover: str | None = None
-    """Of the begin of a restore that was refused: another one, whose pieces this node still holds."""
+    """If the begin of a restore was refused: the other restore, whose pieces this node still has."""
 
 
 class Suspect(NamedTuple):
-    """What SUSPECT records of one broker."""
+    """One broker's entry of SUSPECT."""
 
     key: Key
     epoch: int
@@ -92,31 +94,33 @@ class Suspect(NamedTuple):
 
 
 def is_older(one: DataVersion, other: DataVersion) -> bool:
-    """Whether a broker that had version ``other`` must have had ``one`` before. A broker that lost its disk counts from zero
-    again, and one whose clock was set back goes on counting: neither version is older than the other then."""
+    """Whether a broker with version ``other`` must have had ``one`` before.
+
+    A broker that lost its disk counts from zero with a newer timestamp, and one whose clock was set back continues to count:
+    in both cases neither version is older than the other."""
     if one.state_version != other.state_version:
         return one.state_version < other.state_version
     return one != other and one.counter <= other.counter and one.timestamp <= other.timestamp
 
 
 def content_of(registration: RegisterBroker) -> str:
-    """Equal for copies of one registration, whichever node they arrived at."""
+    """Equal for copies of one registration, on all nodes."""
     return blake2b(encode_command(registration, 0), digest_size=16).hexdigest()
 
 
 def encode_plain(command: Command, time_ms: int) -> bytes:
-    """A command whose outcome depends on its place in the log alone. ``time_ms``, here and below: the leader's clock."""
+    """A command whose outcome depends only on its place in the log. ``time_ms``, here and below: the leader's clock."""
     return _encode([PLAIN], command, time_ms)
 
 
 def encode_register(registration: RegisterBroker, time_ms: int, received: int, replaces: int, content: str) -> bytes:
-    """``received``: revision at receipt. ``replaces``: a stored version that was committed at this revision or before is replaced
-    also by an older one; 0: none. (The argument after it is read by version 0.1.)"""
+    """``received``: revision at receipt. ``replaces``: an older version may replace a stored one that was committed at this
+    revision or before; 0: none. (Version 0.1 reads the argument after it.)"""
     return _encode([REGISTER, received, replaces, 0, content], registration, time_ms)
 
 
 def encode_unregister(command: UnregisterBrokers, time_ms: int, term: int) -> bytes:
-    """Code 104, by the leader of ``term``."""
+    """``UNREGISTER_BROKER`` (104), by the leader of ``term``."""
     return _encode([UNREGISTER, term], command, time_ms)
 
 
@@ -148,29 +152,29 @@ class RouteStateMachine:
         self.history = History()
         self.marks = marks_table()
         self.serial = 0
-        """Commands applied so far."""
+        """Number of commands applied so far."""
         self.led_term = 0
-        """Term of the newest leader that has said so in the log."""
+        """Term of the newest LEAD in the log."""
         self.time_ms = 0
-        """The newest time a leader has told."""
+        """The newest time of a command."""
         self.command_version = BASE_VERSION
-        """The newest version of a command applied: every node of the cluster applies commands up to it, or has stopped."""
+        """The newest version of an applied command. Every node of the cluster applies commands up to it, or has stopped."""
         self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
         self.suspected = suspected_table()
-        """Registered brokers that are known to be silent."""
+        """Registered brokers with recorded silence."""
         self.effects: list[Effect] = []
-        """Of the commands applied since the owner took them."""
+        """Effects of the commands applied since the owner took them."""
         self.expired: dict[Key, int] = {}
         """Epochs of brokers that an expiry removed since the owner took them."""
         self.on_registered: Callable[[Key, int | None, str], None] = lambda key, epoch, content: None
-        """Called for every registration applied, whatever its outcome, with the hash of its content; the epoch is None if it was
-        refused or ignored. Also in replay."""
+        """Called for every applied registration, whatever its outcome, with the hash of its content. The epoch is None if it
+        was refused or ignored. Also in replay."""
         self.on_suspected: Callable[[list[Key]], None] = lambda keys: None
-        """Told the brokers whose suspicion has changed."""
+        """Called with the brokers whose suspicion has changed."""
         self.on_settings: Callable[[], None] = lambda: None
         self.on_lead: Callable[[int], None] = lambda term: None
-        """Told the term of every LEAD that counts."""
+        """Called with the term of every valid LEAD."""
 
     def apply(self, data: bytes) -> ProposalResult:
         """Apply one command of the log. Raises UnknownCommandError."""
@@ -222,7 +226,7 @@ class RouteStateMachine:
         return applied
 
     def _register(self, command: Command, received: int, replaces: int, unused: int | None, content: str) -> ProposalResult:
-        """The one exit of every registration: what waits for a copy of it waits for any outcome."""
+        """The common end of every registration: those that wait for a copy of it accept any outcome."""
         assert isinstance(command, RegisterBroker)
         applied = self._judge(command, received, replaces, content)
         epoch = applied.result.epoch if applied.ignored is None else None
@@ -251,16 +255,16 @@ class RouteStateMachine:
         return ProposalResult(result)
 
     def _is_taken_over(self, command: RegisterBroker, received: int) -> bool:
-        """Whether the name and id belong to another address that registered after this was received: then it is late, and would
-        end a living broker. Version 0.1 does not ask."""
+        """Whether another address with the name and id registered after this was received. Then this registration is late and
+        would remove a live broker. Version 0.1 does not check this."""
         holder = self.state.member(command.broker_name, command.broker_id)
         if self.command_version < SUSPICION_VERSION or holder is None or holder.broker_addr == command.broker_addr:
             return False
         return holder.epoch > received
 
     def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
-        """Whatever broker id the copy names: a broker that changed its id goes on counting. Version 0.1 compares the versions of
-        one id alone, so nodes do the same until all of them know more."""
+        """Whether the stored version is newer, for any broker id in the copy, because a broker that changed its id continues
+        to count. Version 0.1 compares only versions of one id, so nodes do the same until all of them have a newer version."""
         if self.command_version < SUSPICION_VERSION and command.broker_id != held.broker_id:
             return False
         return is_older(command.data_version, held.data_version)
@@ -337,8 +341,8 @@ class RouteStateMachine:
     # The whole
 
     def _numbers(self) -> list[int]:
-        """The command version is the last of them, once there is more than the first: nodes that know no other read snapshots and
-        compare digests until then."""
+        """The numbers of the first line. The command version is the last one if it is newer than the first: until then there
+        may be nodes that cannot read it in snapshots and digests."""
         newer = [self.command_version] if self.command_version > BASE_VERSION else []
         return [self.serial, self.time_ms, self.led_term, *newer]
 
@@ -349,7 +353,7 @@ class RouteStateMachine:
         return self.state.digest() + blake2b(dump(own), digest_size=16).digest()
 
     def snapshot(self) -> Iterator[bytes]:
-        """Our own line, then those of the routes."""
+        """The own first line, then the lines of the routes."""
         own = own_line(self._numbers(), (self.marks, self._unregistered, self.suspected))
         return chain(own, self.state.snapshot())
 
@@ -358,7 +362,7 @@ class RouteStateMachine:
         return Restoring(self)
 
     def become(self, own: OwnLineReader, reader: SnapshotReader) -> None:
-        """Take over what was read."""
+        """Replace the state by the one that was read."""
         self.state.adopt(reader)
         self.serial, self.time_ms, self.led_term, *newer = own.numbers
         self.command_version = newer[0] if newer else BASE_VERSION
@@ -369,8 +373,8 @@ class RouteStateMachine:
         self.on_settings()
 
     def take_over(self, reader: SnapshotReader, revisions_skipped: int) -> None:
-        """Become the state of a backup, as a new beginning: every broker in it counts as having registered just now. Raises
-        RouteFormatError, and then nothing changed."""
+        """Become the state of a backup: every broker in it counts as having registered just now. Raises RouteFormatError; the
+        state is then unchanged."""
         before = self.state.revision
         self.state.adopt(reader)
         self.state.begin_anew(max(before, self.state.revision) + revisions_skipped)
@@ -413,4 +417,4 @@ _HANDLERS: dict[int, tuple[Callable[..., ProposalResult], int]] = {
     LEAD: (RouteStateMachine._lead, 1),
     SUSPECT: (RouteStateMachine._suspect, 3),
 }
-"""How each kind is applied, and how many arguments it has beside its command."""
+"""How each kind is applied, and its number of arguments besides the command."""

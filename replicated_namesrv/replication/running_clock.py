@@ -1,10 +1,10 @@
-"""RunningClock: time in which this process ran."""
+"""RunningClock: counts only time in which this process ran."""
 
 STEP_MAX_MS = 1_000.0
 
 
 class RunningClock:
-    """A clock that stands still while the process does: a step longer than STEP_MAX_MS counts as STEP_MAX_MS."""
+    """A clock that stops while the process does: a step longer than STEP_MAX_MS counts as STEP_MAX_MS."""
 
     def __init__(self, now_ms: float) -> None:
         self._last_ms = now_ms

@@ -1,4 +1,4 @@
-"""Coroutines of one node: kept until they end or the node stops, and limited in time."""
+"""The coroutines of one node: kept until they end or the node stops, with a time limit."""
 
 import asyncio
 from asyncio import Future
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """The coroutines that a node has under way."""
+    """The coroutines in progress on a node."""
 
     def __init__(self) -> None:
         self._running: set[Future[Any]] = set()
@@ -24,13 +24,13 @@ class Tasks:
         return task
 
     def stop(self) -> None:
-        """Cancel what is under way."""
+        """Cancel all coroutines."""
         for task in list(self._running):
             task.cancel()
 
 
 class Budget:
-    """``asyncio.timeout`` whose end is an UnavailableError, or the error given."""
+    """``asyncio.timeout`` that ends with an UnavailableError, or with the given error."""
 
     def __init__(self, seconds: float, error: type[UnavailableError | OutcomeUnknownError] = UnavailableError) -> None:
         self._timeout = asyncio.timeout(seconds)
