@@ -30,7 +30,7 @@ DISK_LOOK_S = 0.1
 UNKNOWN_ROOM_BYTES = 1 << 40
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BALLAST_STEP_BYTES, BALLAST_LEAVES_BYTES = 256 << 10, 64 << 10
-"""What is given up at least, and what is left free at least where it is filled."""
+"""Minimum number of bytes released, and minimum number left free when it is filled."""
 
 _turns: dict[Path, threading.Lock] = {}
 """Locks by path. A process writes few paths."""

@@ -219,7 +219,7 @@ def _event(value: Any, number: int, where: str) -> _Event:
         raise ForeignError(f"{where}: time is {time_ns!r}, expected nanoseconds since the begin of the test")
     process = value.get("process")
     if process is None:
-        raise ForeignError(f"{where}: process is missing, so it cannot be told whose operation this is")
+        raise ForeignError(f"{where}: process is missing, so the client of this operation is unknown")
     if isinstance(process, str) and process.isdecimal():
         process = int(process)
     return _Event(number, sys.intern(str(kind)), sys.intern(str(value["f"])), value.get("value"), process, time_ns)

@@ -80,7 +80,7 @@ def _check_reachable(master: str) -> None:
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError, OverflowError), socket.create_connection((host, int(port)), 5):
             return
-    raise ClusterError(f"--master {master}: nobody listens there; start the master, or correct host and port")
+    raise ClusterError(f"--master {master}: no process listens there; start the master, or correct host and port")
 
 
 @contextmanager

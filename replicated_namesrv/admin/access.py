@@ -109,7 +109,7 @@ class Access:
         try:
             expected = read_token(self._token_file)
         except SettingError as error:
-            log.error("the token file cannot be used, nobody is let in by token", extra={"cause": str(error)})
+            log.error("the token file cannot be used, every token is refused", extra={"cause": str(error)})
             raise AccessError(401, "the token cannot be checked at present", "see the log of the node") from error
         if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected):
             log.warning("refused: wrong token", extra={"peer": request.remote, "path": request.path})

@@ -62,4 +62,4 @@ class LoopLag:
         self._window_max_s = max(self._window_max_s, lag_s)
         self.histogram.observe(int(lag_s * 1e9))
         if lag_s >= WARN_LAG_S:
-            log.warning("the event loop was held up", extra={"lag_ms": int(lag_s * 1000)})
+            log.warning("event loop stalled", extra={"lag_ms": int(lag_s * 1000)})

@@ -127,5 +127,5 @@ def _report(as_json: bool, facts: dict[str, Any], verb: str) -> None:
     else:
         print(
             f"{facts['file']} {verb} holds revision {facts['revision']} of {facts.get('clusterId', '?')} "
-            f"(mode={facts.get('mode', '?')}), told by {facts.get('nodeId', '?')}, {facts['bytes']} bytes"
+            f"(mode={facts.get('mode', '?')}), from node {facts.get('nodeId', '?')}, {facts['bytes']} bytes"
         )

@@ -47,8 +47,8 @@ _ABOUT_RUN = (
     "Exit 0: what the mode promises held; 1: it did not; 2: unknown."
 )
 _ABOUT_FILES = (
-    "A scenario of your own is a TOML file with what the shipped ones have (chaos/scenarios; copy one): faults, timing, "
-    "workload, promises. docs/chaos.md makes one step by step. What is wrong in it is told before anything starts."
+    "Your own scenario is a TOML file with the fields of the shipped ones (chaos/scenarios; copy one): faults, timing, "
+    "workload, promises. docs/chaos.md explains it step by step. Mistakes in it are reported before anything starts."
 )
 _ABOUT_SUITES = (
     "smoke: six scenarios in both modes. full: all scenarios in both modes, three seeds with 3 nodes and one with 5; runs that "

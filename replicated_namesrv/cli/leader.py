@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if leader is None:
         independent = any(node.get("mode") == "ap" for node in nodes)
         reason = "independent nodes (mode=ap) have no leader" if independent else "no node that answered leads"
-        print(f"{reason}; 'namesrv status' tells more", file=sys.stderr)
+        print(f"{reason}; see 'namesrv status'", file=sys.stderr)
         return BAD
     if arguments.action == "show":
         if arguments.json:

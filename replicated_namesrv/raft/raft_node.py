@@ -130,8 +130,7 @@ class RaftNode:
         founders = dict(identity.founders) if identity.state == MEMBER else {}
         self.configuration = Configuration(founders, self.defences.changes_in_log)
         self.log = self._open_log()
-        self.sessions = Sessions()
-        self.snapshots = SnapshotStore(storage, self.cluster_id)
+        self.sessions, self.snapshots = Sessions(), SnapshotStore(storage, self.cluster_id)
         opened = self.snapshots.open_newest()
         self.notes.extend(f"damaged snapshot passed over: {reason}" for reason in self.snapshots.skipped)
         if opened:
@@ -452,11 +451,8 @@ class RaftNode:
     # Callers
 
     def propose(self, command: bytes, done: Callable[[Outcome], None], timeout_ms: int | None = None, version: int = 0) -> None:
-        """Apply ``command`` once on every node. ``done`` is called exactly once, perhaps before this returns.
-
-        A node that is not the leader forwards the command. The next ``tick`` packs and sends it. ``version``: it is rejected
-        unless every member is known to apply commands of that version; omit it once one of that version has been applied.
-        """
+        """Apply ``command`` once on every node. ``done`` is called exactly once, perhaps before this returns. ``version``:
+        rejected unless every member is known to apply it; omit it once a command of that version has been applied."""
         if self.stopped:
             done(Rejected("this node has stopped"))
         elif version and version > (known := self.membership.command_version(least := self._least_version())):
@@ -618,8 +614,7 @@ class RaftNode:
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.leadership.is_large(len(payload)):
-            # the other nodes apply it now, or will soon
-            self.leadership.extend_election_timeout(len(payload), self.context.now())
+            self.leadership.extend_election_timeout(len(payload), self.context.now())  # the others apply it now or soon
         if self.proposals.placed:
             self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:

@@ -77,8 +77,7 @@ class ReplicatedNode:
         rng: Random | None = None,
         defences: LivenessDefences = LivenessDefences(),  # noqa: B008 - frozen
     ) -> None:
-        """``raft`` (None: real sockets and files), clocks and ``rng`` are given by the simulator. ``monotonic_s`` has to
-        continue while the machine sleeps."""
+        """The simulator gives ``raft``, clocks and ``rng``. ``monotonic_s`` has to continue while the machine sleeps."""
         clock = monotonic_s or boot_clock()
 
         def now_ms() -> float:
@@ -91,8 +90,7 @@ class ReplicatedNode:
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
-        self._settings = settings
-        self._machine = RouteStateMachine()
+        self._settings, self._machine = settings, RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
         self.history = self._machine.history
         self.history.bytes_max = settings.watch_history_bytes
