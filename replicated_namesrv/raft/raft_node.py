@@ -130,7 +130,8 @@ class RaftNode:
         founders = dict(identity.founders) if identity.state == MEMBER else {}
         self.configuration = Configuration(founders, self.defences.changes_in_log)
         self.log = self._open_log()
-        self.sessions, self.snapshots = Sessions(), SnapshotStore(storage, self.cluster_id)
+        self.sessions = Sessions()
+        self.snapshots = SnapshotStore(storage, self.cluster_id)
         opened = self.snapshots.open_newest()
         self.notes.extend(f"damaged snapshot passed over: {reason}" for reason in self.snapshots.skipped)
         if opened:

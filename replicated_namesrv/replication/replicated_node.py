@@ -90,7 +90,8 @@ class ReplicatedNode:
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
-        self._settings, self._machine = settings, RouteStateMachine()
+        self._settings = settings
+        self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
         self.history = self._machine.history
         self.history.bytes_max = settings.watch_history_bytes
