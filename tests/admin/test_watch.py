@@ -146,7 +146,7 @@ async def test_watchers_are_limited(node: tuple[ServingNode, int], monkeypatch: 
 async def test_watching_is_documented_as_it_is() -> None:
     text = " ".join((Path(__file__).parents[2] / "docs" / "admin-http.md").read_text().split())
     assert f"At most {WATCHERS_MAX} watchers" in text
-    assert f"takes nothing for {watch_module.WRITE_TIMEOUT_S:g} s" in text
+    assert f"reads nothing for {watch_module.WRITE_TIMEOUT_S:g} s" in text
     assert f"comment every {watch_module.KEEP_ALIVE_S:g} s" in text
 
 

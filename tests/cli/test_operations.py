@@ -173,7 +173,7 @@ async def test_the_leader_is_shown_and_hands_over(tmp_path: Path) -> None:
         assert "no other node of this cluster" in refused.err
         answers = [await http(port, "/v1/leader/transfer?to=nobody", "POST") for port in cluster.admin_ports]
         assert {answer.status for answer in answers} == {400}
-        assert any("does not lead" in answer.json["error"] for answer in answers)
+        assert any("is not the leader" in answer.json["error"] for answer in answers)
 
 
 async def test_a_watcher_goes_on_at_another_node_and_is_told_the_same(tmp_path: Path) -> None:
