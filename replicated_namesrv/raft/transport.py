@@ -346,6 +346,9 @@ class _Accepted(_Frames):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         owner = self.owner
+        if owner.is_stopped:  # accepted by the system before the listener was closed
+            self.abort()
+            return
         name = transport.get_extra_info("peername")
         self.host = str(name[0]) if name else ""
         if len(owner.unauthenticated) >= UNAUTHENTICATED_MAX:  # H1
@@ -548,6 +551,7 @@ class PeerTransport:
         self.peers = {peer: PeerState() for peer in settings.addresses if peer != settings.node_id}
         self._dialled: dict[str, _Dialled] = {}
         self._server: asyncio.Server | None = None
+        self.is_stopped = False
         self._port = settings.listen[1]
         self._tasks: list[asyncio.Task[None]] = []
         self._random = Random()
@@ -603,6 +607,7 @@ class PeerTransport:
         return {"connection": self.refused_count, "frame": self.forged_frames}
 
     async def stop(self) -> None:
+        self.is_stopped = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

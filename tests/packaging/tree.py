@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import gc
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -46,11 +47,15 @@ def _ignored(part: str) -> bool:
 @cache
 def sources() -> dict[str, ast.Module]:
     """Parsed Python files by path relative to ROOT; linked folders under their own names only."""
-    return {
-        path.as_posix(): ast.parse((ROOT / path).read_bytes(), filename=str(path))
-        for path in tracked_files()
-        if path.suffix == ".py" and path.parts[0] in SOURCES and not (ROOT / path.parts[0] / path.parts[1]).is_symlink()
-    }
+    gc.disable()  # collecting while a tree grows takes most of the time, and what it finalizes may disturb the parser
+    try:
+        return {
+            path.as_posix(): ast.parse((ROOT / path).read_bytes(), filename=str(path))
+            for path in tracked_files()
+            if path.suffix == ".py" and path.parts[0] in SOURCES and not (ROOT / path.parts[0] / path.parts[1]).is_symlink()
+        }
+    finally:
+        gc.enable()
 
 
 def product_sources() -> dict[str, ast.Module]:
