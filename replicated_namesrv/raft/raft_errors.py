@@ -13,6 +13,10 @@ class CorruptionError(RaftError):
     """A durable part of a file is damaged. The text has file, offset and remedy."""
 
 
+class LostEntriesError(CorruptionError):
+    """The log lacks entries that the leader knows this node to have acknowledged."""
+
+
 class RolledBackError(RaftError):
     """The data directory went back to an older image; started again, the node rejoins as a new incarnation."""
 

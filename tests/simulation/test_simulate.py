@@ -38,6 +38,11 @@ def test_a_node_that_lost_its_disk_and_its_greeting_is_found() -> None:
     judge([run(Scenario(144053115))])
 
 
+def test_a_process_on_a_copied_directory_may_stop_for_entries_that_the_original_acknowledged() -> None:
+    """It got an append that was meant for the original, whose log was longer."""
+    judge([run(Scenario(23326, duration_s=10.0))])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_fixed_seeds() -> None:
