@@ -14,7 +14,7 @@ from replicated_namesrv.raft.leadership import Leadership
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
 from replicated_namesrv.raft.payloads import unpack_entries
-from replicated_namesrv.raft.raft_errors import InvariantError, LostEntriesError
+from replicated_namesrv.raft.raft_errors import AcknowledgedLossError, InvariantError
 from replicated_namesrv.raft.raft_messages import Append, AppendReply
 
 
@@ -60,10 +60,10 @@ class Appending:
         with_entries = bool(entries)
         previous_index, previous_term, commit_index = message.previous_index, message.previous_term, message.commit_index
         if message.acknowledged > log.last_index and self._defences.acknowledged_check:
-            raise LostEntriesError(
+            raise AcknowledgedLossError(
                 f"this node acknowledged entries up to {message.acknowledged} but its log ends at {log.last_index}: "
-                "the disk has lost synced data, or another process runs on a copy of this data directory. Stop the other process. "
-                "If there is none, replace the disk, move the data directory away and start again: "
+                "the disk has lost synced data, or another process runs on a copy of this data directory. "
+                "Stop the other process. If there is none, replace the disk, move the data directory away and start again: "
                 "the node returns without a vote, copies the state and is then promoted"
             )
         if self._defences.idempotent_append:

@@ -13,7 +13,7 @@ class CorruptionError(RaftError):
     """A durable part of a file is damaged. The text has file, offset and remedy."""
 
 
-class LostEntriesError(CorruptionError):
+class AcknowledgedLossError(CorruptionError):
     """The log lacks entries that the leader knows this node to have acknowledged."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from replicated_namesrv.raft.interfaces import Observer
-from replicated_namesrv.raft.raft_errors import LostEntriesError, RolledBackError
+from replicated_namesrv.raft.raft_errors import AcknowledgedLossError, RolledBackError
 from replicated_namesrv.raft.raft_messages import Message
 from replicated_namesrv.simulation.disk import SimulatedDisk, SyncRequest
 from replicated_namesrv.simulation.invariants import Invariants
@@ -277,7 +277,7 @@ class Machine(Endpoint):
             or (self.memory_faulted and isinstance(failed, MemoryError))
             or (self.restored and isinstance(failed, RolledBackError))
             # Here a message to the original process also reaches the copy.
-            or (self.is_copy and isinstance(failed, LostEntriesError))
+            or (self.is_copy and isinstance(failed, AcknowledgedLossError))
         )
         if not excused:
             self.invariants.violated("fail-stop", f"{self.name} stopped by itself: {self.raft.failed}")
