@@ -406,7 +406,7 @@ def plans(sabotage: Sabotage, suite: str) -> list[RunPlan]:
     return sorted(mine, key=lambda plan: plan.scenario.name != sabotage.expected)
 
 
-class Outcome(NamedTuple):
+class SabotageOutcome(NamedTuple):
     """What one run said of a sabotage."""
 
     scenario: str
@@ -417,16 +417,16 @@ class Outcome(NamedTuple):
     """Promised checks with findings that other load of the machine made unknown."""
 
 
-def outcome_of(done: Done) -> Outcome:
+def outcome_of(done: Done) -> SabotageOutcome:
     """By the promises of the mode."""
     judgement = done.judgement
     promised = [check for check in judgement.checks if judgement.promised(check)]
     found = [check.name for check in promised if check.verdict is Verdict.VIOLATED]
     suspected = [check.name for check in promised if check.verdict is Verdict.UNKNOWN and len(check.findings) > 1]
-    return Outcome(done.verdict["scenario"], judgement.verdict.value, found, suspected)
+    return SabotageOutcome(done.verdict["scenario"], judgement.verdict.value, found, suspected)
 
 
-def tried(sabotage: Sabotage, suite: str, runs: Path, *, every: bool) -> Iterator[Outcome]:
+def tried(sabotage: Sabotage, suite: str, runs: Path, *, every: bool) -> Iterator[SabotageOutcome]:
     """The runs of a sabotage. Without ``every`` until one has found or suspected it."""
     with tempfile.TemporaryDirectory(prefix="sabotage-") as folder:
         command = copy_with(sabotage, Path(folder))
@@ -438,7 +438,7 @@ def tried(sabotage: Sabotage, suite: str, runs: Path, *, every: bool) -> Iterato
                 return
 
 
-def told(outcomes: Sequence[Outcome]) -> str:
+def told(outcomes: Sequence[SabotageOutcome]) -> str:
     """The scenarios and checks that found it; with a question mark those that suspected it."""
     parts = [
         f"{one.scenario}: {', '.join([*one.found, *(f'{check}?' for check in one.suspected)])}"
