@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from replicated_namesrv.chaos.sabotage import PACKAGE, SABOTAGES, Outcome, Sabotage, copy_with, outcome_of, plans, sabotaged, told
+from replicated_namesrv.chaos.sabotage import (
+    PACKAGE,
+    SABOTAGES,
+    Sabotage,
+    SabotageOutcome,
+    copy_with,
+    outcome_of,
+    plans,
+    sabotaged,
+    told,
+)
 from replicated_namesrv.chaos.scenario import available
 from replicated_namesrv.chaos.suite import execute
 from replicated_namesrv.errors import SettingError
@@ -41,7 +51,7 @@ def test_nodes_run_from_the_copy(tmp_path: Path) -> None:
 
 
 def test_what_is_told_of_a_sabotage() -> None:
-    missed, found = Outcome("a", "valid", [], []), Outcome("b", "violated", ["fence"], ["no ghosts"])
+    missed, found = SabotageOutcome("a", "valid", [], []), SabotageOutcome("b", "violated", ["fence"], ["no ghosts"])
     assert told([missed]) == "nothing (a valid)"
     assert told([missed, found]) == "b: fence, no ghosts?"
 
