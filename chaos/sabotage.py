@@ -20,6 +20,7 @@ from typing import NamedTuple
 import replicated_namesrv
 from replicated_namesrv.chaos.run import RunPlan
 from replicated_namesrv.chaos.suite import Done, execute, full_plans, smoke_plans
+from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.verify import Verdict
 
@@ -427,14 +428,17 @@ def outcome_of(done: Done) -> SabotageOutcome:
 
 
 def tried(sabotage: Sabotage, suite: str, runs: Path, *, every: bool) -> Iterator[SabotageOutcome]:
-    """The runs of a sabotage. Without ``every`` until one has found or suspected it."""
+    """The runs of a sabotage. Without ``every`` until one has found it; a suspicion may be due to the machine alone."""
     with tempfile.TemporaryDirectory(prefix="sabotage-") as folder:
         command = copy_with(sabotage, Path(folder))
         for plan in plans(sabotage, suite):
-            done = execute(replace(plan, suite=f"sabotage-{sabotage.name}", node_command=command), runs, lambda line: None)
-            outcome = outcome_of(done)
+            sabotaged_plan = replace(plan, suite=f"sabotage-{sabotage.name}", node_command=command)
+            try:
+                outcome = outcome_of(execute(sabotaged_plan, runs, lambda line: None))
+            except ProcessError:  # its nodes never become ready
+                outcome = SabotageOutcome(plan.scenario.name, "not started", ["nodes do not start"], [])
             yield outcome
-            if (outcome.found or outcome.suspected) and not every:
+            if outcome.found and not every:
                 return
 
 
