@@ -35,16 +35,16 @@ WORDS = " ".join(PAGE.split())
         ("frame |", f"{(frame.MAX_TOTAL + 4) >> 20} MiB"),
         ("header |", f"{frame.MAX_HEADER_BYTES >> 20} MiB"),
         ("members of a JSON header", f"{header.MAX_HEADER_FIELDS:,}"),
-        ("nesting of JSON", f"{fastjson.MAX_DEPTH:,}; {fastjson.MAX_TEXT_DEPTH} where"),
-        ("digits of a number", str(fastjson.MAX_NUMBER_CHARACTERS)),
+        ("nesting of JSON", f"{fastjson.MAX_DEPTH:,}; {fastjson.MAX_TEXT_DEPTH} for"),
+        ("characters of a number", str(fastjson.MAX_NUMBER_CHARACTERS)),
         ("escapes of one string", f"{fastjson.MAX_ESCAPES:,}"),
         ("members of an object", f"{fastjson.MAX_OBJECT_MEMBERS:,}"),
         ("values of an object", f"{fastjson.MAX_TEXT_VALUES:,}"),
         ("PROXY protocol v1", f"{proxy_protocol.V1_MAX_BYTES} bytes"),
         ("topic route", f"{bodies.MAX_BODY_BYTES >> 10} KiB"),
         ("properties", f"{properties.MAX_BODY_BYTES >> 10} KiB"),
-        ("one text in a compressed body", f"{compressed.MAX_TEXT_BYTES >> 20} MiB"),
-        ("topics, and static", f"{TOPICS_MAX:,} each"),
+        ("one string in a compressed body", f"{compressed.MAX_TEXT_BYTES >> 20} MiB"),
+        ("topics; static", f"{TOPICS_MAX:,} each"),
         ("topics of one broker name", f"{TOPICS_MAX:,} each"),
         ("different topics", f"{quotas.ALL_TOPICS_MAX:,}"),
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
@@ -53,7 +53,7 @@ WORDS = " ".join(PAGE.split())
         ("clusters |", f"{quotas.CLUSTERS_MAX:,}"),
         ("broker names;", f"{quotas.BROKER_NAMES_MAX:,}; {quotas.BROKERS_MAX:,}"),
         (
-            "static topic mappings that are accepted",
+            "static topic mappings of the broker's own name",
             f"{quotas.MAPPINGS_MAX:,}, with {quotas.MAPPED_QUEUES_MAX:,} queues",
         ),
         ("TLS handshakes per second", str(connection_limits.HANDSHAKES_PER_SECOND)),
@@ -90,7 +90,7 @@ def test_settings_are_those_there_are() -> None:
 
 
 def test_how_bytes_are_counted_and_blocks_are_bounded() -> None:
-    assert f"counts as {sizes.ENTRY_BYTES} bytes plus the bytes of its texts" in WORDS
+    assert f"counts as {sizes.ENTRY_BYTES} bytes plus the bytes of its strings" in WORDS
     assert f"A queue of a static topic mapping counts as {sizes.QUEUE_BYTES} bytes" in WORDS
     assert f"blocks of at most {snapshots.BLOCK_BYTES_MAX >> 20} MiB" in WORDS
     assert f"lines of up to {snapshot.LINE_BYTES_MAX >> 30} GiB" in WORDS
