@@ -28,7 +28,7 @@ class MachineLoad:
         self._last = now
 
     def take(self) -> float | None:
-        """The slowdown since the last call. None: the system does not tell."""
+        """The slowdown since the last call. None: the system does not report it."""
         self.sample()
         ran_ns, waited_ns, self._ran_ns, self._waited_ns = self._ran_ns, self._waited_ns, 0, 0
         return round((ran_ns + waited_ns) / ran_ns, 2) if ran_ns > 0 else None

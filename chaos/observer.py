@@ -1,7 +1,8 @@
 """Looks at every node repeatedly: its answers for brokers and KV, and its status.
 
-Changes are recorded, and without a change one covering record each second. A node that does not answer in time, or is known to
-be dead or paused, is recorded as silent: from the moment of the question its answer is unknown.
+Changes are recorded at once. While nothing changes, one record per second (``cover``) shows that the node was observed. A node
+that does not answer in time, or is known to be dead or paused, is recorded as silent: from the moment of the question its answer
+is unknown.
 """
 
 import asyncio

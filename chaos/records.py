@@ -1,7 +1,8 @@
 """The trace of a run: JSON lines, one record each, schema version 1. This module is the only declaration of a trace's content.
 
 The record types are the contract. The tables of the analysis (``spark/schemas.py``) are derived from them, and tests compare
-DESIGN.md and docs/tables.md with them. A field of a record is added at its end, with a default: older traces lack it.
+DESIGN.md and docs/tables.md with them. New fields are added at the end of a record and have a default, because older traces lack
+them.
 
 A trace is only appended to. Each record is one ``write`` to the file, so after a kill of the harness all earlier records are
 there. The last line may be torn: readers count and skip it. Any other broken line is counted as corrupt. Times are nanoseconds
@@ -24,11 +25,10 @@ SCHEMA_VERSION = 1
 TRACE_FILE = "trace.jsonl"
 MANIFEST_FILE = "manifest.json"
 READ_ONLY, READ_WRITE = "4", "6"
-"""Values of the kinds write-perm and perm, as in RocketMQ's routes."""
+"""Values of write-perm and perm operations: the permission as RocketMQ's routes encode it."""
 CRASH, KILLED = "crash", "killed"
-"""Name of a fault outside the scenario, ``crash: how`` or ``killed: how``: a node ended by itself, or another program ended
-it.
-"""
+"""Names of faults that the scenario did not plan. ``crash: how``: a node ended by itself. ``killed: how``: another program ended
+it."""
 LINE_BYTES_MAX = 4 << 20
 
 
@@ -42,7 +42,8 @@ class Member(NamedTuple):
     name: str
     """``brokerName/brokerId``; in the table of KV entries the key."""
     version: str
-    """Route: the registration's queue number. brokers: the time of its data version. KV: the value."""
+    """Route: the number of write queues that the registration gave the topic. brokers: the time of its data version. KV: the
+    value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +73,8 @@ class Phase(TraceRecord):
     phase: str
     """settle, steady, fault, heal, final or end."""
     slowdown: float | None = None
-    """Of the phase that ends: time in which the processes of the run ran or waited for a core, divided by the time in which they
-    ran. 1 without other load. None: the system does not tell, or nothing has ended."""
+    """Slowdown of the phase that ends: time in which the processes of the run ran or waited for a core, divided by the time in
+    which they ran. 1 without other load. None: the system does not report it, or nothing has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Invoke(TraceRecord):
     client: str
     kind: str
     """put, get or delete (KV); route; register, unregister, register-copy, unregister-copy (brokers); write-perm, delete-topic
-    (mqadmin); perm, topic (the nodes' answers to them)."""
+    (sent by mqadmin); perm, topic (reads on each node that show their effect)."""
     key: str
     """KV key; topic; for brokers' operations ``brokerName/brokerId``."""
     value: str | None
@@ -96,7 +97,7 @@ class Invoke(TraceRecord):
     level: str | None
     """Read level that the request names; None: the node's own (manifest: read_consistency)."""
     probe: int | None
-    """Questions with the same number were sent to every node at the same time."""
+    """Reads with the same probe number were sent to all nodes at the same time."""
     topics: list[str] | None
     """Registrations: the user topics registered."""
 
@@ -173,7 +174,7 @@ class FaultRecord(TraceRecord):
     """When the change began. Until ``time_ns`` links change one by one."""
     name: str
     variant: str | None
-    """For cut links: silent or held."""
+    """How links are cut (``Effect``): silent (bytes are dropped) or held (bytes wait until the fault ends)."""
     nodes: list[str]
     """The target nodes."""
     links: list[str]
@@ -297,9 +298,10 @@ def decode(line: bytes) -> TraceRecord:
     fields = orjson.loads(line)
     if not isinstance(fields, dict):
         raise ValueError(f"a JSON {type(fields).__name__} where an object is expected")
-    kind = RECORDS.get(str(fields.pop("record", None)))
+    record = str(fields.pop("record", None))
+    kind = RECORDS.get(record)
     if kind is None:
-        raise ValueError(f"record is none of {', '.join(RECORDS)}")
+        raise ValueError(f"unknown record type {record!r:.60}; known: {', '.join(RECORDS)}")
     hints = _HINTS[kind]
     values = {}
     for name in _NAMES[kind]:
@@ -382,9 +384,14 @@ def read_trace(path: Path) -> RecordedTrace:
         raise TraceError(f"{path}: cannot be read ({cause.strerror}); give the folder of a run") from cause
     header = trace.records[0] if trace.records else None
     if not isinstance(header, Header):
-        raise TraceError(f"{path}: does not begin with a header record, so it is no trace of a run")
+        raise TraceError(
+            f"{path}: does not begin with a header record, so it is not the trace of a run; give the folder of a run"
+        )
     if header.schema != SCHEMA_VERSION:
-        raise TraceError(f"{path}: schema version {header.schema}, this version reads {SCHEMA_VERSION}")
+        raise TraceError(
+            f"{path}: schema version {header.schema}, but this release reads only version {SCHEMA_VERSION}; use the release that "
+            "recorded the trace"
+        )
     return trace
 
 

@@ -103,7 +103,7 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has set it to be ignored
+        if signal.getsignal(number) is signal.SIG_DFL:  # if nohup ignores the signal, leave it ignored
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     asyncio.get_running_loop().set_exception_handler(_quietly)
     scenario = plan.timed()

@@ -1,4 +1,4 @@
-"""Output of a finished run: verdict.json, history.jsonl, timeline.html, and texts and tables."""
+"""Output of a finished run: verdict.json, history.jsonl, timeline.html, and reports and tables as text."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,7 +55,8 @@ def load_story(folder: Path) -> Story:
     with _as_trace_error(folder):
         if manifest["schema"] != SCHEMA_VERSION:
             raise TraceError(
-                f"{folder / MANIFEST_FILE}: schema version {manifest['schema']}, this version reads {SCHEMA_VERSION}"
+                f"{folder / MANIFEST_FILE}: schema version {manifest['schema']}, but this release reads only version "
+                f"{SCHEMA_VERSION}; use the release that recorded the run"
             )
         return Story(trace, manifest)
 

@@ -75,7 +75,7 @@ def _new_folder(runs: Path, plan: RunPlan) -> Path:
             folder.mkdir()
         except FileExistsError:
             if not folder.is_dir():
-                raise SettingError(f"--out {runs}: {folder.parent} is no folder; name another") from None
+                raise SettingError(f"--out {runs}: {folder.parent} is not a folder; name another") from None
             continue
         except OSError as cause:
             raise SettingError(f"--out {runs}: {folder} cannot be made ({cause.strerror}); name another folder") from cause

@@ -1,9 +1,9 @@
 """timeline.html: a picture of a run in one file. It needs no other file and opens offline.
 
-The rows are, from above: leaders, state of each node, true state of each broker, operations of each client, and the same
-operations and the brokers' requests by target node. Faults shade all rows. Every mark has a tooltip. A picture wider than the
-screen scrolls beside the names of its rows. Marks that would cover each other are merged into one that names the first few, so
-the page of a run of an hour stays small enough.
+The rows are, from top to bottom: leaders; state of each node; true state of each broker; operations by client; operations and
+broker requests by target node. Faults shade all rows. Every mark has a tooltip. If the picture is wider than the screen, it
+scrolls while the row names stay in place. Marks that would cover each other are merged into one that names the first few, so the
+page of a run of an hour stays small enough.
 """
 
 import html
@@ -17,9 +17,10 @@ from replicated_namesrv.chaos.records import FaultRecord
 
 LABEL, ROW, PAD = 130, 18, 3
 WIDTH, WIDTH_MAX, SECOND_PX = 1270, 16_000, 25
-"""Width of the picture without names: the screen's, or more, up to the limit of browsers, so that a second stays visible."""
+"""Width of the picture without the row names: at least the screen's, more for long runs so that one second stays visible, and at
+most what browsers can draw."""
 TICKS_S = (1, 2, 6, 12, 60, 120, 600)
-"""Five ticks make a label."""
+"""Every fifth tick has a label."""
 LABEL_PX_MIN, LISTED_MAX = 50, 5
 KEY = {
     "operations": {"ok": "#2a9d5c", "fail": "#e0a020", "indeterminate": "#c8322d"},
@@ -29,7 +30,7 @@ KEY = {
 }
 COLOURS = {name: colour for names in KEY.values() for name, colour in names.items()}
 _ABOVE = ("indeterminate", "fail", "ok")
-"""Which of simultaneous operations is drawn: the later one in this list."""
+"""Drawing order of operations at the same time: later ones in this list cover earlier ones."""
 _STATES = {"serving": "alive", "safe": "alive", "starting": "may be dropped", "exposed": "may be dropped"}
 _STATES |= {"dead": "dead", "silent": "dead"}
 _OP_MIN_PX = 1.5
@@ -100,7 +101,7 @@ def _rows(story: Story, end_ns: int) -> Iterator[tuple[str, list[Bar]]]:
             clients.setdefault(op.client, []).append(op)
     for client, ops in sorted(clients.items()):
         yield client, _op_bars(story, ops, end_ns)
-    for node in story.nodes:  # a broker's announcement is shown as its requests
+    for node in story.nodes:  # a broker's register operation is shown as its single requests (register-copy)
         yield f"at {node}", _op_bars(story, [op for op in story.ops if op.node == node and op.kind not in ANNOUNCED], end_ns)
 
 

@@ -5,10 +5,11 @@ lacks:
 
 - It keeps host and port in a class that all users share. We set both before each call, under a lock.
 - It ignores most refusals: it only looks for the statuses 400, 404 and 409. ``_CheckedRequests`` raises for all of them.
-- Its requests have no time-out, and use the proxy that the environment names. ``_CheckedRequests`` has one and uses none.
+- Its requests have no time-out, and use the HTTP proxy that the environment names. ``_CheckedRequests`` has a time-out and uses
+  no HTTP proxy.
 - It creates proxies one by one, and cannot change a toxic. Both are one request of the server's API.
 
-Toxicity is drawn once for each connection by the server, whose seed has no effect, so we leave nothing random to it. Calls block
+The server draws toxicity once for each connection and ignores its seed. Therefore we leave no random choice to it. Calls block
 for some milliseconds: call them from a thread.
 """
 

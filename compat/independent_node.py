@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 DISK_CHECK_S = 1.0
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
 DUMPED_CHARACTERS = 1_000
-"""Of a value in the log."""
+"""Longest part of a value in a log line."""
 NO_RESTORE = "this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'"
 REMOVALS_PER_TURN = 4
 """Maximum of silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
@@ -114,7 +114,7 @@ class IndependentNode:
 
     @property
     def peer_refusals(self) -> Mapping[str, int]:
-        """There are no peers."""
+        """No other nodes."""
         return {}
 
     @property

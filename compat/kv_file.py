@@ -33,7 +33,7 @@ def read_kv_file(path: Path) -> KVTable:
         raise StorageError(f"{path}: not JSON ({cause}); {_REMEDY}") from None
     table = document.get("configTable") if isinstance(document, dict) else None
     if not isinstance(table, dict) or not all(isinstance(entries, dict) for entries in table.values()):
-        raise StorageError(f'{path}: no object {{"configTable":{{namespace:{{key:value}}}}}}; {_REMEDY}')
+        raise StorageError(f'{path}: not a JSON object of the form {{"configTable":{{namespace:{{key:value}}}}}}; {_REMEDY}')
     return {namespace: {key: _text(value) for key, value in entries.items()} for namespace, entries in table.items()}
 
 
@@ -43,7 +43,8 @@ def _text(value: object) -> str | None:
 
 
 def write_kv_file(path: Path, table: Mapping[str, Mapping[str, str | None]], ballast: Ballast | None = None) -> int:
-    """Replace the file, the old content kept as ``.bak``; the bytes written. Raises StorageError: the old file is in place."""
+    """Replace the file and keep the old content as ``.bak``. Returns the number of bytes written. Raises StorageError: the old
+    file is in place."""
     persisted = {
         namespace: {key: value for key, value in entries.items() if value is not None} for namespace, entries in table.items()
     }

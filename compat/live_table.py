@@ -1,4 +1,4 @@
-"""Last contact and connection of each broker: the volatile half of Java's brokerLiveTable.
+"""Last contact and connection of each broker: the volatile part of Java's ``brokerLiveTable``.
 
 These facts differ between nodes and end with the process, so they are not part of the replicated state. Pure: the caller gives
 the time.
@@ -73,7 +73,7 @@ class LiveTable:
         return sorted(self._brokers_of.get(connection.connection_id, ()))
 
     def silent_since(self, now_ms: float) -> Iterator[tuple[BrokerKey, Attachment]]:
-        """Brokers without contact within their time-out."""
+        """Brokers whose last contact is longer ago than their time-out."""
         for key, attachment in self._attachments.items():
             if attachment.last_update_ms + attachment.timeout_ms < now_ms:
                 yield key, attachment

@@ -14,7 +14,7 @@ _ENTRY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;,=\[\]]+):([0-9]{1,5})")
 
 
 def advertised_host(bind_host: str) -> str:
-    """A host under which peers reach an address bound to ``bind_host``: itself, or this machine's address for a wildcard."""
+    """A host under which others reach an address bound to ``bind_host``: itself, or this machine's address for a wildcard."""
     if bind_host not in WILDCARD_HOSTS:
         return bind_host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as chooser:

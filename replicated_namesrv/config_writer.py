@@ -57,7 +57,7 @@ def route_settings(settings: Settings) -> RouteSettings:
 
 
 def checked_update(settings: Settings, quotas: Quotas, values: Mapping[str, str]) -> Result | dict[str, str]:
-    """The accepted ones of ``values``, or the reason why none is. Raises LimitError."""
+    """The entries of ``values`` to apply, or the reason why the whole request is refused. Raises LimitError."""
     for key, text in values.items():
         if _CONTROL.search(key) or _CONTROL.search(text):
             return Result(code=MALFORMED, remark=f"{key[:_SHOWN_CHARACTERS]!r}: leave control characters out of key and value")
@@ -88,8 +88,8 @@ def _is_taken(settings: Settings, key: str, text: str) -> bool:
 
 
 class ConfigWriter(FileWriter[Mapping[str, str], Done]):
-    """Persists changes, given as texts by outside name, and then puts them into force by ``apply``, which must call
-    ``settings.change``. The changes come from ``checked_update``."""
+    """Persists changes (name in the properties file to text), then calls ``apply``, which must call ``settings.change``. The
+    changes come from ``checked_update``."""
 
     def __init__(self, settings: Settings, apply: Callable[[Mapping[str, str]], Done]) -> None:
         super().__init__(self._build_file, apply)
@@ -103,8 +103,13 @@ class ConfigWriter(FileWriter[Mapping[str, str], Done]):
         if candidate.run_time == settings.run_time:
             return lambda: None
         content = store_properties(candidate.run_time)
-        if load_properties(content) != candidate.run_time:
-            raise StorageError(f"{settings.run_time_file}: the change would not be read back as it is; nothing was changed")
+        read_back = load_properties(content)
+        if read_back != candidate.run_time:
+            altered = sorted(key for key, text in candidate.run_time.items() if read_back.get(key) != text)
+            raise StorageError(
+                f"{settings.run_time_file}: the value of {', '.join(altered)[:_SHOWN_CHARACTERS]} would be altered when the file "
+                "is read back; nothing was changed; give another value"
+            )
         return partial(write_atomically, settings.run_time_file, content, backup=True)
 
 

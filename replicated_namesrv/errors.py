@@ -22,7 +22,7 @@ class SettingError(NamesrvError):
 
 
 class FrameError(NamesrvError):
-    """Bytes that are no remoting frame. Their connection is closed without an answer."""
+    """Bytes that are not a remoting frame. Their connection is closed without an answer."""
 
 
 class BodyError(NamesrvError):

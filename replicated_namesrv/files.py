@@ -116,7 +116,7 @@ def why_unwritable(path: Path) -> str | None:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
-        return f"{folder} is no folder"
+        return f"{folder} is not a folder"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} is not writable for this user"
     return None
@@ -190,7 +190,7 @@ class DiskReserve:
 
     @property
     def warning(self) -> str | None:
-        """What operators have to know; None: there is room."""
+        """A warning for operators; None if there is room."""
         if not self.is_short:
             return None
         return (

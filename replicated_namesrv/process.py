@@ -1,10 +1,10 @@
-"""A node: settings, service, remoting server and admin HTTP, and its life from start to stop.
+"""A node: settings, service, remoting server and admin port, and its life from start to stop.
 
 Order of the start; the stop has the reverse order:
 
-1. Loop lag sampler and admin HTTP: from here on the node reports why it does not serve yet.
+1. Loop lag sampler and admin port: from here on the node reports why it does not serve yet.
 2. The service: it loads the state and, in CP, finds a majority.
-3. The remoting server: peers that can connect are served.
+3. The remoting server: brokers and clients that can connect are served.
 
 A failing start stops all started parts and prints the reason in one line. A stop has a time limit.
 """

@@ -43,7 +43,7 @@ class Freshness(NamedTuple):
 
     level: ReadLevel
     term: int
-    """Of Raft; 0 on an independent node."""
+    """Raft's term; 0 on an independent node."""
     leader: str
     """Node id of the leader; empty if there is none or it is unknown."""
     staleness_ms: int

@@ -68,9 +68,8 @@ _NEVER_BY_REMOTING = {
     *("useTLS", "tls.client.keyPath", "tls.client.keyPassword", "tls.client.certPath", "tls.client.authServer"),
     "tls.client.trustCertPath",
 }
-"""Always on the black list, because a peer on the remoting port must not change access rules, nor what this node reads or
-contacts.
-"""
+"""Always on the black list, because a client on the remoting port must not change access rules, nor what this node reads or
+contacts."""
 
 
 @dataclass(slots=True)
@@ -243,8 +242,8 @@ class Settings:
     fence_after_ms: int = setting(
         1_500,
         OWN,
-        "If no majority confirms a node for this time, the node stops serving until one does (cp). Must be longer than "
-        "an election.",
+        "A node that receives no confirmed read index for this time stops serving until it receives one (cp). Must be longer "
+        "than an election.",
     )
     no_quorum_policy: str = setting(
         "fence", OWN, "What a node without a majority does (cp). fence: stop serving; serve-stale: answer from its own state."
@@ -266,11 +265,11 @@ class Settings:
     listen: str = setting("", OWN, "HOST:PORT that brokers and clients connect to; empty: bindAddress and listenPort.")
     node_id: str = setting("n1", OWN, "Name of this node, unique in its cluster.")
     data_dir: str = setting("", OWN, "Folder of all files that this node writes. Empty: ~/namesrv.")
-    admin_listen: str = setting("", OWN, "HOST:PORT of the admin HTTP; empty: 127.0.0.1 and listenPort plus ten; 'off': none.")
+    admin_listen: str = setting("", OWN, "HOST:PORT of the admin port; empty: 127.0.0.1 and listenPort plus ten; 'off': none.")
     admin_token_file: str = setting(
         "",
         OWN,
-        "File whose first line is the token of the admin HTTP. If set, views and changes need the token, also on loopback.",
+        "File whose first line is the token of the admin port. If set, reads and changes of the state need it, even on loopback.",
     )
     admin_tls_cert_path: str = setting(
         "", OWN, "Certificate chain of the admin port, PEM. If set, the port speaks only HTTPS. Reloaded when the files change."
@@ -337,7 +336,7 @@ class Settings:
     origins: dict[str, str] = field(default_factory=dict, repr=False)
     """Source of each attribute's value: flag, environment, file; absent: default."""
     run_time: dict[str, str] = field(default_factory=dict, repr=False)
-    """Run-time changes by outside name: the content of ``run_time_file``."""
+    """Run-time changes by name in the properties file: the content of ``run_time_file``."""
     warnings: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -366,7 +365,7 @@ class Settings:
 
     @property
     def admin_address(self) -> tuple[str, int] | None:
-        """(host, port) of the admin HTTP; None if it is off."""
+        """(host, port) of the admin port; None if it is off."""
         if self.admin_listen == "off":
             return None
         if self.admin_listen:
@@ -507,12 +506,13 @@ def _rows() -> Iterator[Row]:
 
 
 ROWS: dict[str, Row] = {row.name: row for row in _rows()}
-"""Every setting by its outside name, in the order of declaration."""
+"""Every setting by its name in the properties file, in the order of declaration."""
 
 ENVIRONMENT_PREFIX = "NAMESRV_"
 _FOREIGN_ENVIRONMENT = ("NAMESRV_ADDR", "NAMESRV_PORT", "NAMESRV_SERVICE_")
 _OPERATORS_VARIABLES = ("NAMESRV_ADMIN", "NAMESRV_ADMIN_CA")
-"""Of the commands. Above: RocketMQ's own client variable, and what Kubernetes sets for a service of the name namesrv."""
+"""Variables of the commands. The ones above are RocketMQ's own client variable, and those that Kubernetes sets for a service with
+the name namesrv."""
 
 
 def environment_name(row: Row) -> str:
@@ -628,7 +628,8 @@ def _from_environment(environment: Mapping[str, str], taken: dict[str, Value], o
 def load_settings(
     file: str | None = None, flags: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """Settings from flags (outside name to text) over environment over run-time changes over the properties ``file``.
+    """Settings from flags (name in the properties file to text) over environment over run-time changes over the properties
+    ``file``.
 
     Raises SettingError (unknown, malformed or contradictory), OSError (the file cannot be read), BodyError (it is no
     properties text).
@@ -703,7 +704,7 @@ _RUN_TIME_RANGES = {
     "wait_seconds_for_service": (0, 45),
     "shutdown_wait_time_seconds": (0, 300),
 }
-"""Range of a run-time change. It is narrower than the range in a file, because every peer on the remoting port can send a
+"""Range of a run-time change. It is narrower than the range in a file, because every client on the remoting port can send a
 change, and no value may stop the node from serving. 45 s is RocketMQ's default."""
 
 

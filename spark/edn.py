@@ -107,7 +107,7 @@ def _unescaped(text: str) -> str:
         if match[1].startswith("u"):
             return chr(int(match[1][1:], 16))
         if match[1] not in _ESCAPES:
-            raise EdnError(f"\\{match[1]} is no escape of a string")
+            raise EdnError(f"\\{match[1]} is not an escape of a string")
         return _ESCAPES[match[1]]
 
     return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", one, text, flags=re.DOTALL)

@@ -208,7 +208,7 @@ def _goes_on(cause: ValueError, text: str) -> bool:
 
 def _event(value: Any, number: int, where: str) -> _Event:
     if not isinstance(value, dict):
-        raise ForeignError(f"{where}: is no map; an operation like {{:type :invoke, :f :read, …}} is expected")
+        raise ForeignError(f"{where}: is not a map; an operation like {{:type :invoke, :f :read, …}} is expected")
     kind = value.get("type")
     if kind not in TYPES:
         raise ForeignError(f"{where}: type is {kind!r}, expected one of {', '.join(TYPES)}")

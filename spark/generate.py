@@ -1,9 +1,9 @@
 """Generates synthetic traces with figures that are known by construction.
 
-Nodes are looked at in turn at fixed intervals. In both modes brokers re-register at random times. In ``ap`` a change reaches
-one node at once and each other node a random number of looks later. In ``cp`` it reaches all nodes at the same moment, and
-during the fault the minority does not answer. Code that shares nothing with the analysis computes the exact figures in whole
-nanoseconds while it writes, and stores them in ``truth.json`` beside the trace.
+Nodes are observed in turn, at fixed intervals. In both modes brokers re-register at random times. In ``ap`` a change reaches one
+node at once and each other node after a random number of observations. In ``cp`` it reaches all nodes at the same moment, and
+during the fault the minority does not answer. While the trace is written, code that is independent of the analysis computes the
+expected figures exactly, in whole nanoseconds. They are stored in ``truth.json`` beside the trace.
 """
 
 import json
@@ -31,9 +31,9 @@ Fields = ParamSpec("Fields")
 
 ROWS_MIN, ROWS_MAX = 10_000, 1_000_000_000
 LOOK_NS = 1_000_000
-"""Time between two looks. Each node is looked at every ``nodes`` times that."""
+"""Time between two observations. Each node is observed every ``nodes * LOOK_NS``."""
 CHANGE_EVERY = 500
-"""Average number of looks between two changes."""
+"""Average number of observations between two changes."""
 QUIET_LOOKS = 3 * CHANGE_EVERY
 """Duration without changes at the end, so that the end of every episode is observed."""
 BROKERS = 3
@@ -115,7 +115,7 @@ class _Generator:
         (self._folder / name).write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
     def _record(self, kind: Callable[Concatenate[int, Fields], TraceRecord], *fields: Fields.args, **more: Fields.kwargs) -> str:
-        """The line of a record, a moment after the previous record."""
+        """One encoded record, 1 us after the previous one."""
         self._now_ns += 1_000
         return encode(kind(self._now_ns, *fields, **more)).decode()
 
@@ -173,7 +173,7 @@ class _Generator:
         return self._record(FaultRecord, 0, edge, self._now_ns, "isolate", "held", minority, [], sides, [])
 
     def _operations(self, lines: list[str], world: "_World", look: int) -> None:
-        """A put, then a get that sees it. In AP every third get returns the previous value."""
+        """A put and a get. The get returns the value of that put; in AP every third get returns the previous value."""
         known = self._known
         known.writes += 1
         self._pair(lines, "put", f"v{known.writes}", "ok")
@@ -207,7 +207,7 @@ class _Generator:
 
 
 class _World:
-    """The states of the nodes, and the episodes in which looks at them differ."""
+    """The version at each node, and the episodes in which the observed versions differ."""
 
     def __init__(self, mode: str, nodes: int, chooser: random.Random) -> None:
         self._mode, self._nodes, self._chooser = mode, nodes, chooser
@@ -221,10 +221,10 @@ class _World:
         self.episodes_ns: list[int] = []
 
     def step(self, look: int, changes: bool) -> None:
-        """Apply the events before this look.
+        """Apply the changes that are due before this observation.
 
-        Changes come one at a time, and only after all nodes were seen to have the last one. So an episode has one change, and
-        two nodes differ while it lasts."""
+        Changes do not overlap: the next one starts only after all nodes were observed with the last one. So each episode belongs
+        to one change, and at least two nodes differ throughout it."""
         for node in self._arrivals.pop(look, ()):
             self._held[node] = self._version
         if not changes or look < self._next or self._arrivals or self._since_ns is not None:

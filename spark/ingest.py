@@ -40,7 +40,7 @@ class Traces(NamedTuple):
     observations: DataFrame
     """Records ``observe``; columns OBSERVED."""
     events: DataFrame
-    """All other records, and lines that are no records, with their text in ``corrupt_line``; columns RECORD_COLUMNS."""
+    """All other records, and lines that are not records, with their text in ``corrupt_line``; columns RECORD_COLUMNS."""
     looks: DataFrame
     """Consecutive observations with the same answer as one row; columns LOOKS."""
 

@@ -1,4 +1,4 @@
-"""Converts lines of a trace to columns: observations, and events (all other records and lines that are no records). Pure.
+"""Converts lines of a trace to columns: observations, and events (all other records and lines that are not records). Pure.
 
 Nearly all lines are observations written by one program, and most differ from an earlier line in their two times only. A line
 that begins in the usual way is split into these times, which numpy reads, and the rest, which is decoded once for all lines
@@ -26,7 +26,7 @@ OBSERVE = Observe.record
 OBSERVATIONS = arrow(OBSERVED)
 """Columns of observations."""
 EVENTS = arrow(RECORD_COLUMNS).remove(RECORD_COLUMNS.names.index("run")).append(pa.field(CORRUPT, pa.string()))
-"""Columns of events. A line that is no record has its text in CORRUPT and null in all other columns."""
+"""Columns of events. A line that is not a record has its text in CORRUPT and null in all other columns."""
 
 _BEGIN = b'{"record":"observe","time_ns":'
 _ASKED = b',"asked_ns":'
@@ -123,7 +123,7 @@ def _numbers(content: Bytes, starts: Places) -> tuple[Places, Places]:
 
 
 def _rest(rest: bytes) -> dict[str, Any] | None:
-    """Members after the times. None if this is no rest of an observation, or if it contains the times again."""
+    """Members after the times. None if this is not the rest of an observation, or if it contains the times again."""
     try:
         row = orjson.loads(b"{" + rest[1:])
     except orjson.JSONDecodeError:

@@ -45,7 +45,8 @@ def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) ->
 
 
 def spans(phases: DataFrame, runs: DataFrame, names: Sequence[str]) -> DataFrame:
-    """Of the runs ``names``: run, at_ns (begin of the fault, or else of the run), from_ns, until_ns, width_ns of a cell.
+    """One row for each run in ``names``: run, at_ns (begin of the fault, or else of the run), from_ns, until_ns, width_ns of a
+    cell.
 
     A cell is at least as wide as the resolution of the observation."""
     of_run = phases.where(F.col("run").isin(list(names)) & (F.col("phase") != "settle")).groupBy("run").agg(

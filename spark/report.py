@@ -101,7 +101,7 @@ def _links(storage: SparkStorage, results: Results, folder: str) -> dict[str, tu
             try:
                 verdict = str(json.loads(storage.read_text(f"{place}/verdict.json")).get("verdict", "-"))
             except (ValueError, AttributeError):
-                verdict = "verdict.json is no JSON object"
+                verdict = "verdict.json is not a JSON object"
         found[run] = (link, verdict)
     return found
 
@@ -166,7 +166,7 @@ def _contents(figures: list[Figure]) -> str:
 _WORDS = {
     "acknowledged": "the name service had said that the write or registration is done",
     "linearizable": "there is an order of all operations, each at one moment between its call and its answer, that explains "
-    "every answer: clients cannot tell the cluster from a single machine",
+    "every answer: clients cannot distinguish the cluster from a single machine",
     "inconsistency window": "for how long after a write was acknowledged something older was still read",
     "fresh": "an answer that shows the last write acknowledged before it was asked for, or a newer one",
     "Delta": "by how much all reads would have to be dated back for the history to be linearizable: how stale it was, in time",
@@ -201,7 +201,7 @@ def _what_was_run(results: Results) -> str:
         f"{lost} lines left out as torn or corrupt. Each run starts real name servers, brokers and clients, breaks "
         f"something for some "
         "seconds and heals it: <b>steady</b> before, <b>fault</b>, <b>heal</b> after it.</p>"
-        "<p><b>AP</b>: each name server keeps the list of brokers that told it of themselves, as Apache RocketMQ's do. "
+        "<p><b>AP</b>: each name server keeps the list of brokers that registered with it, as Apache RocketMQ's do. "
         "<b>CP</b>: the name servers agree on one list through Raft, and a node that cannot reach a majority does not answer "
         "unless it is asked to without one.</p>"
     )
@@ -282,7 +282,7 @@ def _t_visibility(results: Results) -> str:
             rows.setdefault((row["about"], row["mode"], row["level"]), {})[row["share"]] = row
     clocks = _clocks([row for by_share in rows.values() for row in by_share.values()])
     lines = [
-        "<p class='note'>The age from which on at least so many reads see a write, whatever their age; upper bound of "
+        "<p class='note'>The age from which on at least this share of reads sees a write, whatever their age; upper bound of "
         "a bin, bins double. "
         f"In brackets the 95 % interval over runs.{clocks}</p><div class='wide'>"
         "<table><tr><th>of</th><th>mode, read level</th><th>99 %</th><th>99.9 %</th><th>pairs of write and "

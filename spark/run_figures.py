@@ -1,6 +1,6 @@
 """Figures of single runs. Each row of PER_RUN is one figure.
 
-A figure is given for each phase and side and for all of them together (``all``), and by read level.
+Each figure is computed per phase, per side of the partition (majority, minority), over all of them (``all``), and per read level.
 ``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
 """
 
@@ -28,17 +28,17 @@ _OF_HISTORIES = {
     "unknown_keys": Metric("M1", "keys whose check exceeded its limits", "share", True),
     "anomalous_reads": Metric("M2", "reads that no order of the writes explains", "share", True),
     "window_median": Metric("M4", "inconsistency window of a write, median", "ms", True),
-    "window_p99": Metric("M4", "inconsistency window of a write, 99 %", "ms", True),
+    "window_p99": Metric("M4", "inconsistency window of a write, 99th percentile", "ms", True),
     "window_max": Metric("M4", "inconsistency window of a write, longest", "ms", True),
     "fresh_reads": Metric("M5", "reads that see the last acknowledged write or a newer one", "share", False),
     "staleness_max": Metric("M5", "longest time that a read lagged behind an acknowledged write", "ms", True),
     "versions_behind_mean": Metric("M6", "acknowledged versions that a read had missed, mean", "versions", True),
     "versions_behind_max": Metric("M6", "acknowledged versions that a read had missed, most", "versions", True),
-    "delta_max": Metric("M7", "Delta of the worst key", "ms", True),
-    "conflict_share": Metric("M8", "pairs of writes whose order contradicts itself", "share", True),
-    "gamma_median": Metric("M8", "Gamma of the pairs that have one, median", "ms", True),
-    "gamma_p99": Metric("M8", "Gamma of the pairs that have one, 99 %", "ms", True),
-    "gamma_max": Metric("M8", "Gamma of the worst pair", "ms", True),
+    "delta_max": Metric("M7", "largest Delta of a key", "ms", True),
+    "conflict_share": Metric("M8", "pairs of writes in conflict (each comes before the other)", "share", True),
+    "gamma_median": Metric("M8", "Gamma of conflicting pairs of writes, median", "ms", True),
+    "gamma_p99": Metric("M8", "Gamma of conflicting pairs of writes, 99th percentile", "ms", True),
+    "gamma_max": Metric("M8", "largest Gamma of a pair of writes", "ms", True),
     "read_your_writes": Metric("M10", "reads that miss what their client had written", "reads", True),
     "monotonic_reads": Metric("M10", "reads of something older than their client had read", "reads", True),
     "monotonic_writes": Metric("M10", "reads that show a writer's writes out of order", "reads", True),
@@ -46,13 +46,15 @@ _OF_HISTORIES = {
     "lost_writes": Metric("M19", "keys whose final reads miss an acknowledged write", "keys", True),
     "resurrected": Metric("M19", "keys whose final reads show what an acknowledged delete had removed", "keys", True),
 }
-"""Figures of both the key-value store's histories and registrations'."""
+"""Figures of both kinds of history: key-value store and registrations. Delta (M7) and Gamma (M8) are the least shift and the
+least widening of operations that make a history atomic (DESIGN.md)."""
 
 ROUTES = "route_"
-"""Prefix of figures of registrations' histories, in which a key is a topic, a read a look-up, and a write a registration."""
+"""Name prefix of figures of registration histories. In these a key is a topic, a read is a look-up, and a write is a
+registration."""
 
 NOT_OF_ROUTES = ("read_your_writes", "writes_follow_reads")
-"""Clients that register do not look up, so these guarantees cannot be broken."""
+"""Brokers that register do not look up routes, so these guarantees cannot be violated."""
 
 
 def _of_routes(metric: Metric) -> Metric:
@@ -70,7 +72,7 @@ CATALOGUE = {
     **_OF_HISTORIES,
     **{ROUTES + name: _of_routes(metric) for name, metric in _OF_HISTORIES.items() if name not in NOT_OF_ROUTES},
     "equal_probes": Metric("M3", "probes to which all nodes that answered gave the same answer", "share", False),
-    "harvest": Metric("M11", "brokers of the right answer that the answer had", "share", False),
+    "harvest": Metric("M11", "brokers that should be in an answer and were", "share", False),
     "yield": Metric("M12", "operations that were answered", "share", False),
     "yield_in_time": Metric("M12", "operations that were answered within their deadline", "share", False),
     "ghosts": Metric("M13", "brokers in an answer that were dead", "share", True),
@@ -78,27 +80,35 @@ CATALOGUE = {
     "divergence_share": Metric("M14", "time in which the nodes' answers differed", "share", True),
     "divergence_max": Metric("M14", "greatest divergence", "Jaccard distance", True),
     "episodes": Metric("M14", "episodes of divergence", "episodes", True),
-    "episodes_below_resolution": Metric("M14", "episodes too short for the observer to tell from none", "episodes", True),
+    "episodes_below_resolution": Metric(
+        "M14", "episodes too short for the observer to distinguish from agreement", "episodes", True
+    ),
     "convergence": Metric("M15", "from the heal until all nodes agree for good", "s", True),
     "not_converged": Metric("M15", "runs whose nodes still differed at the end", "share", True),
     "detection_median": Metric("M16", "from a broker's death until a node drops it for good, median", "s", True),
     "detection_max": Metric("M16", "from a broker's death until a node drops it for good, longest", "s", True),
     "mistakes": Metric("M16", "drops of brokers that were alive", "drops", True),
-    "mistakes_exposed": Metric("M16", "of these, drops of brokers that no majority could reach", "drops", True),
+    "mistakes_exposed": Metric("M16", "mistaken drops of brokers that no majority could reach", "drops", True),
     "mistake_duration": Metric("M16", "from a mistaken drop until the broker is listed again, mean", "s", True),
     "mistake_recurrence": Metric("M16", "between two mistakes of a node about one broker, mean", "s", False),
-    "query_accuracy": Metric("M16", "probability that a live broker is listed, from mistakes alone", "share", False),
+    "query_accuracy": Metric(
+        "M16", "probability that a live broker is listed, computed from mistaken drops only", "share", False
+    ),
     "unavailable_longest": Metric("M17", "longest time without a success, of the worst kind of operation and node", "s", True),
-    "unavailable_total": Metric("M17", "time in gaps longer than the deadline of an operation, of the worst", "s", True),
-    "leaderless": Metric("M18", "time in which no node believed to lead", "s", True),
-    "double_leaders": Metric("M18", "time in which several nodes believed to lead, times those beyond one", "s", True),
+    "unavailable_total": Metric(
+        "M17", "time in gaps longer than an operation's deadline, for the worst kind of operation and node", "s", True
+    ),
+    "leaderless": Metric("M18", "time in which no node considered itself leader", "s", True),
+    "double_leaders": Metric(
+        "M18", "time in which several nodes considered themselves leader, times the number of extra leaders", "s", True
+    ),
     "elections": Metric("M18", "terms that found a leader", "terms", True),
     "put_latency_median": Metric("M20", "latency of answered puts, median", "ms", True),
-    "put_latency_p99": Metric("M20", "latency of answered puts, 99 %", "ms", True),
+    "put_latency_p99": Metric("M20", "latency of answered puts, 99th percentile", "ms", True),
     "get_latency_median": Metric("M20", "latency of answered gets, median", "ms", True),
-    "get_latency_p99": Metric("M20", "latency of answered gets, 99 %", "ms", True),
+    "get_latency_p99": Metric("M20", "latency of answered gets, 99th percentile", "ms", True),
     "route_latency_median": Metric("M20", "latency of answered look-ups, median", "ms", True),
-    "route_latency_p99": Metric("M20", "latency of answered look-ups, 99 %", "ms", True),
+    "route_latency_p99": Metric("M20", "latency of answered look-ups, 99th percentile", "ms", True),
     "misrouted": Metric("M21", "messages sent to a broker that was dead or closed to writes", "share", True),
     "unrouted": Metric("M21", "messages for which the client knew no broker", "share", True),
 }
@@ -116,10 +126,10 @@ def share(condition: Column) -> Column:
 
 
 def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> DataFrame:
-    """Aggregate ``rows`` by run and ``by`` (of level, phase, side), and also over all values of each; one row per figure.
+    """Aggregate ``rows`` by run and the columns in ``by`` (some of level, phase, side), and over all values of each of these. One
+    row per figure.
 
-    The result has the columns of PER_RUN except those of the run. Figures without a value are left out.
-    """
+    The result has the columns of PER_RUN except those that describe the run. Figures without a value are left out."""
     grouped = over_all(rows, ["run"], by)
     table = grouped.agg(count.cast("long").alias("_count"), *[value.cast("double").alias(name) for name, value in values.items()])
     for name in ("level", "phase", "side"):
@@ -180,7 +190,7 @@ def of_keys(keys: DataFrame, prefix: str = "") -> DataFrame:
 
 
 def _quantile(values: Column, at: float) -> Column:
-    """Quantile of an ascending array, interpolated as ``percentile`` does; null if it is empty."""
+    """Quantile of a sorted array, interpolated linearly like ``percentile``; null for an empty array."""
     place = (F.size(values) - 1) * at
     low, high = (F.get(values, rounded(place).cast("int")) for rounded in (F.floor, F.ceil))
     return low + (place - F.floor(place)) * (high - low)
@@ -213,7 +223,7 @@ def of_look_ups(look_ups: DataFrame) -> DataFrame:
 
 
 ASKED = ("put", "get", "delete", "route")
-"""Kinds of client operations, without brokers' own requests."""
+"""Operation kinds that clients request; what brokers send on their own is left out."""
 
 
 def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
@@ -251,7 +261,8 @@ def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 REGISTRATIONS = "brokers"
-"""Key of observations of registrations. KV entries are observed too, but an AP node gets only those that were put at it."""
+"""Key of observations of registrations. KV entries are observed too but not compared: an AP node has only the entries that were
+put on that node."""
 
 
 def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFrame) -> DataFrame:
@@ -281,7 +292,7 @@ def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFra
 
 
 def of_detections(detections: DataFrame, mistakes: DataFrame, runs: DataFrame) -> DataFrame:
-    """M16. A run without mistakes has the figure 0."""
+    """M16. A run without mistakes counts as 0 mistakes."""
     seconds = F.col("detected_ns") / 1e9
     table = figures(detections, [], F.count("*"), detection_median=F.percentile(seconds, 0.5), detection_max=F.max(seconds))
     wrong = runs.select("run").join(mistakes, "run", "left")
@@ -317,10 +328,10 @@ def of_sends(sends: DataFrame) -> DataFrame:
 
 
 def per_run(rows: Iterable[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of PER_RUN from those of all figures."""
+    """Rows of PER_RUN: the rows of all figures, completed with the columns of their run."""
     same = ("mode", "scenario", "seed", "nodes", "fault_s")
     about = {run["run"]: {name: run[name] for name in same} for run in runs}
-    # Each of the two clocks may have this error.
+    # Each of the two clocks may be off by this much.
     uncertain_ms = {run["run"]: 2 * run["clock_uncertainty_ns"] / NS_PER_MS for run in runs}
     sensitive = {name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE}
     return [

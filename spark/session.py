@@ -1,8 +1,8 @@
-"""One Spark session for a job: embedded by default, or on a cluster. It leaves no files behind.
+"""One Spark session for a job. It is embedded by default, or runs on a cluster, and leaves nothing on disk.
 
-Only the embedded master is set here; under ``spark-submit`` the cluster's own settings apply. All of Spark's files are in one
-temporary folder, which is removed with the JVM. The JVM's output also goes there, and the end of it is reported after a
-failure.
+This module sets a master only for the embedded session. Under ``spark-submit`` the settings of the cluster apply. All of Spark's
+files are in one temporary folder, which is removed with the JVM. The output of the JVM goes there too. If the job fails, the end
+of that output becomes part of the error.
 """
 
 import contextlib
@@ -37,7 +37,8 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.adaptive.coalescePartitions.minPartitionSize": "8m",
-    # Rows of a run come file by file, so many partitions can be written at once and records need not be sorted.
+    # A run's rows arrive file by file. With this many open writers Spark writes many partitions at once instead of sorting whole
+    # records.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
@@ -47,7 +48,7 @@ _SETTINGS = {
 
 
 class SparkFailedError(Exception):
-    """Spark's failure as text, because its exceptions are in the JVM, which ends with the session."""
+    """A failure of Spark as text. The original exception lives in the JVM, which ends with the session."""
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
         try:
             with _with_jvm_log(folder / "jvm.log"):
                 if master is not None:
-                    # A failure is raised, so it is not logged as well.
+                    # A failure is raised, so py4j must not log it as well.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
                     logging.getLogger().addFilter(_is_ours)
                     AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]  # py4j has no hook for it
@@ -81,18 +82,18 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
 
 
 def _nothing_more(*_: object) -> None:
-    """Ignore errors of a connection that ended with its JVM."""
+    """Do not report connections that end because the JVM ended."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is from this product. The library that talks to the JVM logs there when it ends."""
+    """False for log records of py4j, which writes to the root logger when the JVM ends."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager
 def _own_handler() -> Iterator[None]:
-    """Keep the default handling of Control-C. Spark's own handler asks the JVM in the middle of the interrupted code, which
-    may be another request to the JVM. Leaving the session ends all jobs anyway."""
+    """Keep the handler of Control-C. Spark installs one that calls the JVM from the interrupted code, which may itself be in a
+    call to the JVM. It is not needed: leaving the session ends all jobs."""
     before = signal.getsignal(signal.SIGINT)
     yield
     if current_thread() is main_thread():
@@ -104,12 +105,12 @@ def _embedded(folder: Path, memory: str) -> dict[str, str]:
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no hidden file of checksums beside each file
-        # Lines are read in Python. This JVM runs many small queries and ends before compiled code would pay off, neither
-        # Spark's own nor that of the optimizing compiler.
+        # Lines are read in Python, so this JVM only runs many small queries. It ends too soon to profit from compiled code, be it
+        # Spark's generated code or that of the optimizing compiler.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": memory,
-        # A JVM without memory ends at once; the failure is then reported and its files are removed.
+        # A JVM that runs out of memory exits at once. The job then reports the failure, and its folder is removed.
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:ErrorFile={folder}/jvm-error.log "
         "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:+ExitOnOutOfMemoryError",
     }
@@ -121,7 +122,7 @@ LOG_LINES = 400
 
 @contextmanager
 def _with_jvm_log(log: Path) -> Iterator[None]:
-    """Raise a failure together with the JVM's output in ``log``."""
+    """Raise failures together with the output of the JVM in ``log``."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as cause:  # the last request: the JVM has ended
@@ -130,9 +131,10 @@ def _with_jvm_log(log: Path) -> Iterator[None]:
 
 
 def _set_environment(master: str, folder: Path) -> None:
-    """Set the environment of the JVM and of the Python workers that it starts."""
+    """Set the environment that the JVM and its Python workers need."""
     os.environ["JAVA_HOME"] = str(java_home(folder))
-    # Workers must run this Python with its installed packages and this package, not the first one on the PATH.
+    # Workers must run this Python interpreter with its installed packages, not the first on the PATH. They must also find this
+    # package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     package = str(Path(replicated_namesrv.__file__).parents[1])
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", package)]
@@ -150,8 +152,9 @@ def _restore(before: dict[str, str]) -> None:
 
 
 def on_own_connection(call: Callable[[], None]) -> None:
-    """Call in another thread, which has its own connection to the JVM. The connection of an interrupted thread may still wait
-    for an answer and would take it as the answer to its next request. Errors of a JVM that no longer answers are ignored."""
+    """Call in a new thread, which gets its own connection to the JVM. The connection of an interrupted thread may still be
+    waiting for an answer, and would take it for the answer to its next request. Errors of a JVM that no longer answers are
+    ignored."""
 
     def quietly() -> None:
         with contextlib.suppress(Py4JError, OSError):
@@ -177,5 +180,5 @@ def _stop() -> None:
         SparkContext._gateway = None
         SparkContext._jvm = None
         if process is not None:
-            process.stdin.close()  # this ends the JVM in any case
+            process.stdin.close()  # then the JVM exits, even if it is busy
             process.wait()

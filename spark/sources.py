@@ -111,7 +111,7 @@ def _source(files: Files, folder: str) -> Source:
         is_header = False
     if not is_header:
         raise InputError(
-            f"{trace_path}: does not begin with a header record, so it is no trace of a run; give the folder of a run as "
+            f"{trace_path}: does not begin with a header record, so it is not a trace of a run; give the folder of a run as "
             f"'namesrv chaos' left it, nothing compressed"
         )
     if header.get("schema") != SCHEMA_VERSION:
@@ -140,7 +140,7 @@ def _manifest(files: Files, path: str) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{path}: no manifest (nested too deeply); restore it or record the run again") from None
     if not isinstance(manifest, dict):
-        raise InputError(f"{path}: is no JSON object; restore it or record the run again")
+        raise InputError(f"{path}: is not a JSON object; restore it or record the run again")
     return _Manifest(path, manifest).row()
 
 
@@ -200,7 +200,7 @@ class _Manifest:
     def _number(self, name: str, value: Any) -> float:
         good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LONG_MAX
         self._need(name, value, good, "a number")
-        return value  # type: ignore[no-any-return]  # _need raised if it is no number
+        return value  # type: ignore[no-any-return]  # _need raised if it is not a number
 
 
 def runs_table(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:

@@ -57,9 +57,8 @@ def _uncertainty(members: Iterable[dict[str, Any]]) -> float | None:
 def paired(figures: Iterable[dict[str, Any]], own_level: dict[str, str]) -> list[dict[str, Any]]:
     """Rows of PAIRED: AP minus CP for each metric, over the pairs of runs of the same scenario, seed and number of nodes.
 
-    Levels differ by mode. So figures are compared at each mode's own level (``own_level`` by mode), called ``own``, and over
-    all levels. Several runs of one schedule are averaged first.
-    """
+    Read levels differ by mode. Figures are therefore compared at each mode's default level (``own_level``), which is called
+    ``own``, and over all levels. Several runs of one schedule are averaged first."""
     found: dict[tuple[str, ...], dict[tuple[Any, ...], dict[str, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
@@ -99,13 +98,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 SHARES = (0.99, 0.999)
-"""Shares of reads that see a write. t-visibility is the time until that share is reached."""
+"""Shares of reads for which t-visibility is computed: the time after a write from which this share of the reads see it."""
 
 
 def t_visibility(ages: Iterable[dict[str, Any]], clock_uncertainty_ns: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): how long after a write at least that share of
-    reads see it or a newer one, from then on. The interval resamples runs; ``high_ms`` is null if some runs do not reach
-    the share. ``clock_uncertainty_ns`` is by run."""
+    """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): the age of a write from which on the given share
+    of reads see it or a newer one. The interval resamples runs; ``high_ms`` is null if some runs do not reach the share.
+    ``clock_uncertainty_ns`` is by run."""
     groups: dict[tuple[str, str, str], dict[str, dict[float, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
     for row in ages:
         groups[row["mode"], row["about"], row["level"]][row["run"]][row["age_ms"]] = row["compared"], row["seen"]

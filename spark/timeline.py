@@ -13,7 +13,7 @@ WHOLE, MAJORITY, MINORITY = "whole", "majority", "minority"
 
 
 def phases(records: DataFrame) -> DataFrame:
-    """PHASES: each begins where the previous one ends; ``end`` closes the last and is no phase."""
+    """PHASES: each begins where the previous one ends; ``end`` closes the last and is not a phase."""
     of_run = Window.partitionBy("run").orderBy("time_ns")
     marks = records.where((F.col("record") == "phase") & F.col("corrupt_line").isNull())
     spans = marks.select("run", "phase", F.col("time_ns").alias("start_ns"), F.lead("time_ns").over(of_run).alias("end_ns"))

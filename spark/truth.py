@@ -29,8 +29,8 @@ def truth_spans(records: DataFrame) -> DataFrame:
 
 
 def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
-    """One row per answered route look-up before ``final``: brokers that ``must`` be in the answer, how many of them are
-    (``found``), brokers in the answer (``answered``), and those of them that must not be there (``ghosts``)."""
+    """One row for each answered route look-up before ``final``. Columns: ``must``, brokers that must be in the answer; ``found``,
+    how many of them are; ``answered``, brokers in the answer; ``ghosts``, those of them that must not be there."""
     routes = operations.where((F.col("kind") == "route") & (F.col("outcome") == "ok") & (F.col("phase") != "final"))
     routes = routes.withColumn("names", F.transform(F.from_json("members", MEMBERS), lambda m: m["name"]))
     routes = routes.select("run", "mode", "level", "phase", "side", "op", "key", "start_ns", "end_ns", "names")
@@ -71,8 +71,8 @@ def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
 
 
 def detections(records: DataFrame, spans: DataFrame) -> DataFrame:
-    """T_D (Chen, Toueg and Aguilera 2002): for each death and each node that dropped the broker afterwards, ``detected_ns``
-    from the death until the last drop. A late request may list the dead broker again in between."""
+    """T_D (Chen, Toueg and Aguilera 2002). For each death, and each node that then dropped the broker: ``detected_ns``, from the
+    death to the last drop. A late request may list the dead broker once more, so there may be several drops."""
     deaths = spans.where(F.col("state").isin(*DEAD)).select(
         "run", "broker", "life", F.col("from_ns").alias("died_ns"), "until_ns"
     )
@@ -87,8 +87,8 @@ def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFra
     """Drops of a live broker: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns`` until the
     node's next mistake about this broker (null: none).
 
-    Both are within one life of the broker, because with its end the drop becomes correct, and mistakes are defined only while
-    no process fails (Chen, Toueg and Aguilera 2002)."""
+    Both are measured within one life of the broker: after its end the drop is correct, and the definition of mistakes assumes
+    that nothing fails (Chen, Toueg and Aguilera 2002)."""
     alive = spans.where(F.col("state").isin(*SERVING)).select("run", "broker", "life", "state", "from_ns", "until_ns")
     lives = alive.withColumn("_ends", F.max("until_ns").over(Window.partitionBy("run", "broker", "life")))
     drops = _drops(records)

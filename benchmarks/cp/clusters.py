@@ -32,7 +32,7 @@ class Group:
         self.servers = [Server(name, host_port(p.listen), child.pid) for p, child in zip(plans, processes, strict=True)]
 
     def admin(self, number: int) -> str:
-        """Address of one node's admin HTTP."""
+        """Address of one node's admin port."""
         return f"http://{host_port(self._plans[number].admin)}"
 
     def status(self, number: int) -> dict[str, Any]:

@@ -238,7 +238,7 @@ def main(arguments: list[str]) -> str | None:
         if not all(
             (report / name).exists() for name in ("figures", "tables/summary.csv", "tables/runs.csv", "tables/per_run.csv")
         ):
-            return f"{report}: is no report; give the folder report/ of 'namesrv analyze'"
+            return f"{report}: is not a report; give the folder report/ of 'namesrv analyze'"
     if reports:
         take(reports[0], reports[1] if len(reports) > 1 else None)
     try:

@@ -1,11 +1,11 @@
-"""Access rules of the admin HTTP.
+"""Access rules of the admin port.
 
 ======================================  ==============================  =====================================
 request                                 ``adminTokenFile`` is set       not set
 ======================================  ==============================  =====================================
 health, metrics, nsaddr, console page   anyone                          anyone: balancers, Prometheus, brokers
 KV, backup, configuration, watch        with the token                  from loopback
-other views                             with the token                  anyone
+other reads                             with the token                  anyone
 changes                                 with the token                  from loopback
 ======================================  ==============================  =====================================
 
@@ -76,7 +76,7 @@ class Access:
     def check_secret_view(self, request: web.Request) -> None:
         """For views that not everyone may read. Raises AccessError."""
         if not self._token_file and not is_local(request):
-            raise AccessError(403, "this view is open to this machine only", "set adminTokenFile and send its token")
+            raise AccessError(403, "this is readable from this machine only", "set adminTokenFile and send its token")
         self.check_view(request)
 
     def check_change(self, request: web.Request) -> None:

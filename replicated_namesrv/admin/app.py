@@ -100,7 +100,7 @@ async def _set_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 class AdminServer:
-    """The admin HTTP of one node."""
+    """The admin port of one node."""
 
     def __init__(
         self,

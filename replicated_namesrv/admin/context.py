@@ -1,4 +1,4 @@
-"""Interfaces of a node that the admin side uses."""
+"""The interfaces through which the admin side uses a node."""
 
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -19,15 +19,15 @@ from replicated_namesrv.settings import Settings
 
 
 class ChangedService(FreshState, Protocol):
-    """Used by changes over HTTP."""
+    """Used by HTTP handlers that change state."""
 
     @property
     def quotas(self) -> Quotas:
         """The limits on the state; ``propose`` raises LimitError beyond them."""
 
     def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
-        """Apply ``command``. ``connection`` None: it came over none. Errors: LimitError, UnavailableError (both certainly not
-        applied), OutcomeUnknownError, StorageError."""
+        """Apply ``command``. ``connection`` is None if it did not arrive over a remoting connection. Errors: LimitError,
+        UnavailableError (both certainly not applied), OutcomeUnknownError, StorageError."""
 
     def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
         """Write settings to disk, then apply them."""
@@ -40,16 +40,17 @@ class OperatedService(Protocol):
     """Used by operations on a whole node or cluster."""
 
     def check_restore(self) -> None:
-        """Raise SettingError if this node accepts no backup at all."""
+        """Raise SettingError if this node cannot restore backups at all, whatever they contain."""
 
     def restore(self, snapshot: AsyncIterator[bytes]) -> "Future[Result]":
-        """Replace a fresh cluster's state by the snapshot of a backup. A result with a code other than 0: refused.
+        """Replace a fresh cluster's state by the snapshot of a backup. A result code other than 0 means that the restore was
+        refused.
 
         Fails as a proposal does, and with the errors of ``snapshot``."""
 
     def transfer_leadership(self, to: str | None) -> "Future[None]":
-        """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError (this node is not the
-        leader, or there is no other node of that name). Fails with UnavailableError if the transfer did not succeed."""
+        """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError if this node is not the leader
+        or ``to`` is not another member. Fails with UnavailableError if leadership was not transferred."""
 
 
 class WatchedService(Protocol):
@@ -61,8 +62,8 @@ class WatchedService(Protocol):
 
     @property
     def history_id(self) -> str:
-        """The history to which revisions belong: a different one for each life of an independent node, empty if all nodes
-        share one."""
+        """Identifies the history that numbers the revisions. An independent node has a new id in each life. It is empty if the
+        nodes share one history."""
 
     def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
         """Call ``notify(leader, term)`` at once and at each change of the leader known to this node. No-op in AP."""
@@ -85,7 +86,7 @@ class ObservedService(Protocol):
 
     @property
     def fenced(self) -> bool:
-        """Whether no majority confirms this node. Always false in AP."""
+        """Whether this node is fenced: it receives no confirmed read index. Always false in AP."""
 
     @property
     def answers_stale(self) -> bool:
@@ -93,7 +94,7 @@ class ObservedService(Protocol):
 
     @property
     def staleness_ms(self) -> int:
-        """The state includes everything acknowledged this long ago; UNKNOWN_AGE if that is unknown."""
+        """Every write acknowledged at least this long ago is in the state; UNKNOWN_AGE if that is not known."""
 
     @property
     def unsynced_ms(self) -> float:
@@ -101,7 +102,7 @@ class ObservedService(Protocol):
 
     @property
     def disk_warning(self) -> str | None:
-        """That so little of the disk is free that what adds to the state is refused; None: there is room."""
+        """A warning if free disk space is so low that commands that add to the state are refused; None if there is enough."""
 
     @property
     def disk_free_bytes(self) -> int | None:
@@ -113,14 +114,15 @@ class ObservedService(Protocol):
         peers."""
 
     def heartbeat_age_ms(self, cluster_name: str, broker_addr: str) -> float | None:
-        """Milliseconds since the broker's last heartbeat on this node, or on any if this one leads; None: none is known here."""
+        """Milliseconds since the broker's last heartbeat: to this node, or to any node if this one is the leader. None if none is
+        known."""
 
     def suspected_since(self) -> Mapping[tuple[str, str], int]:
         """Brokers (cluster, address) that have been silent for a third of their time-out or more, and when that was recorded,
         in milliseconds since 1970. Empty in AP."""
 
     def replication_status(self) -> dict[str, object] | None:
-        """JSON-able status of this node in its group; None in AP."""
+        """Raft status of this node, ready for JSON; None in AP."""
 
 
 class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, Protocol):
@@ -134,7 +136,7 @@ class ObservedServer(Protocol):
 
     @property
     def is_listening(self) -> bool:
-        """Whether peers can connect."""
+        """Whether brokers and clients can connect."""
 
     @property
     def port(self) -> int:

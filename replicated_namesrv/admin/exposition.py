@@ -37,7 +37,7 @@ METRICS: dict[str, Declared] = {
     "info": Declared(GAUGE, "Always 1. The labels give version, mode and node id.", ("version", "mode", "node_id")),
     "uptime_seconds": Declared(GAUGE, "Seconds since the node was started."),
     "ready": Declared(GAUGE, "1 while the remoting server listens."),
-    "fenced": Declared(GAUGE, "1 while no majority confirms this node (mode=cp)."),
+    "fenced": Declared(GAUGE, "1 while the node is fenced: it has received no confirmed read index for fenceAfterMs (mode=cp)."),
     "answers_stale": Declared(
         GAUGE, "1 while the node gives stale answers because it has no majority (noQuorumPolicy=serve-stale)."
     ),
@@ -122,7 +122,7 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
 
 
 def request_name(code: int) -> str:
-    """RocketMQ's name of a request code. All unknown codes share one name, so that peers cannot invent label values."""
+    """RocketMQ's name of a request code. All unknown codes share one name, so that clients cannot invent label values."""
     try:
         return RequestCode(code).name
     except ValueError:

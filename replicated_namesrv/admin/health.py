@@ -1,11 +1,11 @@
 """Liveness and readiness.
 
-Live means that the event loop turns: whoever reads the answer knows. It never depends on other nodes, so that nobody
-restarts a healthy node because its cluster has no majority. Ready means that a peer sent here would be served. It is
-checked layer by layer, from the ground up, and stops at the first that fails, because what stands on it says nothing new.
+Live means that the event loop runs; any answer proves it. It never depends on other nodes, so that nobody restarts a healthy node
+because its cluster has no majority. Ready means that a broker or client that connects to this node would be served. Readiness is
+checked layer by layer. Each layer depends on the ones below, so the check stops at the first that fails.
 
-A layer that is well may have a warning. The node stays ready: a disk that is nearly full, for example, ends neither reads nor
-renewals nor deletions, and if balancers took all such nodes away, these would end too.
+A layer that works may have a warning, which leaves the node ready. For example, a nearly full disk stops neither reads nor
+renewals nor deletions. These would stop if load balancers removed all such nodes.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Layer(NamedTuple):
     name: str
     check: Callable[[], "str | Awaitable[str | None] | None"]
     warning: Callable[[], str | None] = lambda: None
-    """What is worth a look although peers are served."""
+    """A problem that operators should know about although brokers and clients are served."""
 
 
 class LayerHealth(NamedTuple):
@@ -57,7 +57,7 @@ async def _problem_of(layer: Layer) -> str | None:
 
 
 def as_text(found: Sequence[LayerHealth], *, verbose: bool) -> str:
-    """``ok``, or the first problem, and a line a warning; verbose: a line a layer."""
+    """``ok`` or the first problem, and one line per warning. With ``verbose``, one line per layer."""
     if verbose:
         return "".join(map(_line, found))
     failed = next((h for h in found if h.problem is not None), None)

@@ -40,7 +40,7 @@ async def put_kv(request: web.Request) -> web.Response:
 
 
 async def delete_kv(request: web.Request) -> web.Response:
-    """``DELETE /v1/kv/{namespace}/{key}``. A missing key is no error."""
+    """``DELETE /v1/kv/{namespace}/{key}``. A missing key is not an error."""
     return await _propose(request, DeleteKVConfig(_name(request, "namespace"), _name(request, "key")))
 
 

@@ -1,7 +1,7 @@
 """HttpListener: one HTTP or HTTPS port, with limits on the connections in all and from one address.
 
-The limits apply before a TLS handshake begins: a connection in its handshake counts as one, and handshakes per second are limited
-for each address as on the remoting port.
+The limits apply before a TLS handshake begins: a connection counts while its handshake is in progress. Handshakes per second are
+limited for each address, as on the remoting port.
 """
 
 import asyncio
@@ -20,20 +20,21 @@ from replicated_namesrv.errors import SettingError
 
 STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
-"""How long a body that no handler reads is dropped as it comes. Closing at once would reset the connection before the answer."""
+"""How long an unread request body is drained. If the connection were closed at once, it would be reset before the client has the
+answer."""
 CAUSE_CHARACTERS_MAX = 80
 HANDSHAKE_TIMEOUT_S = 10
 """A TLS handshake that takes longer is given up."""
 
 
 def _shorten_protocol_errors(record: logging.LogRecord) -> bool:
-    """Log one short line without traceback for a request that is not HTTP."""
+    """Log one short line without a traceback for a request that is not HTTP: it is the client's mistake."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         cause = error.message.partition("\n")[0][:CAUSE_CHARACTERS_MAX]
         record.levelno, record.levelname = logging.WARNING, "WARNING"
         record.__dict__ |= {"peer": str(record.args[0]) if isinstance(record.args, tuple) and record.args else "", "cause": cause}
-        record.msg, record.args, record.exc_info = "a request is no HTTP", (), None
+        record.msg, record.args, record.exc_info = "request rejected: not HTTP", (), None
     return True
 
 
@@ -42,7 +43,8 @@ http_log.addFilter(_shorten_protocol_errors)
 
 
 class HttpListener:
-    """Serves ``app`` at one address. Bodies are never inflated, and those that no handler reads are dropped for a second."""
+    """Serves ``app`` at one address. Request bodies are never decompressed. Bodies that no handler reads are drained for at most
+    a second."""
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class _Serving(asyncio.Protocol):
         self._serve = serve
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._serve(transport)  # type: ignore[arg-type]  # TLS transports are registered nowhere as a Transport
+        self._serve(transport)  # type: ignore[arg-type]  # asyncio's TLS transport is not declared as a Transport
 
 
 class ListenerTls(NamedTuple):
@@ -161,7 +163,7 @@ class _Gate(asyncio.Protocol):
         self._owner = owner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._owner.admit(transport)  # type: ignore[arg-type]  # uvloop's is registered nowhere as a Transport
+        self._owner.admit(transport)  # type: ignore[arg-type]  # uvloop's class is not declared as a Transport
 
 
 def _host_of(transport: asyncio.BaseTransport) -> str:

@@ -1,8 +1,8 @@
-"""JSON views of this node's state, with RocketMQ's field names where they exist.
+"""This node's state as JSON. Field names are RocketMQ's where RocketMQ has such a field.
 
-Every view of the state first passes the service's read barrier, so it is as fresh as an answer over remoting. A request may
-choose its own consistency, by ``?readConsistency=`` and ``?maxStalenessMs=`` or by headers of these names; the answer's
-headers then give the level and age, by the names that answers over remoting use.
+Every request for the state first passes the service's read barrier, so its answer is as fresh as one over remoting. A request may
+choose its own consistency with ``readConsistency`` and ``maxStalenessMs``, as query parameters or headers. The headers of the
+answer then give the level and the age, under the same names as over remoting.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ KV_ENTRIES_PER_TURN = 1_000
 SUSPECTED_SHOWN_MAX = 100
 """Maximum of suspected brokers in the status; ``/v1/brokers`` shows all."""
 DIGEST_TOPICS_PER_TURN = 5_000
-"""A few milliseconds of work, or more for larger groups."""
+"""A few milliseconds of work, except for larger groups."""
 _SEPARATOR = "|"
 CONSISTENCY_FIELDS = ("readConsistency", "maxStalenessMs")
 
@@ -50,8 +50,8 @@ async def passed(context: AdminContext, level: ReadLevel | None, max_staleness_m
 
 
 async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, str]]:
-    """The state at the freshness that ``request`` asks for, to be read before the next await, and headers with its freshness
-    if it asked.
+    """The state, as fresh as ``request`` asks for; read it before the next await. The second value is the headers that describe
+    the freshness, empty if the request did not ask.
 
     Raises UnavailableError, StaleReadError, BadConsistencyError.
     """
@@ -65,7 +65,7 @@ async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, s
 
 
 def advertised_address(context: AdminContext) -> str:
-    """host:port under which peers reach this node's remoting server."""
+    """host:port under which brokers and clients reach this node's remoting server."""
     port = context.remoting.port if context.remoting.is_listening else context.settings.listen_address[1]
     host = advertised_host(context.settings.listen_address[0])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -111,7 +111,7 @@ async def status(request: web.Request) -> web.Response:
 
 
 def _suspected(context: AdminContext) -> list[dict[str, Any]]:
-    """Suspected brokers, those silent for longest first."""
+    """Suspected brokers, longest silent first."""
     found = sorted(context.service.suspected_since().items(), key=lambda item: item[1])
     return [
         {"clusterName": cluster, "brokerAddr": address, "suspectedSinceMs": since_ms}
@@ -120,7 +120,7 @@ def _suspected(context: AdminContext) -> list[dict[str, Any]]:
 
 
 async def topics(request: web.Request) -> web.Response:
-    """``GET /v1/topics``: one row per topic with the number of broker names that serve it and of their queues."""
+    """``GET /v1/topics``: one row per topic, by name, with the number of broker names that serve it and their total queues."""
     wanted = page_request(request)
     state, freshness = await state_for(request)
 
@@ -137,7 +137,7 @@ async def topics(request: web.Request) -> web.Response:
             "revision": state.topic_revisions[topic],
         }
 
-    revision = state.revision  # revision of the rows; the state may change while they are built
+    revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
     page = cut(sorted(state.topic_revisions), wanted)
     rows = await build_rows(page.keys, row)
     return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
@@ -150,7 +150,7 @@ async def brokers(request: web.Request) -> web.Response:
     state, freshness = await state_for(request)
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
-    revision = state.revision  # revision of the rows; the state may change while they are built
+    revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
     page = cut(sorted(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
     return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
@@ -252,7 +252,7 @@ async def kv(request: web.Request) -> web.Response:
 
 
 async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:
-    """The page of names that contain the search text, searched in parts."""
+    """The page of entries whose names contain the search text. The entries are searched in parts."""
     found: list[str] = []
     total, after = 0, ""
     while True:

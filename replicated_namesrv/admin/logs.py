@@ -7,7 +7,7 @@ A separate thread writes from a bounded queue, because a terminal stopped with C
 stop the name server. When the queue is full, records are dropped and counted. The count is written as soon as the output
 accepts lines again.
 
-Warnings and errors are throttled by kind and source (``Throttle``), because unauthenticated peers can cause them and must not
+Warnings and errors are throttled by kind and source (``Throttle``), because unauthenticated hosts can cause them and must not
 fill the disk.
 """
 
@@ -74,7 +74,7 @@ class HumanFormatter(logging.Formatter):
 
 
 def _printable(line: str) -> str:
-    """``line`` with control characters escaped, so that a peer's text can neither forge lines nor control the terminal."""
+    """``line`` with control characters escaped, so that text of another host can neither forge lines nor control the terminal."""
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 

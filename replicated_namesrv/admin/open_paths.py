@@ -24,7 +24,7 @@ async def livez(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """``GET /readyz``: 200 if this node would serve a peer, else 503 with the first layer that fails.
+    """``GET /readyz``: 200 if this node would serve a broker or client, else 503 with the first layer that fails.
 
     ``?verbose``: one line per layer. ``?format=json`` or ``Accept: application/json``: the same as JSON.
     """

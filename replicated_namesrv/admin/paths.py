@@ -1,4 +1,4 @@
-"""All paths of the admin HTTP with their access rules."""
+"""All paths of the admin port with their access rules."""
 
 from aiohttp import web
 

@@ -197,7 +197,7 @@ def _parse(text: str) -> tuple[int, str]:
     """(revision, history) of an id. Raises BodyError."""
     number, _, of_history = text.strip().partition("@")
     if not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise BodyError(f"'{text[:80]}' is no revision: give the id of the last event seen, or the revision of another answer")
+        raise BodyError(f"'{text[:80]}' is not a revision: give the id of the last event seen, or the revision of another answer")
     return int(number), of_history
 
 

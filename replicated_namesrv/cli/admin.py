@@ -1,8 +1,9 @@
-"""Common parts of the commands that operate nodes: the admin HTTP addresses, the requests, and the meaning of an answer.
+"""Common parts of the commands that operate nodes: the addresses of admin ports, the requests, and the meaning of an answer.
 
-The addresses come from ``--admin``, else from NAMESRV_ADMIN, else from the node at 127.0.0.1:9886 and its address list. For
-the other nodes of that list the distance between RocketMQ port and admin port is assumed to be that node's, as with ``namesrv
-cluster``. The HTTP client is the standard library's because it loads in a tenth of the time of a larger one.
+The addresses come from ``--admin``, else from NAMESRV_ADMIN, else from the node at 127.0.0.1:9886 and its address list. The admin
+ports of the other nodes in that list are derived: they are assumed to be as far from the RocketMQ port as on the node that was
+asked. ``namesrv cluster`` assigns its ports in this way. The HTTP client is the standard library's because it loads in a tenth of
+the time of a larger one.
 """
 
 import argparse
@@ -76,8 +77,8 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
     parser.add_argument(
         "--ca",
         metavar="FILE",
-        help=f"use HTTPS, and verify the nodes with the certificates in FILE, or with those of the system: '{SYSTEM_CA}' "
-        f"(default: {CA_VARIABLE}); needed where nodes have adminTlsCertPath",
+        help=f"use HTTPS and verify the nodes with the CA certificates in FILE; '{SYSTEM_CA}' means those of the operating "
+        f"system (default: {CA_VARIABLE}); needed if the nodes have adminTlsCertPath",
     )
 
 
@@ -109,7 +110,10 @@ class Admin:
             try:
                 connection.connect()
             except OSError as cause:
-                raise AdminError(f"{address}: no answer ({reason_of(cause)})") from None
+                raise AdminError(
+                    f"{address}: no answer ({reason_of(cause)}); check that the node runs, and that --admin names its admin "
+                    "address"
+                ) from None
             try:
                 # the node may answer before it has read the whole request
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -119,7 +123,11 @@ class Admin:
                     raise _refusal(address, response.status, _object(response.read(ANSWER_BYTES_MAX)))
             except (OSError, http.client.HTTPException) as cause:
                 error = AdminError if method == "GET" else AdminUnknownError
-                raise error(f"{address}: the connection broke before an answer came ({reason_of(cause)})") from None
+                unknown = "" if method == "GET" else "whether the change was applied is unknown; "
+                raise error(
+                    f"{address}: the connection broke before an answer arrived ({reason_of(cause)}); {unknown}"
+                    "run 'namesrv status' and repeat the command"
+                ) from None
             yield response
         finally:
             connection.close()

@@ -41,14 +41,14 @@ _EXAMPLES = """\
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("file", metavar="FILE", type=Path)
-    parser.add_argument("--check", action="store_true", help="check an existing file and print its contents' summary")
+    parser.add_argument("--check", action="store_true", help="check an existing file and print a summary of its contents")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     codes = "0 saved, or the file is whole; 1 refused, damaged, or the disk refuses; 2 usage, or no node answered"
     add_admin_arguments(parser, _EXAMPLES, codes)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     file: Path = arguments.file
     if arguments.check:
         head = check_file(file)

@@ -76,11 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--heartbeat",
         choices=[kind.value for kind in Heartbeat],
         default="register",
-        help="register: only registrations; 322, 904: acting-master mode of 5.3 with a oneway heartbeat of this code a second "
-        "and a time-out of 10 s; 322 with 4.9: ask for the data version before each registration",
+        help="register: registrations only. 322, 904: acting-master mode of 5.3, one oneway heartbeat with this code per second "
+        "and a time-out of 10 s. 322 with 4.9: query the data version before each registration",
     )
     how.add_argument(
-        "--heartbeat-timeout-ms", type=positive, metavar="MS", help="time-out to ask for (5.3; default: 10000 with a heartbeat)"
+        "--heartbeat-timeout-ms",
+        type=positive,
+        metavar="MS",
+        help="heartbeat time-out to request from the name servers (5.3; default: 10000 with a heartbeat)",
     )
     how.add_argument("--no-force-register", action="store_true", help="ask for data versions (322), register on a difference")
     how.add_argument("--compressed", action="store_true", help="deflate registrations")
@@ -101,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     _check(arguments)
     try:
         return asyncio.run(_Run(arguments, chosen_addresses(arguments)).run())
@@ -199,13 +202,13 @@ class _Run:
             print(f"push {event.code} to {event.identity.broker_name}:{event.identity.broker_id}: {event.detail}", flush=True)
 
     async def run(self) -> int:
-        """Start everything, wait for the end, stop everything; the exit code."""
+        """Start all brokers, wait for the end, and stop them. Returns the exit code."""
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, ended.set)
         if not self.arguments.json:
-            print(f"{len(self.agents)} brokers at {' '.join(self.name_servers)}; Ctrl-C unregisters them", flush=True)
+            print(f"{len(self.agents)} brokers register with {' '.join(self.name_servers)}; Ctrl-C unregisters them", flush=True)
         progress = asyncio.create_task(self._progress())
         starting = asyncio.create_task(self._start_all())
         waiting = asyncio.create_task(ended.wait())
@@ -215,7 +218,7 @@ class _Run:
                 await starting
                 await asyncio.wait((waiting,), timeout=self.arguments.duration_s)
         except OSError as error:
-            print(f"cannot listen: {error}", file=sys.stderr)
+            print(f"cannot listen: {error}; choose other ports with --port, or omit --listen", file=sys.stderr)
             return USAGE
         finally:
             for task in (starting, waiting, progress):

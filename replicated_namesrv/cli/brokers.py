@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     if (arguments.action == "list") != (arguments.name is None):
         arguments.usage_error(
             "'wipe-write' and 'add-write' need a broker NAME, 'list' takes none: namesrv brokers wipe-write NAME"

@@ -42,17 +42,19 @@ A run starts real nodes and a real Toxiproxy server, uses and breaks them, and l
 Exit 0: all promises of the mode were kept. 1: at least one was broken. 2: unknown (too few operations, or the run failed).
 """
 
+_EXIT_OF_ALL = "Exit 1 if a promise was broken in any run, else 2 if any run is unknown, else 0."
 _ABOUT_RUN = (
     "Start a cluster, let brokers and clients use it, break it as the scenario says, mend it, and judge what they saw. "
-    "Exit 0: what the mode promises held; 1: it did not; 2: unknown."
+    "Exit 0: all promises of the mode were kept; 1: at least one was broken; 2: unknown."
 )
 _ABOUT_FILES = (
     "Your own scenario is a TOML file with the fields of the shipped ones (chaos/scenarios; copy one): faults, timing, "
-    "workload, promises. docs/chaos.md explains it step by step. Mistakes in it are reported before anything starts."
+    "workload, promises. docs/chaos.md shows step by step how to write one. Errors in it are reported before anything starts."
 )
 _ABOUT_SUITES = (
     "smoke: six scenarios in both modes. full: all scenarios in both modes, three seeds with 3 nodes and one with 5; runs that "
-    "have a verdict are not repeated. soak: random faults with new seeds until the time is over. Exit as for run, of all."
+    "have a verdict are not repeated. soak: random faults with new seeds until the time is over. "
+    f"{_EXIT_OF_ALL}"
 )
 
 
@@ -60,24 +62,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.epilog = _EXAMPLES
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    listing = commands.add_parser("list", help="the scenarios, a line each")
+    about = "List the scenarios that come with the product, one per line."
+    listing = commands.add_parser("list", help="the scenarios, one per line", description=about)
     one = commands.add_parser("run", help="run one scenario in one mode", description=_ABOUT_RUN, epilog=_ABOUT_FILES)
-    one.add_argument("scenario", help="a name of the list, or a .toml file")
+    one.add_argument("scenario", help="a name from 'namesrv chaos list', or a .toml file")
     one.add_argument("--mode", choices=("ap", "cp"), default="cp", help="default cp")
     one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), help="of CP nodes (default linearizable)")
     one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
     compare = commands.add_parser(
         "compare",
         help="run scenarios in both modes and set the figures side by side",
-        description="Run each scenario on AP and on CP with one schedule, and print what either showed. Exit as for run, of all.",
+        description=f"Run each scenario on AP and on CP with one schedule, and print the figures of both. {_EXIT_OF_ALL}",
         epilog=_ABOUT_FILES,
     )
-    compare.add_argument("scenario", nargs="+", help="names of the list, or .toml files")
+    compare.add_argument("scenario", nargs="+", help="names from 'namesrv chaos list', or .toml files")
     for command in (one, compare):
         command.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster (default: the scenario's, else 3)")
-        command.add_argument("--seed", type=int, default=1, help="of every random choice (default 1)")
+        command.add_argument("--seed", type=int, default=1, help="seed of all random choices (default 1)")
         command.add_argument("--duration-s", type=float, metavar="S", help="how long the faults last (default: the scenario's)")
-        command.add_argument("--variant", choices=("silent", "held"), help="what a cut link does (default: even seeds silent)")
+        command.add_argument(
+            "--variant",
+            choices=("silent", "held"),
+            help="how links are cut: silent drops the bytes, held delays them until the fault ends (default: silent for even "
+            "seeds, held for odd ones)",
+        )
     suite = commands.add_parser("suite", help="run many: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
@@ -88,12 +96,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         command.add_argument(
             "--node-command", metavar="COMMAND", help="what runs a node, in place of 'namesrv serve', with the same options"
         )
-    check = commands.add_parser("check", help="judge a recorded run again; writes its verdict and timeline anew")
+    about = "Judge a recorded run again, and write its verdict and timeline anew."
+    check = commands.add_parser("check", help="judge a recorded run again", description=about)
     check.add_argument("run", type=Path, help="folder of the run")
     check.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: as it was run)")
-    exported = commands.add_parser("history", help="print a run's history, one operation a line")
+    about = "Print a run's history, one operation per line, for another linearizability checker."
+    exported = commands.add_parser("history", help="print a run's history", description=about)
     exported.add_argument("run", type=Path, help="folder of the run")
-    results = commands.add_parser("results", help="print a Markdown page of all runs in folders")
+    about = "Print a Markdown page of all runs in folders."
+    results = commands.add_parser("results", help="print a Markdown page of results", description=about)
     results.add_argument("runs", type=Path, nargs="+", help="folders of suites, as in runs/full")
     for command in (listing, one, compare, suite, check):
         command.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -107,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         _tell(f"namesrv chaos {arguments.command}: {error}")
     except BrokenPipeError:
         raise
-    except Exception:  # an internal error is no verdict
+    except Exception:  # an internal error is not a verdict
         _tell(traceback.format_exc())
     return EXIT_UNKNOWN
 

@@ -24,11 +24,12 @@ READ_CONSISTENCIES = ("linearizable", "lease", "stale")
 ADDRESSES_VARIABLE = "NAMESRV_ADDR"
 
 
-def add_client_arguments(parser: argparse.ArgumentParser, examples: str) -> None:
-    """Add the options that every such command has, and its examples at the end of its help."""
-    parser.epilog = (
-        f"examples:\n{examples}\nexit codes: 0 good; 1 not found, refused or different; 2 usage, or no name server answered"
-    )
+EXIT_CODES = "0 good; 1 not found or refused; 2 usage, or no name server answered"
+
+
+def add_client_arguments(parser: argparse.ArgumentParser, examples: str, exit_codes: str = EXIT_CODES) -> None:
+    """Add the options that every such command has, and its examples and exit codes at the end of its help."""
+    parser.epilog = f"examples:\n{examples}\nexit codes: {exit_codes}"
     parser.add_argument(
         "-n",
         "--namesrv-addr",

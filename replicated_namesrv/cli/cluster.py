@@ -47,9 +47,9 @@ examples:
   namesrv cluster --mode ap                         three independent nodes, like RocketMQ's own
   namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
   namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
-  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0 or 1
+  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0, 1, or 2: stopped
 
-A broker uses the cluster with the namesrvAddr line that is printed, in its broker.conf.
+To connect a broker, put the printed namesrvAddr line into its broker.conf.
 """
 
 
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--mode", choices=("cp", "ap"), default="cp", help="cp: one Raft group (default); ap: independent nodes")
     parser.add_argument("--listen", default="127.0.0.1:9876", metavar="HOST:PORT", help="first node's RocketMQ address")
-    parser.add_argument("--data-dir", metavar="DIR", help="folder of logs and data, one folder a node inside it")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder for logs and data, with one subfolder per node")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a setting on every node; repeatable")
     parser.add_argument("--once", action="store_true", help="start, check that every node serves, print, stop")
     parser.add_argument("--json", action="store_true", help="print one JSON document, then events as JSON lines")
@@ -132,7 +132,7 @@ def create_peer_secret(plans: Iterable[NodePlan], file: Path) -> None:
 def _unfit(nodes: int) -> str:
     if nodes % 2 == 0 and nodes > 0:
         return (
-            f"--nodes {nodes}: an even number of nodes survives no more failures than {nodes - 1} and needs a larger majority "
+            f"--nodes {nodes}: an even number of nodes tolerates no more failures than {nodes - 1} and needs a larger majority "
             "for every write; give 1, 3 or 5 (or --mode ap, where nodes do not vote)"
         )
     return f"--nodes {nodes}: a CP cluster has 1, 3 or 5 nodes, because each further node makes every write wait for more disks"

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     if arguments.action == "get":
         for word in arguments.settings:
             if "=" in word:

@@ -46,8 +46,6 @@ _EXAMPLES = """\
   namesrv diff -n '10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876'
   namesrv diff --namespace ORDER_TOPIC_CONFIG --json | jq .topics
   until namesrv diff >/dev/null; do sleep 1; done      wait until all of them agree
-
-Exit 0: all servers answered and agree. 1: answers differ. 2: no difference, but at least one server did not answer.
 """
 
 K = TypeVar("K")
@@ -66,8 +64,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NS",
         help="also compare this KV namespace; may be given several times",
     )
-    parser.add_argument("--limit", type=_limit, default=20, metavar="N", help="show N differences of a kind, 0: all (default 20)")
-    add_client_arguments(parser, _EXAMPLES)
+    parser.add_argument(
+        "--limit",
+        type=_limit,
+        default=20,
+        metavar="N",
+        help="show at most N differences of each kind; 0 shows all (default 20)",
+    )
+    codes = "0 all servers answered and agree; 1 answers differ; 2 usage, or no difference but at least one server did not answer"
+    add_client_arguments(parser, _EXAMPLES, codes)
 
 
 def _limit(text: str) -> int:
@@ -75,7 +80,7 @@ def _limit(text: str) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     return run_with_servers(arguments, _diff)
 
 

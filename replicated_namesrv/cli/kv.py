@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     expected = _OPERANDS[arguments.action]
     if len(arguments.operands) != len(expected):
         wanted = "FILE" if arguments.action == "import" else " ".join(("NAMESPACE", *expected))

@@ -20,7 +20,7 @@ from replicated_namesrv.routes.state import RouteInfoManager
 
 
 def run_import(arguments: argparse.Namespace) -> int:
-    """The whole command; its exit code. Raises StorageError."""
+    """Run the command. Returns its exit code. Raises StorageError."""
     entries = entries_of(Path(arguments.namespace))
     return run_with_servers(arguments, lambda servers, given: import_entries(servers, given, entries))
 
@@ -53,9 +53,8 @@ def _kv_in_backup(file: Path) -> Mapping[str, Mapping[str, str | None]]:
 
 
 async def import_entries(servers: NameServers, arguments: argparse.Namespace, entries: list[tuple[str, str, str]]) -> int:
-    """Put every entry on every server. Returns for each server the number of entries it accepted and the first it did not
-    accept.
-    """
+    """Put every entry on every server. Prints, for each server, the number of entries it accepted and the first it did not
+    accept. Returns the exit code."""
     done: dict[str, int] = {}
     problems: dict[str, str] = {}
     progress = ProgressLine()

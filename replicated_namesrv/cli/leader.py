@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     if arguments.action == "show" and arguments.to is not None:
         arguments.usage_error("'leader show' takes no NODE; did you mean 'leader transfer'?")
     admin = admin_of(arguments)

@@ -35,7 +35,7 @@ examples:
 
 It may be used while the node runs. The end of the log can then be incomplete.
 
-exit codes: 0 no damage (a torn tail is none); 1 damaged: lines that begin with 'damage:' give the place; 2 usage
+exit codes: 0 no damage (a torn tail is not damage); 1 damaged: the lines that begin with 'damage:' say where; 2 usage
 """
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     directory: Path = arguments.directory
     if (directory / "raft").is_dir():
         directory = directory / "raft"

@@ -34,8 +34,8 @@ _EXAMPLES = """\
   namesrv restore namesrv.backup
   namesrv restore namesrv.backup -a 10.0.0.1:9886 --token-file token
 
-A cluster with brokers, topics or KV entries refuses. Start one with empty data directories, restore, and only then let brokers
-reach it. If brokers have already registered, restore only the KV config: namesrv kv import FILE.
+A cluster that already has brokers, topics or KV entries refuses the restore. Start one with empty data directories, restore, and
+only then let brokers reach it. If brokers have already registered, restore only the KV config: namesrv kv import FILE.
 """
 
 
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     head = check_file(arguments.file)
     admin = admin_of(arguments)
     failure: Exception | None = None

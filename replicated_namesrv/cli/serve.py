@@ -33,7 +33,7 @@ the file, else it is the default. The file has RocketMQ's format; RocketMQ's set
 RocketMQ's settings with the values that would be used; docs/settings.md lists all settings.
 
 examples:
-  namesrv serve                                     0.0.0.0:9876, admin HTTP on 127.0.0.1:9886
+  namesrv serve                                     0.0.0.0:9876, admin port on 127.0.0.1:9886
   namesrv serve -c namesrv.properties
   namesrv serve --listen 10.0.0.5:9876 --data-dir /var/lib/namesrv --set orderMessageEnable=true
 """
@@ -65,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ours = parser.add_argument_group("more")
     ours.add_argument("--mode", metavar="ap|cp", help="ap: an independent node (default); cp: a member of a Raft group")
     ours.add_argument("--node-id", metavar="ID", help="name of this node, unique in its cluster (nodeId)")
-    ours.add_argument("--listen", metavar="HOST:PORT", help="address for RocketMQ peers; port 0: any")
-    ours.add_argument("--admin", metavar="HOST:PORT|off", help="admin HTTP address (adminListen)")
+    ours.add_argument("--listen", metavar="HOST:PORT", help="address for brokers and clients; port 0 picks a free port")
+    ours.add_argument("--admin", metavar="HOST:PORT|off", help="address of the admin port (adminListen)")
     ours.add_argument("--data-dir", metavar="DIR", help="folder for everything that the node writes (dataDir)")
     ours.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting; repeatable")
 
@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def flags_of(arguments: argparse.Namespace) -> dict[str, str]:
-    """Settings from the command line, by outside name. Raises SettingError: malformed, or given twice with different values."""
+    """Settings from the command line, by name in the properties file. Raises SettingError: malformed, or given twice with
+    different values."""
     given: list[tuple[str, str]] = []
     for name, value in (
         ("mode", arguments.mode),

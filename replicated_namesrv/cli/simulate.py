@@ -169,7 +169,7 @@ class _Report:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def finish(self) -> int:
-        """Print the summary; the exit code."""
+        """Print the summary. Returns the exit code."""
         self._clear()
         self.failures.sort(key=lambda result: result.scenario.seed)
         wall_s = time.monotonic() - self._started

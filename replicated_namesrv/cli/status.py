@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
     for look in range(LOOKS):
@@ -71,7 +71,7 @@ def _row(address: str, answer: Any) -> dict[str, Any]:
     raft = replication.get("raft", {})
     problem = raft.get("problem") or (None if answer["ready"] else f"not ready: {answer['failedLayer']}")
     if replication.get("fenced"):
-        problem = "fenced: no majority confirms it"
+        problem = "fenced: it reaches no leader that has a majority"
     return {
         "admin": address,
         "answers": True,

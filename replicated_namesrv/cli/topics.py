@@ -45,7 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("action", nargs="?", choices=("list", "delete"), default="list", help="default: list")
     parser.add_argument("topic", nargs="?", metavar="TOPIC", help="topic to delete, at every name server of the list")
-    parser.add_argument("--cluster", metavar="C", help="only topics, or only the topic's queues, of this cluster's brokers")
+    parser.add_argument(
+        "--cluster",
+        metavar="C",
+        help="list: only topics of this cluster's brokers; delete: only the topic's queues on these brokers",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--unit", dest="which", action="store_const", const="unit", help="only topics of a unit")
     which.add_argument(
@@ -56,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="which",
         action="store_const",
         const="unit-sub-ununit",
-        help="only topics with unit subscriptions that are of no unit",
+        help="only topics that have unit subscriptions but belong to no unit",
     )
     which.add_argument(
         "--system", dest="which", action="store_const", const="system", help="only system topics known to the server"
@@ -67,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     if (arguments.action == "delete") != (arguments.topic is not None):
         arguments.usage_error("'delete' needs a TOPIC, 'list' takes none: namesrv topics delete TOPIC")
     if arguments.which and (arguments.cluster or arguments.action == "delete"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from replicated_namesrv.errors import NamesrvError
 
-HELP = "make synthetic traces with known figures, or traces of other tools' histories, for the analysis"
+HELP = "make input for the analysis: synthetic traces, or traces from the histories of other tools"
 
 _EXAMPLES = """\
   namesrv trace generate --rows 100000 --out /tmp/traces    one AP and one CP run, 100,000 observations together
@@ -17,8 +17,8 @@ _EXAMPLES = """\
   namesrv trace import store/etcd/latest/history.edn --name etcd --out /tmp/traces    a Jepsen test's history
   namesrv analyze /tmp/traces/etcd                          the figures that apply to it
 
-A history is read as EDN if its name ends in .edn, else as JSON with the same fields: type, f, value, process, time (ns). One
-operation a line, over several lines, or all in one vector; if no operation has a time, the order of the lines counts.
+A history is read as EDN if its name ends in .edn, else as JSON with the same fields: type, f, value, process, time (ns). Each
+operation may take one line or several, or all may be in one vector. If no operation has a time, the order in the file is used.
 
 Exit 0: written. 2: wrong usage, or a history that cannot be imported; the message names the line and the remedy.
 """
@@ -28,12 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.epilog = "examples:\n" + _EXAMPLES
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    generate = commands.add_parser("generate", help="write one AP and one CP run")
+    about = "Write one AP and one CP run with known figures."
+    generate = commands.add_parser("generate", help="write one AP and one CP run", description=about)
     generate.add_argument("--rows", type=int, required=True, metavar="N", help="observations in both runs together")
     generate.add_argument("--nodes", type=int, default=5, metavar="N", help="3 or 5 (default 5)")
-    generate.add_argument("--seed", type=int, default=1, metavar="N", help="another seed, another trace (default 1)")
+    generate.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the trace (default 1)")
     generate.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the runs' folders")
-    history = commands.add_parser("import", help="convert a history that Jepsen recorded into a run")
+    about = "Convert a history that Jepsen recorded into a run."
+    history = commands.add_parser("import", help="convert a history that Jepsen recorded into a run", description=about)
     history.add_argument("history", type=Path, metavar="FILE", help="history.edn, or JSON lines")
     history.add_argument("--name", required=True, metavar="RUN", help="name of the run, and of its folder")
     history.add_argument("--mode", choices=("ap", "cp"), default="cp", help="the mode to compare it as (default cp)")

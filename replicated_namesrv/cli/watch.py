@@ -59,7 +59,7 @@ class Event(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command; its exit code."""
+    """Run the command. Returns its exit code."""
     admin = admin_of(arguments)
     addresses = admin_addresses(arguments, admin)
     position: str | None = arguments.position

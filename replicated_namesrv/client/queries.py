@@ -1,4 +1,4 @@
-"""Requests to name servers by what they ask, and answers by what they mean.
+"""Builders of requests to name servers, and decoders of the answers.
 
 Each ``…_request`` builds the command for one code; each ``read_…`` turns an answer into a value, None where the server says
 that it does not have it, and raises RefusedError for every other code. So a caller sends the request as it likes (one server,
@@ -40,7 +40,7 @@ def _check(response: RemotingCommand) -> RemotingCommand:
 
 
 def route_request(topic: str) -> RemotingCommand:
-    """Code 105: where a topic lives."""
+    """``GET_ROUTEINFO_BY_TOPIC`` (105): where a topic lives."""
     return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
 
 
@@ -52,7 +52,7 @@ def read_route(response: RemotingCommand) -> TopicRouteData | None:
 
 
 def cluster_info_request() -> RemotingCommand:
-    """Code 106: all groups and clusters."""
+    """``GET_BROKER_CLUSTER_INFO`` (106): all groups and clusters."""
     return RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 
@@ -62,12 +62,12 @@ def read_cluster_info(response: RemotingCommand) -> ClusterInfo:
 
 
 def topics_request() -> RemotingCommand:
-    """Code 206: all topics."""
+    """``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206): all topics."""
     return RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
 
 
 def topics_of_cluster_request(cluster: str) -> RemotingCommand:
-    """Code 224: topics of one cluster's brokers."""
+    """``GET_TOPICS_BY_CLUSTER`` (224): topics of one cluster's brokers."""
     return RemotingCommand(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": cluster})
 
 
@@ -82,13 +82,13 @@ def read_topics(response: RemotingCommand) -> TopicList:
 
 
 def delete_topic_request(topic: str, cluster: str | None) -> RemotingCommand:
-    """Code 216; without ``cluster`` the topic goes entirely."""
+    """``DELETE_TOPIC_IN_NAMESRV`` (216). Without ``cluster`` the topic is deleted entirely."""
     fields = {"topic": topic} if cluster is None else {"topic": topic, "clusterName": cluster}
     return RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
 
 
 def change_write_perm_request(broker_name: str, *, writable: bool) -> RemotingCommand:
-    """Code 327 (``writable``) or 205."""
+    """``ADD_WRITE_PERM_OF_BROKER`` (327) if ``writable``, else ``WIPE_WRITE_PERM_OF_BROKER`` (205)."""
     code = RequestCode.ADD_WRITE_PERM_OF_BROKER if writable else RequestCode.WIPE_WRITE_PERM_OF_BROKER
     return RemotingCommand(code, {"brokerName": broker_name})
 
@@ -98,17 +98,17 @@ def read_write_perm_count(response: RemotingCommand) -> int:
     fields = _check(response).ext_fields or {}
     text = fields.get("addTopicCount", fields.get("wipeTopicCount", "0"))
     if not text.isascii() or not text.isdigit():
-        raise BodyError(f"the answer counts {text!r} topics, which is no number")
+        raise BodyError(f"the name server answered {text!r} as the number of topics, which is not a number")
     return int(text)
 
 
 def put_kv_request(namespace: str, key: str, value: str) -> RemotingCommand:
-    """Code 100."""
+    """``PUT_KV_CONFIG`` (100)."""
     return RemotingCommand(RequestCode.PUT_KV_CONFIG, {"namespace": namespace, "key": key, "value": value})
 
 
 def get_kv_request(namespace: str, key: str) -> RemotingCommand:
-    """Code 101."""
+    """``GET_KV_CONFIG`` (101)."""
     return RemotingCommand(RequestCode.GET_KV_CONFIG, {"namespace": namespace, "key": key})
 
 
@@ -120,12 +120,12 @@ def read_kv(response: RemotingCommand) -> str | None:
 
 
 def delete_kv_request(namespace: str, key: str) -> RemotingCommand:
-    """Code 102."""
+    """``DELETE_KV_CONFIG`` (102)."""
     return RemotingCommand(RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
 
 
 def list_kv_request(namespace: str) -> RemotingCommand:
-    """Code 219."""
+    """``GET_KVLIST_BY_NAMESPACE`` (219)."""
     return RemotingCommand(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": namespace})
 
 
@@ -143,12 +143,12 @@ def read_config(response: RemotingCommand) -> dict[str, str]:
 
 
 def config_request() -> RemotingCommand:
-    """Code 319: the settings in force."""
+    """``GET_NAMESRV_CONFIG`` (319): the settings in force."""
     return RemotingCommand(RequestCode.GET_NAMESRV_CONFIG)
 
 
 def update_config_request(text: str) -> RemotingCommand:
-    """Code 318; ``text`` is properties text."""
+    """``UPDATE_NAMESRV_CONFIG`` (318); ``text`` is properties text."""
     return RemotingCommand(RequestCode.UPDATE_NAMESRV_CONFIG, body=text.encode())
 
 

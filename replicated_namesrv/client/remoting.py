@@ -65,7 +65,7 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def cut_commands(buffer: bytearray) -> list[RemotingCommand]:
-    """Cut all complete frames from the front of ``buffer``. Raises FrameError if the bytes are no frame."""
+    """Cut all complete frames from the front of ``buffer``. Raises FrameError if the bytes are not a frame."""
     commands = []
     start, end = 0, len(buffer)
     while (bounds := next_frame(buffer, start, end)) is not None:
@@ -337,7 +337,7 @@ class _Connection(asyncio.Protocol):
         try:
             answers = cut_commands(self._buffer)
         except FrameError as error:
-            self.abort(f"{self.address} sent bytes that are no remoting frame ({error}), connection dropped")
+            self.abort(f"{self.address} sent bytes that are not a remoting frame ({error}), connection dropped")
             return
         for answer in answers:
             waiting = self._pending.get(answer.opaque) if answer.flag & RESPONSE_FLAG else None

@@ -11,8 +11,9 @@ again and again while writes continue.
     silent for ``transfer_silence_ms``                       dropped, the transfer is given up
     lags by more than ``transfer_log_*_max``                 dropped, the transfer is given up
 
-On a disk that is nearly full, a snapshot is due when ``SHORT_DISK_BYTES`` were written, or if so much log is left after a while.
-Segments are then closed early and one snapshot is kept, so that what was deleted from the state soon leaves the disk.
+On a disk that is nearly full, a snapshot is due when ``SHORT_DISK_BYTES`` were written, or if this much log is left after
+``SHORT_DISK_PAUSE_S``. Segments are then closed early and one snapshot is kept, so that what was deleted from the state soon
+leaves the disk.
 
 A follower whose transfer was given up is sent the newest snapshot; for one that is silent still, no log is kept until it answers.
 """

@@ -1,13 +1,14 @@
 """Storage in a real directory.
 
-Files are appended to through one descriptor each, kept open, and locked against a second process by a lock file. ``sync`` runs
-in another thread while the owner goes on appending. It opens each file anew: the owner may close its descriptor meanwhile.
+Each file is appended to through one descriptor that stays open. A lock file keeps a second process out. ``sync`` runs in another
+thread while the owner goes on appending. It opens each file anew: the owner may close its descriptor meanwhile.
 
-A failed ``sync`` ends the node, so it must not fail because connections took all descriptors: ``_Spares`` keeps some open, one of
-which is given up where opening a file fails for lack of them.
+A failed ``sync`` stops the node, so it must not fail merely because connections use all descriptors. ``_Spares`` holds some in
+reserve, and releases one when a file cannot be opened for lack of descriptors.
 
 On a full disk a node must be able to start, to delete and to vote. Therefore the file ``ballast`` holds space that is given up
-for the log and the identity, never for snapshots. Without ballast the error names path, bytes and remedy.
+for the log and the identity, never for snapshots. When no ballast is left, the error names the path, the bytes needed and the
+remedy.
 """
 
 import errno
@@ -23,9 +24,9 @@ from replicated_namesrv.raft.raft_errors import IdentityError
 
 LOCK, BALLAST = "lock", "ballast"
 NEEDS_BALLAST = ("log", "identity")
-"""Names of files that may use the ballast begin so."""
+"""Name prefixes of the files that may use the ballast."""
 SEGMENT_BYTES, MARGIN_BYTES = 16 << 20, 4 << 20
-"""Ballast: a start may have to write the last segment of the log anew, and then some. At most an eighth of the disk in all."""
+"""Size of the ballast: a start may rewrite the last segment of the log, plus a margin. At most an eighth of the disk in all."""
 SPARES: Final = 8
 """Files that can be open at the same time when there are no descriptors left."""
 
@@ -64,9 +65,8 @@ class _Spares:
                     raise
 
     def close(self, descriptor: int) -> None:
-        """Close it. If a spare was used, the descriptor becomes a spare directly; if it were closed and reopened, it could be
-        lost in between.
-        """
+        """Close the descriptor. If a spare was used, turn this descriptor into a spare with ``dup2``. If it were closed and
+        another one opened, it could be lost to another user in between."""
         with self._lock:
             if len(self._kept) < SPARES:
                 os.dup2(self._null, descriptor, inheritable=False)
@@ -82,7 +82,7 @@ class _Spares:
             return True
 
     def close_all(self) -> None:
-        """Close all spares."""
+        """Close all spares, when the storage closes."""
         while self._give_up_one():
             pass
         os.close(self._null)
@@ -111,11 +111,11 @@ class FileStorage:
 
     @property
     def segment_bytes_max(self) -> int:
-        """Segments of the log that the ballast has room for a copy of."""
+        """Largest segment of the log for which the ballast has room for a copy."""
         return max(1 << 20, min(SEGMENT_BYTES, self._share))
 
     def fill_ballast(self) -> None:
-        """Hold space again that was given up, if the disk has it."""
+        """Refill the ballast after it was given up, if the disk has space."""
         self._ballast.fill(min(SEGMENT_BYTES, self._share) + min(MARGIN_BYTES, self._share))
 
     def list_names(self) -> list[str]:

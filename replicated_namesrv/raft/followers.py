@@ -17,7 +17,7 @@ class MatchCore(RaftState, Protocol):
 
 
 class Followers:
-    """What a node knows of its peers as followers. It is updated while the node is no leader, too."""
+    """The peers as followers, as a node knows them. It is also updated while the node is not the leader."""
 
     def __init__(self, peers: list[str], core: MatchCore, log: Log, memories: PeerMemories, config: RaftConfig) -> None:
         self._core, self._log, self._memories = core, log, memories
@@ -68,7 +68,7 @@ class Followers:
         self._core.forget(peer)
 
     def memory_of(self, peer: str, incarnation: int) -> Memory:
-        """What this incarnation of ``peer`` has acknowledged to us in our last term as leader."""
+        """The entries that this incarnation of ``peer`` has acknowledged to us in our last term as leader."""
         progress = self.progress[peer]
         return Memory(0, self._term_led, progress.match) if progress.match and progress.incarnation == incarnation else NOTHING
 

@@ -29,7 +29,7 @@ class Identity:
             self._load(storage.read(IDENTITY))
         elif others := [n for n in storage.list_names() if n.startswith(("log-", "snapshot-"))]:
             raise CorruptionError(
-                f"there is {others[0]} but no file {IDENTITY}: this is no complete data directory. "
+                f"there is {others[0]} but no file {IDENTITY}: this is not a complete data directory. "
                 "Restore the file, or move the directory away so that the node returns as a learner"
             )
         self.boot += 1

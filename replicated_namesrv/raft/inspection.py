@@ -1,8 +1,8 @@
 """Reads a node's data directory without changing it.
 
-It is read in two ways. The records are read one by one, to show their content and position. And the files are opened by the
-code of a starting node, over a storage whose changes stay in memory. So the verdict (sound, torn tail that a start cuts off,
-damage that keeps a node from starting) is that of a starting node.
+It is read in two ways. First, the records are read one by one, to show their content and position. Second, the files are opened
+by the code of a starting node, over a storage that keeps changes in memory. Therefore the verdict is that of a starting node:
+sound, a torn tail that a start removes, or damage that prevents a start.
 """
 
 import json
@@ -86,7 +86,7 @@ class Record(NamedTuple):
     """entry, cut, term, reset or mark."""
     fields: dict[str, Any]
     payload: bytes
-    """Of an entry."""
+    """Payload of an entry."""
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Inspection:
     terms: list[dict[str, Any]]
     """Every change of term or vote: file, offset, term, votedFor."""
     commit_index: int
-    """Greatest commit index in the log. Nodes may know a greater one."""
+    """Highest commit index recorded in the log. A node may know a higher one, because it does not record each."""
     last_index: int
     problems: list[str]
     """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text has file and offset."""
@@ -135,7 +135,7 @@ _KINDS = {ENTRY: "entry", CUT: "cut", TERM: "term", RESET: "reset", MARK: "mark"
 
 
 def inspect(directory: Path) -> Inspection:
-    """Read everything. Raises OSError if a file cannot be read, FileNotFoundError if this is no data directory of a node."""
+    """Read everything. Raises OSError if a file cannot be read, FileNotFoundError if this is not a data directory of a node."""
     storage = UntouchedStorage(directory)
     names = storage.list_names()
     logs = [name for name in names if name.startswith("log-")]
@@ -159,7 +159,7 @@ def inspect(directory: Path) -> Inspection:
 
 
 def _changes(terms: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The changes without the copies at the start of each segment."""
+    """The changes of term or vote, without the copy at the start of each segment."""
     before: tuple[object, object] | None = None
     found = []
     for term in terms:
@@ -188,7 +188,8 @@ def _verdict(
     text = (
         None
         if torn is None
-        else f"{torn.name}: a record is incomplete at offset {torn.readable}, {torn.size - torn.readable} bytes"
+        else f"{torn.name}: incomplete record at offset {torn.readable}; "
+        f"the {torn.size - torn.readable} bytes from there on are torn"
     )
     return log.last_index, text
 
@@ -259,7 +260,10 @@ def content_of(payload: bytes) -> tuple[str, list[Group], tuple[str, int] | None
 
 def _identity(storage: UntouchedStorage, names: list[str], problems: list[str]) -> dict[str, Any] | None:
     if IDENTITY not in names:
-        problems.append(f"there is no file {IDENTITY}: this is no complete data directory")
+        problems.append(
+            f"file {IDENTITY} is missing, so this is not a complete data directory; give the dataDir of a node, or restore "
+            "the file"
+        )
         return None
     text, _, checksum = storage.read(IDENTITY).rstrip(b"\n").rpartition(b"\n")
     try:

@@ -88,8 +88,8 @@ class StateMachine(Protocol):
     """The replicated state. A pure function of the commands applied, in order."""
 
     def apply(self, command: bytes) -> object:
-        """Change the state. Must not raise (but UnknownCommandError) and must depend on nothing but state and command. The result
-        goes to the proposer on this node and is never sent anywhere.
+        """Change the state. Must not raise (except UnknownCommandError) and must depend only on the state and the command. The
+        result goes to the proposer on this node and is never sent anywhere.
 
         An exception counts as the result on every node (``ApplyFailed``). Those that come from the machine and not from the
         command (MemoryError, RecursionError, OSError, ImportError, SystemError) stop the node, since others would not raise them.
@@ -129,7 +129,7 @@ class Voters(Protocol):
 
     @property
     def is_voter(self) -> bool:
-        """Whether those of this node count."""
+        """Whether the votes and acknowledgements of this node count."""
 
     def counts(self, peer: str, incarnation: int) -> bool:
         """Whether those of this incarnation of ``peer`` count."""
@@ -199,10 +199,10 @@ class Observer:
         """The state was replaced by a snapshot that ends at ``index``."""
 
     def refused(self, peer: str, reason: str) -> None:
-        """A message of ``peer`` was dropped: no node sends such a message."""
+        """A message of ``peer`` was dropped because no correct node would send it."""
 
     def received(self, peer: str, data: bytes) -> None:
-        """``RaftNode.tell`` of ``peer``."""
+        """``peer`` sent ``data`` with ``RaftNode.tell``."""
 
     def failed(self, error: BaseException) -> None:
         """The node has stopped for good."""

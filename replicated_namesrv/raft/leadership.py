@@ -12,7 +12,7 @@ from replicated_namesrv.raft.raft_config import RaftConfig
 
 
 class Leadership:
-    """What one node knows of the leader; on a leader, its lease."""
+    """The leader as one node knows it, and on a leader, its lease."""
 
     def __init__(self, config: RaftConfig, now: float) -> None:
         """``now``: the start of the process."""

@@ -309,9 +309,9 @@ class Membership:
         else:
             memory = self._memories.memory(peer, said.source)
             self._context.note(
-                f"the disk of {peer} went back: it opened with {said.opened_number} records, term {said.opened_term}, entry "
-                f"{said.opened_index}; it had {memory.number} records, and entry {memory.acknowledged} in term {memory.term}. "
-                "It rejoins without a vote"
+                f"the disk of {peer} was rolled back: it opened with {said.opened_number} records, term {said.opened_term}, "
+                f"entry {said.opened_index}; it had {memory.number} records, and entry {memory.acknowledged} in term "
+                f"{memory.term}. It rejoins without a vote"
             )
 
     def _on_own_standing(self, peer: str, said: Introduction) -> None:
@@ -322,8 +322,8 @@ class Membership:
         if standing is Standing.CONTESTED and standing is not before:
             self._context.counters["contested"] += 1
             self._context.note(
-                f"{peer} hears another process under the name {self.identity.node}: a copy of this data directory, or another "
-                "one, is in use; stop one of the two processes"
+                f"{peer} has contact with another process under the name {self.identity.node}: a copy of this data directory, "
+                "or another one, is in use; stop one of the two processes"
             )
         elif standing is Standing.REGRESSED:
             self._regressed(

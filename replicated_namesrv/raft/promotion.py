@@ -1,7 +1,7 @@
 """Promotion of learners to voters: which learner keeps up, and which configuration change is proposed next.
 
-A learner keeps up by rounds (dissertation, 4.2.1; ``progress.Rounds``). Changes come one at a time, and none before an entry of
-the leader's term is committed (4.1, and the correction of 2015).
+Whether a learner keeps up is measured in rounds (dissertation, 4.2.1; ``progress.Rounds``). Changes are made one at a time, and
+only after an entry of the leader's term is committed (4.1, and the correction of 2015).
 """
 
 from typing import Protocol
@@ -18,11 +18,11 @@ class PromotionCore(RaftState, Protocol):
     """The consensus core as a promotion needs it."""
 
     def propose(self, payload: bytes) -> int:
-        """Append an entry; its index."""
+        """Append an entry. Returns its index."""
 
 
 class Promotion:
-    """Decides on a leader."""
+    """Decides, on the leader, when a learner is promoted."""
 
     def __init__(self, context: NodeContext, core: PromotionCore, log: Log, configuration: Configuration, stall: Stall) -> None:
         self._defences, self._now = context.defences, context.now
@@ -36,7 +36,7 @@ class Promotion:
         self._changing = 0
 
     def consider(self, learner: Progress) -> None:
-        """Propose the next change towards a vote of ``learner`` if it keeps up."""
+        """If ``learner`` keeps up, propose the next configuration change that leads to its vote."""
         if self._keeps_up(learner):
             self._promote(learner)
 

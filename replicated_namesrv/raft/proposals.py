@@ -1,9 +1,9 @@
 """Proposals: each command of a caller gets exactly one outcome.
 
-Every proposal gets a number from this node's origin. The first number of a process is random, so that a process on a data
-directory that went back does not issue the numbers of the one before it. A leader packs waiting proposals into entries;
-another node forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader,
-undecided proposals are proposed again, and the sessions ensure that only one copy is applied. A proposal ends
+Every proposal gets a number from this node's origin. The first number of a process is random, so that a process on a rolled-back
+data directory does not issue the numbers of the one before it. A leader packs waiting proposals into entries; another node
+forwards them to the leader. Each append or forward makes a copy of a proposal. After a change of leader, undecided proposals are
+proposed again, and the sessions ensure that only one copy is applied. A proposal ends
 
 - committed, when its number is first applied here, with the result of that;
 - rejected, when its time is up and no copy of it can exist: it was never sent, or another entry was committed in the place of
@@ -41,7 +41,7 @@ from replicated_namesrv.raft.sessions import Origin, Sessions
 Done = Callable[[Outcome], None]
 EXPIRY_STEP_SECONDS = 0.05
 NUMBERS_APART = 1 << 32
-"""The first number of a process is a multiple of this; no process issues so many numbers."""
+"""The first number of a process is a multiple of this; no process issues that many numbers."""
 MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError)
 """Exceptions of ``apply`` that the machine causes and not the command: another node would not raise them."""
 
@@ -62,7 +62,7 @@ class ProposalCore(RaftState, Protocol):
     """The consensus core as proposals need it."""
 
     def propose(self, payload: bytes) -> int:
-        """Append an entry; its index."""
+        """Append an entry. Returns its index."""
 
 
 class Proposals:

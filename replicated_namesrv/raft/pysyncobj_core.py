@@ -298,7 +298,7 @@ class Core:
         self._raft.start_election()
 
     def propose(self, payload: bytes) -> int:
-        """Append an entry; its index. Only on a leader."""
+        """Append an entry. Returns its index. Only on a leader."""
         _driven.now = self._now
         expected = self._log.last_index + 1
         self._raft._applyCommand(payload, None)

@@ -18,7 +18,7 @@ class AcknowledgedLossError(CorruptionError):
 
 
 class RolledBackError(RaftError):
-    """The data directory went back to an older image; started again, the node rejoins as a new incarnation."""
+    """The data directory was rolled back to an older image; started again, the node rejoins as a new incarnation."""
 
 
 class IdentityError(RaftError):

@@ -57,7 +57,7 @@ class Introduction(NamedTuple):
     sequence: Ordinal
     """Ascending per process."""
     echo_process: Identity
-    """The receiver's process that the sender heard last, 0 for none."""
+    """The receiver's process that sent the last introduction to the sender, 0 for none."""
     echo_sequence: Ordinal
     """Newest sequence number received from that process."""
     opened_number: Ordinal
@@ -72,7 +72,7 @@ class Introduction(NamedTuple):
     digest_version: Ordinal
     """``RaftConfig.digest_version``: digests of different versions are not compared."""
     standing: Ordinal
-    """What the sender thinks of the receiver's process: a ``Standing``."""
+    """The sender's judgement of the receiver's process: a ``Standing``."""
     remembered_number: Ordinal
     """What the sender remembers of the receiver's incarnation: records, term and last acknowledged entry of that term, all of
     which must be on the receiver's disk."""
@@ -171,7 +171,7 @@ class SnapshotChunk(NamedTuple):
     snapshot_index: Ordinal
     snapshot_term: Term
     checksum: Identity
-    """Of the whole file: chunks of different files never mix."""
+    """Checksum of the whole file: chunks of different files never mix."""
     offset: Ordinal
     total: Ordinal
     data: bytes

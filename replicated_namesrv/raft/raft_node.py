@@ -536,7 +536,7 @@ class RaftNode:
     def rejoin(self, reason: str) -> None:
         """Continue as a new incarnation without a vote, until the leader promotes it. The log stays; the leader corrects it."""
         self.counters["rejoined"] += 1
-        self.context.note(f"this disk went back: {reason}. This node goes on without a vote until it has caught up")
+        self.context.note(f"this disk was rolled back: {reason}. This node continues without a vote until it has caught up")
         if self.peers and self._role != "follower":
             self.core.observe_term(self.peers[0], self.core.term + 1)
         self._give_up_incarnation()

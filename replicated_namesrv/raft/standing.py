@@ -1,10 +1,10 @@
 """Which process may represent an incarnation of a peer: a restarted one may, but not one with lost data and not a second one.
 
-An incarnation is one data directory. Raft relies on its acknowledgements and votes. So a directory that went back to an older
-image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
-directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node
-remembers, per incarnation of a peer, the greatest content. This memory is volatile: a regression that only a lost node could
-have noticed is not detected (DESIGN.md, "Disks that go back").
+An incarnation is one data directory. Raft relies on its acknowledgements and votes. So a directory that was rolled back to an
+older image (restored volume, virtual machine reset to a snapshot) must not vote any more, and of two processes on copies of one
+directory neither may vote. Every process introduces itself with a nonce and with the content of its disk. Every node remembers,
+per incarnation of a peer, the greatest content. This memory is volatile: a regression that only a lost node could have noticed is
+not detected (DESIGN.md, "Rolled-back disks").
 
 ``IncarnationRecord.judge`` decides by the first row that matches:
 
@@ -14,7 +14,7 @@ have noticed is not detected (DESIGN.md, "Disks that go back").
 | S2 | first, current | any                    | no                 | ACCEPTED  | a running process forgets nothing           |
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
 | S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
-| S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory went back: rejoin             |
+| S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
 | S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one speaks on: S3  |
 
 "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest

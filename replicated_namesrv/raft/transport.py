@@ -13,8 +13,8 @@
 - Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs
   use them: whoever removes a mark on the way makes both proofs wrong. A peer of 0.1.0 has no marks; its connections, in both
   directions, have no MACs, and the status says ``sealed: false``.
-- The dialler's nonce names its process. While one process of a node is connected and heard, a second one under its name (a
-  copy of its data directory, a service started twice) is turned away and learns why.
+- The dialler's nonce names its process. While one process of a node is connected and sends messages, a second one under its name
+  (a copy of its data directory, a service started twice) is turned away and learns why.
 - TLS, if configured, is mutual: each certificate must name its node as a DNS subject alternative name. Files are read again
   when they change; connections made before keep their old ones.
 - With neither secret nor TLS nothing authenticates a peer: only a loopback address may be bound.
@@ -29,9 +29,9 @@ The acceptor of a connection decides by the first row that matches. "Close" coun
 |     |                                                       | of the address     | that says hello at once is not shut out   |
 |     |                                                       | that has most      | by their waiting                          |
 | H2  | has sent no valid hello within `HELLO_SECONDS`        | close              | the same                                  |
-| H3  | is no hello: too long, cut short, not UTF-8           | close              | another program, or a scanner             |
+| H3  | is not a hello: too long, cut short, not UTF-8        | close              | another program, or a scanner             |
 | H4  | names another cluster                                 | close              | configured wrongly                        |
-| H5  | names another receiver, or a sender that is no member | close              | configured wrongly                        |
+| H5  | names another receiver, or a sender that is unknown   | close              | configured wrongly                        |
 | H6  | has a wrong proof                                     | close              | another secret, or a recorded hello       |
 | H7  | has a certificate that does not name the sender       | close              | one node cannot speak for another         |
 | H8  | is of another process than one in contact             | refuse, say why    | two processes under one name              |
@@ -55,7 +55,7 @@ After the hello the acceptor decides for each frame by the first row that matche
 | F2  | came over a connection that a newer one has replaced  | ignore             | bytes of two connections never mix        |
 | F3  | lacks the right MAC, and the dialler sends MACs       | close, count       | altered, or not the next of this          |
 |     |                                                       |                    | connection                                |
-| F4  | is no message                                         | close              | another program or version                |
+| F4  | is not a message                                      | close              | another program or version                |
 | F5  | is anything else                                      | deliver            |                                           |
 
 The length of a frame is not yet authenticated while the frame arrives. A forged one has two effects: up to `frame_bytes_max`
@@ -96,9 +96,9 @@ PROCESS_BYTES = 6
 REFUSAL_REPEAT_SECONDS = 10.0
 """The same refusal is logged once in this time."""
 REFUSED = b"REFUSED "
-"""Begins the frame that tells a dialler in place of a proof why it was turned away."""
+"""Begins the frame that the dialler gets in place of a proof, with the reason why it was refused."""
 LIVE_SECONDS = 2.0
-"""A connection heard within this time speaks for its node; a live one carries an introduction every few heartbeats."""
+"""A connection that sent a message within this time speaks for its node; it carries an introduction every few heartbeats."""
 MAC_BYTES = 32
 SEAL_BYTES = 16
 COUNT = struct.Struct("<Q")
@@ -124,7 +124,7 @@ class TlsFiles:
     authority: Path
     """Certificates that may sign those of peers."""
     password: str = field(default="", repr=False)
-    """Of the key."""
+    """Password of the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class _Frames(asyncio.Protocol):
         """When the last bytes arrived, by the loop's clock."""
         self._buffer = bytearray()
         self._ended = False
-        """What follows a frame that closes the connection is not looked at."""
+        """After a frame that closes the connection, later bytes are not read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
@@ -337,7 +337,7 @@ class _Accepted(_Frames):
         self.peer: str | None = None
         self.host = ""
         self.process = b""
-        """The dialler's process, empty if it does not tell."""
+        """The dialler's process, empty if the hello does not name it."""
         self._nonce = OFFER_MARK + secrets.token_bytes(NONCE_BYTES - len(OFFER_MARK))
         self._seal: FrameSeal | None = None
         """None: the dialler sends no MACs."""
@@ -423,14 +423,14 @@ class _Accepted(_Frames):
             older.abort()
 
     def _other_process(self, source: str) -> str | None:
-        """What to say if another live process speaks for ``source``."""
+        """The reason to refuse, if another live process speaks for ``source``."""
         older = self.owner.accepted.get(source)
         if older is None or not self.process or not older.process or older.process == self.process:
             return None
         silent = asyncio.get_running_loop().time() - older.last_received_at
         if silent >= LIVE_SECONDS:
             return None
-        return f"another process speaks as {source} already, heard {silent:.1f} s ago; stop one of the two"
+        return f"another process speaks as {source} already, its last message is {silent:.1f} s old; stop one of the two"
 
     def _check_certificate(self, source: str) -> None:
         """With TLS, the certificate must be that of the node it says it is."""
@@ -511,7 +511,7 @@ class _Dialled(_Frames):
 
 @dataclass
 class PeerState:
-    """What the status shows of the connection we dial."""
+    """Status of the connection that we dial."""
 
     connected: bool = False
     error: str = ""

@@ -36,7 +36,7 @@ class AppliedCommands:
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
         """Report a registration in a later turn. In replay only a leader is notified: nodes may already wait for it, but a
-        replayed registration is no contact.
+        replayed registration is not contact.
         """
         if self.is_live or self._liveness.role is not None:
             epoch = epoch if self.is_live else None

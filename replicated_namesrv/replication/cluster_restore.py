@@ -7,10 +7,10 @@ index. The received pieces are part of the replicated state: of snapshots and of
 If the restoring node dies, the restore is abandoned through the log: by the next restore, which it would block, or by the
 leader after ``IDLE_MS_MAX`` without a piece. Until then its pieces are in every state and snapshot.
 
-Only a fresh cluster, without brokers, topics and KV entries, accepts a backup. This is checked at the first and the last
-piece, because restoring over data would undo acknowledged writes. Revisions continue far above those of the backup
-(``REVISIONS_SKIPPED``), so that a watcher of the lost cluster is told that it missed changes, and does not confuse new changes
-with them.
+Only a fresh cluster, without brokers, topics and KV entries, accepts a backup. This is checked at the first and the last piece,
+because restoring over data would undo acknowledged writes. Revisions continue far above those of the backup
+(``REVISIONS_SKIPPED``), so that a watcher of the lost cluster gets an error that it missed changes, and does not confuse new
+changes with them.
 
 ``RestorableMachine`` is between Raft and ``RouteStateMachine``, which only provides ``take_over``.
 """
@@ -225,7 +225,9 @@ class _Restoring:
         if self._left is None:
             version, restore_id, self._left = load(chunk)
             if version != VERSION:
-                raise RouteFormatError(f"a snapshot of version {version} is not known here, only {VERSION}")
+                raise RouteFormatError(
+                    f"snapshot version {version} is not supported here, only {VERSION}: use a release that supports it"
+                )
             self._incoming = None if restore_id is None else Incoming(restore_id)
         elif self._left and self._incoming is not None:
             self._left -= 1

@@ -22,7 +22,7 @@ from replicated_namesrv.settings import ROWS, Settings
 
 
 class ConfigUpdates:
-    """The changes of settings of one node, on its event loop."""
+    """Applies changes of settings on one node, on its event loop."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class ConfigUpdates:
         self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.change(values))))
 
     async def update(self, values: dict[str, str]) -> Result:
-        """Change the settings given by outside name. Raises PartlyDoneError if one part was done and the other was not, or may
-        not have been."""
+        """Change the settings in ``values``, keyed by their names in the properties file. Raises PartlyDoneError if one part was
+        done and the other was not, or may not have been."""
         shared = {key: text for key, text in values.items() if (row := ROWS.get(key)) is not None and row.replicated}
         local = {key: text for key, text in values.items() if key not in shared}
         if not values:
@@ -58,7 +58,7 @@ class ConfigUpdates:
             raise PartlyDoneError(f"{written}; {', '.join(shared)} {shared_now}: {error}; repeat the request") from error
 
     def show(self, flags: RouteSettings) -> None:
-        """Show these shared settings in answers to ``GET_NAMESRV_CONFIG`` (319)."""
+        """The shared settings have changed to ``flags``: show the new values in answers to ``GET_NAMESRV_CONFIG`` (319)."""
         texts: Mapping[str, str] = {row.name: row.show(getattr(flags, attribute)) for attribute, row in SHARED_ROWS.items()}
         self._settings.update(texts)
 

@@ -37,7 +37,7 @@ from replicated_namesrv.replication.tasks import Budget, Tasks
 
 log = logging.getLogger(__name__)
 
-NO_MAJORITY = "no majority confirms this node"
+NO_MAJORITY = "this node reaches no leader that has a majority"
 HAND_OVER_TIMEOUT_S = 2.0
 """How long a stopping leader waits for its successor. Raft itself gives up earlier."""
 
@@ -343,7 +343,7 @@ class CommandProposer:
 
     async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
         """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
-        comes. ``timeout_ms`` None: that of all requests. ``topics``: so many the command concerns."""
+        comes. ``timeout_ms`` None: that of all requests. ``topics``: number of topics that the command concerns."""
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
             return await self._propose(data, timeout_ms)
         async with Budget((timeout_ms or self._budget_ms) / 1000):

@@ -15,7 +15,7 @@ REPEAT_MS, SILENCE_MS = 1_000.0, 5_000.0
 
 
 class DiskAlarm:
-    """Of one node."""
+    """The alarm of one node."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class DiskAlarm:
 
     @property
     def warning(self) -> str | None:
-        """What operators have to know; None: there is room."""
+        """A warning for operators; None if there is room."""
         others = self._others
         if self.disk.warning is not None or not others:
             return self.disk.warning

@@ -20,7 +20,7 @@ ROWS_MAX = 1_000
 """Rows of a table written in one step: about 100 KB and a millisecond."""
 _HEAD = re.compile(rb" ?\[(\d+),(\d+),(\d+),(?:(\d+),)?\[")
 _ROWS = re.compile(rb'(?:\[(?:[^][\n"]|"(?:[^"\\\n]|\\.)*+")*+\],?)*+')
-"""Complete rows: arrays of numbers and texts."""
+"""Complete rows: arrays of numbers and strings."""
 _BETWEEN, _END = b"],[", b"]]\n"
 """The text after the rows of a table, and after those of the last table."""
 NOT_OURS = "snapshot cannot be read: its first line is not that of this version"

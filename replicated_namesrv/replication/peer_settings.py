@@ -1,4 +1,4 @@
-"""The settings of a group of nodes, checked: who they are, where they are, and how they authenticate each other."""
+"""Validates the settings of a Raft group: names and addresses of its members, and how they authenticate each other."""
 
 import contextlib
 import os
@@ -41,8 +41,8 @@ def transport_settings(settings: Settings) -> TransportSettings:
         raise SettingError(f"nodeId={settings.node_id} is not among peers={settings.peers}; give one of {', '.join(peers)}")
     if len(peers) % 2 == 0:
         raise SettingError(
-            f"peers has {len(peers)} nodes: an even number survives no more failures than one node less and needs a larger "
-            f"majority; give {len(peers) - 1} or {len(peers) + 1}"
+            f"peers has {len(peers)} nodes: an even number tolerates no more failures than {len(peers) - 1} nodes do, and needs "
+            f"a larger majority; give {len(peers) - 1} or {len(peers) + 1}"
         )
     if len(peers) > MEMBERS_MAX:
         raise SettingError(f"peers has {len(peers)} nodes; give 1, 3 or {MEMBERS_MAX}")
@@ -53,8 +53,8 @@ def transport_settings(settings: Settings) -> TransportSettings:
     secret, tls = _secret(settings.peer_secret_file), _tls(settings)
     if secret is None and tls is None and not is_loopback(listen[0]):
         raise SettingError(
-            f"peers are reached at {listen[0]} without a secret; give peerSecretFile, the same text on every node, or "
-            "certificates (peerTlsKeyPath, peerTlsCertPath, peerTlsTrustCertPath)"
+            f"the peer port listens on {listen[0]}, which is not loopback, and peerSecretFile is not set; set it to a file with "
+            "the same content on every node, or set certificates (peerTlsKeyPath, peerTlsCertPath, peerTlsTrustCertPath)"
         )
     return TransportSettings(settings.node_id, settings.cluster_id, {**peers, **dial}, listen, secret, tls)
 

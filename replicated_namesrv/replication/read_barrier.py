@@ -16,7 +16,7 @@ A read arrives:
     R3   yes        -       stale   -        -            stale                  that is what was asked for
     R4   yes        -       none    stale    -            stale                  that is what was configured
     R5   yes        yes     none    other    serve-stale  stale                  the policy: an old answer rather than none
-    R6   yes        yes     other   other    -            UnavailableError       nobody can confirm it
+    R6   yes        yes     other   other    -            UnavailableError       no read index is confirmed
     R7   yes        no      other   other    -            waits (below)
 
 A read waits:
@@ -26,7 +26,7 @@ A read waits:
          read that waits asked for more than a lease                                        them came
     W2   index confirmed                              -      -            linearizable      it was asked for after the read came
     W3   index rejected                               -      -            UnavailableError  other reads ask again
-    W4   fence                                        -      fence        UnavailableError  nobody can confirm it
+    W4   fence                                        -      fence        UnavailableError  no read index is confirmed
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
@@ -37,9 +37,9 @@ confirmation:
     F1   no         -       tick          -                none      it does not serve yet
     F2   yes        no      tick          <= fenceAfterMs  none      an election takes less
     F3   yes        no      tick          > fenceAfterMs   none      if a read index is confirmed and only waits for its turn
-    F4   yes        no      tick          > fenceAfterMs   fence     clients and brokers move to a node that can confirm
+    F4   yes        no      tick          > fenceAfterMs   fence     clients and brokers move to a node with a majority
     F5   -          yes     tick          -                none      it is fenced already
-    F6   -          yes     confirmation  -                unfence   a majority confirms this node again
+    F6   -          yes     confirmation  -                unfence   the node reaches a leader with a majority
     F7   -          no      confirmation  -                none      silence counts from now
 
 Two clocks, because a process may be stopped and a machine may sleep:
@@ -256,14 +256,12 @@ class ReadBarrier:
         self._is_probing = False
 
     def confirmed(self, asked_ms: float) -> None:
-        """A read index that was requested on this node at that time is confirmed, for whatever purpose: a majority confirms
-        this node.
-        """
+        """A read index that was requested on this node at that time is confirmed, for whatever purpose."""
         self._fresh_ms = max(self._fresh_ms, asked_ms)
         self._silent_ms, self._ticked_ms = 0.0, self._now_ms()  # F7
         if self.fenced:  # F6
             self.fenced = False
-            log.warning("a majority confirms again: serving")
+            log.warning("a read index is confirmed again: serving")
             self._change(True)
 
     def _fence(self) -> None:

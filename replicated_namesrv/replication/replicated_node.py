@@ -5,13 +5,13 @@
       brokers        broker_calls.py       register, renew, heartbeat, 322, 104
       writes         consensus.py          commands on their way through the log
       settings       config_updates.py     shared by the log, this node's in its file
-      which brokers live: liveness/        asked by broker_calls, told by applied_commands
+      which brokers live: liveness/        called by broker_calls and applied_commands
     consensus.py     the only user of Raft
     route_machine.py the replicated state; applied_commands.py does what follows from a command
 
-A node that no majority confirms lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops listening and
-closes every connection, so that RocketMQ's clients and brokers use another name server at once. It serves again when a
-majority confirms it.
+If a node receives no confirmed read index, it lets requests wait for ``fenceAfterMs`` and then fences itself: its owner stops
+listening and closes every connection, so that RocketMQ's clients and brokers use another name server at once. It serves again
+when it receives a confirmed read index.
 """
 
 import asyncio
@@ -201,10 +201,10 @@ class ReplicatedNode:
         """``stop(reason)`` is called when consensus has stopped for good and this node has to stop, too."""
         self.consensus.on_failed = stop
 
-    def on_leader(self, tell: Callable[[str | None, int], None]) -> None:
-        """``tell(leader, term)`` is called at once and at each change of the known leader; None: unknown."""
-        self._on_leader = tell
-        tell(None, 0)
+    def on_leader(self, notify: Callable[[str | None, int], None]) -> None:
+        """``notify(leader, term)`` is called at once and at each change of the known leader; None: unknown."""
+        self._on_leader = notify
+        notify(None, 0)
 
     async def start(self) -> None:
         """Open the log and wait until this node has caught up with a majority. Raises StorageError."""
@@ -342,12 +342,12 @@ class ReplicatedNode:
 
     @property
     def fenced(self) -> bool:
-        """Whether no majority confirms this node."""
+        """Whether this node is fenced: it receives no confirmed read index."""
         return self.reads.fenced
 
     @property
     def answers_stale(self) -> bool:
-        """Whether it gives stale answers because no majority confirms it."""
+        """Whether it gives stale answers because it receives no confirmed read index."""
         return self.reads.answers_stale
 
     @property

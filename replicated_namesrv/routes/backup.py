@@ -16,7 +16,7 @@ HEAD_BYTES_MAX = 64 << 10
 
 
 class BackupError(Exception):
-    """The bytes are no backup, or a damaged one."""
+    """The bytes are not a backup, or are a damaged one."""
 
 
 def encode(origin: Mapping[str, Any], snapshot: Iterator[bytes]) -> Iterator[bytes]:
@@ -57,7 +57,7 @@ class BackupReader:
             self._rest += data
             line, newline, rest = bytes(self._rest).partition(b"\n")
             if len(line) > HEAD_BYTES_MAX:
-                raise BackupError(f"this is no backup: the first line has more than {HEAD_BYTES_MAX} bytes")
+                raise BackupError(f"this is not a backup: the first line has more than {HEAD_BYTES_MAX} bytes")
             if not newline:
                 return b""
             self.head = _head(line)
@@ -98,7 +98,7 @@ def _head(line: bytes) -> Head:
             raise ValueError(fields["format"])
         version, revision = fields["version"], fields["revision"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BackupError("this is no backup of 'namesrv backup'") from None
+        raise BackupError("this is not a backup of 'namesrv backup'") from None
     if version != VERSION:
         raise BackupError(f"the backup has format version {version}, this program reads {VERSION}: use the one that made it")
     return Head(revision, fields)

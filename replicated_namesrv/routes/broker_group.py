@@ -72,7 +72,7 @@ class BrokerGroup:
         """Whether ``topics_sum`` is outdated."""
         self.broker_name = broker_name
         self.cluster = cluster
-        """Of the first registration; stays (``BrokerData.cluster``)."""
+        """Cluster of the first registration; it stays (``BrokerData.cluster``)."""
         self.zone_name: str | None = None
         self.enable_acting_master = False
         self.members: dict[int, Registration] = {}

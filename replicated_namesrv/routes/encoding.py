@@ -31,7 +31,7 @@ COMMAND_FORMAT = 1
 
 
 class RouteFormatError(NamesrvError):
-    """Bytes that are no command or snapshot, or of a version that this node does not know."""
+    """Bytes that are not a command or snapshot, or of a version that this node does not know."""
 
 
 def encode_command(command: Command, time_ms: int) -> bytes:
@@ -45,7 +45,7 @@ def decode_command(data: bytes) -> tuple[Command, int]:
     if not data or data[0] != COMMAND_FORMAT:
         version = data[0] if data else None
         raise RouteFormatError(
-            f"command format {version} is not known here, only {COMMAND_FORMAT}: run a version of this software that knows it"
+            f"command format {version} is not supported here, only {COMMAND_FORMAT}: use a release that supports it"
         )
     try:
         kind, time_ms, *fields = load(data[1:])

@@ -30,7 +30,7 @@ def _quoted(namespace: str) -> str:
 
 
 class SortedNames:
-    """A set of texts in order."""
+    """A set of strings in order."""
 
     def __init__(self) -> None:
         self._blocks: list[list[str]] = []

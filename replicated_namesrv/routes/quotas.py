@@ -211,7 +211,8 @@ LOGGED_BYTES_FREE = 64 << 10
 
 
 def logged_bytes(command: Command, growth: int) -> int:
-    """What a command adds to a disk with a log: what it adds to the state, or, if that is more, the value that it writes."""
+    """Bytes that a command adds to a disk with a log: those that it adds to the state, or, if that is more, those of the value
+    that it writes."""
     written = len(command.value or "") - LOGGED_BYTES_FREE if isinstance(command, PutKVConfig) else 0
     return max(growth, written)
 
@@ -254,7 +255,7 @@ class Quotas:
         self._disk_bytes = disk_bytes
 
     def grant(self, command: Command) -> Grant:
-        """Room for ``command``, until it is released. Raises LimitError if a text is too long or there is no room."""
+        """Room for ``command``, until it is released. Raises LimitError if a string is too long or there is no room."""
         try:
             found = [need for source in self.sources for need in source(command)]
             more = self._disk_bytes(command, sum(need.more for need in found if need.bound == STATE))

@@ -1,10 +1,10 @@
 """Snapshots: the whole state as JSON lines, written from a view that later changes do not affect.
 
-Taking the view copies the small tables and references, and marks each group's topics as shared: a change then copies that
-group's dictionary first (``BrokerGroup.own``). So the lines can be produced a few at a time, over seconds, while commands are
+Taking the view copies the small tables and the references, and marks each group's topics as shared. A later change first copies
+that group's dictionary (``BrokerGroup.own``). So the lines can be produced a few at a time, over seconds, while commands are
 applied. Topics are numbered once and referred to by number. A line has at most SLICE entries, and at most SLICE_CHARACTERS of
-text unless one entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at
-most PART_BYTES_MAX.
+text unless one entry alone has more, so it takes a few milliseconds to write or to read. Lines are returned in parts of at most
+PART_BYTES_MAX.
 
 A snapshot contains everything on which an answer, a digest or a later command may depend, including visible orders. So
 restoring it and taking another one gives the same bytes, and a restored node behaves exactly like one that was not restored.
@@ -35,7 +35,8 @@ SLICE = 5_000
 SLICE_CHARACTERS = 64 << 10
 """Escaped, a character takes 12 bytes at most."""
 CLUSTER_CHARACTERS = 512 << 10
-"""Of the names of one cluster in a line: more than any real cluster has, so that earlier versions can read its snapshots."""
+"""Limit on the names of one cluster in one line. No real cluster exceeds it, so earlier versions can read the snapshots of real
+clusters."""
 PART_BYTES_MAX = 1 << 20
 LINE_BYTES_MAX = 1 << 30
 """Limit of a line that is read. Earlier versions wrote lines of any length, so it is as large as a machine's memory permits."""
@@ -49,7 +50,7 @@ class _GroupView(NamedTuple):
 
 
 def snapshot(tables: Tables) -> Iterator[bytes]:
-    """Lines of the state as it is now, whenever the iterator is consumed."""
+    """Lines of the state as of this call, however late the iterator is consumed."""
     groups = []
     for group in tables.groups.values():
         group.shared = True
@@ -84,8 +85,8 @@ def in_parts(line: bytes) -> Iterator[bytes]:
 def _slices(
     values: Iterable[T], characters: Callable[[T], int] | None = None, characters_max: int | None = None
 ) -> Iterator[list[T]]:
-    """Split ``values``. Each has about ``characters`` characters of text; None: only few. ``characters_max`` None:
-    SLICE_CHARACTERS."""
+    """Split ``values`` into slices. ``characters`` returns the text length of one value; None: all are short. ``characters_max``
+    None: SLICE_CHARACTERS."""
     iterator, most = iter(values), SLICE_CHARACTERS if characters_max is None else characters_max
     while part := list(islice(iterator, SLICE)):
         lengths = [] if characters is None else list(map(characters, part))
@@ -123,8 +124,8 @@ def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iter
 
 
 def _cluster_lines(clusters: Mapping[str, list[str]]) -> Iterator[list[Any]]:
-    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``. Earlier versions wrote one line,
-    refuse that kind, and would read a second line of kind ``clusters`` as the whole list."""
+    """Names of a cluster that do not fit into its line follow in lines of kind ``listed``. Earlier versions write a single line.
+    They refuse lines of kind ``listed``, and would read a second line of kind ``clusters`` as the complete list."""
     line: list[Any] = []
     size = 0
     for cluster, names in clusters.items():
@@ -174,7 +175,7 @@ def _kv_lines(kv: Mapping[str, Mapping[str, str | None]]) -> Iterator[list[Any]]
 
 
 class SnapshotReader:
-    """Builds a state from the bytes of a snapshot, cut anywhere, as they arrive. The work per byte is constant."""
+    """Builds a state from the bytes of a snapshot, fed in arbitrary pieces. The work per byte is constant."""
 
     def __init__(self, trusted: bool = False) -> None:
         """``trusted``: only this cluster's own nodes can have written it, so values are not checked (SnapshotChecks)."""
@@ -182,7 +183,7 @@ class SnapshotReader:
         self._checks = None if trusted else SnapshotChecks()
         self._topics: list[str] = []
         self._hashes: list[int] = []
-        """Of ``_topics``."""
+        """Hashes of ``_topics``."""
         self._group: BrokerGroup | None = None
         self._rest: list[bytes] = []
         """Parts of a line whose end has not come."""
@@ -241,7 +242,7 @@ class SnapshotReader:
     def _head(self, version: int, revision: int, settings_revision: int, settings: dict[str, bool]) -> None:
         if type(version) is not int or version != SNAPSHOT_FORMAT:
             raise RouteFormatError(
-                f"snapshot format {version} is not known here, only {SNAPSHOT_FORMAT}: take a version of this software that does"
+                f"snapshot format {version} is not supported here, only {SNAPSHOT_FORMAT}: use a release that supports it"
             )
         self._tables.settings = RouteSettings(**settings)
         self._tables.revision, self._tables.settings_revision = revision, settings_revision

@@ -288,7 +288,8 @@ class RouteInfoManager:
         return unchanged_result(self._tables, command)
 
     def needs(self, command: Command) -> list[Need]:
-        """What ``command`` would add to the bounds of ``limits``. Raises LimitError for a text in it that is too long."""
+        """The bytes that ``command`` would add to each bound of ``limits``. Raises LimitError for a string in it that is too
+        long."""
         quotas.check_texts(self._tables, command)
         return quotas.needs(self._tables, command)
 

@@ -1,8 +1,8 @@
-"""Sums of hashes over tables for the digest, updated by each change instead of being recomputed.
+"""Incremental sums of hashes, from which digests of tables are computed. Each change updates the sum.
 
 A table counts as the sum of the hashes of its entries, modulo the prime 2^127 - 1. A sum does not depend on the order of its
-terms, and a change costs the entries that it changes, however large the table is. Tables that differ have equal sums with a
-probability of about 2^-127 if hashes have no relation to each other. This detects diverged nodes. It is no defence against
+terms. The cost of a change depends on the changed entries, not on the size of the table. Tables that differ have equal sums with
+a probability of about 2^-127 if hashes have no relation to each other. This detects diverged nodes. It is not a defence against
 constructed collisions.
 """
 
@@ -19,7 +19,7 @@ from replicated_namesrv.routes.encoding import dump
 
 PRIME = 2**127 - 1
 REMEMBERED_MAX = 10_000
-"""Cached hashes of queue settings. The cache is emptied when it is full."""
+"""Limit on the hashes that ``queue_hash`` caches. When the cache is full, it is cleared."""
 _TOPIC_SEED, _QUEUES_SEED, _ENTRY_SEED = 1, 2, 3
 K = TypeVar("K")
 V = TypeVar("V")
@@ -60,7 +60,8 @@ def entry_hashes(table: str, *columns: Iterable[Any]) -> list[int]:
 
 
 def text_hash(text: str | None) -> str:
-    """A short replacement of a long text among the fields of an entry. None is used only for None."""
+    """A fixed-length replacement of a long text among the fields of an entry. None gives the empty string, which no text
+    gives."""
     return "" if text is None else f"{xxh3_128_intdigest(text.encode('utf-8', 'surrogatepass'), _ENTRY_SEED):032x}"
 
 

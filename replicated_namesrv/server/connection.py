@@ -56,7 +56,7 @@ class Dispatcher(Protocol):
 
 
 class Host(Protocol):
-    """What all connections of a server share."""
+    """The parts that all connections of a server share."""
 
     limits: Limits
     metrics: ServerMetrics
@@ -238,7 +238,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     @property
     def descriptor(self) -> int:
-        """Of the socket, until the connection is lost."""
+        """File descriptor of the socket, until the connection is lost."""
         assert self._transport is not None
         return int(self._transport.get_extra_info("socket").fileno())
 

@@ -15,7 +15,8 @@ from replicated_namesrv.settings import Settings
 
 DEFAULT_HIGH_WATER_BYTES = 262_144
 KEPT_FOR_OTHER_ADDRESSES = 256
-"""Of maxConnections, where maxConnectionsPerAddress is not set: one host leaves room for others."""
+"""Part of maxConnections that one address cannot use if maxConnectionsPerAddress is not set, so that one host leaves room for
+others."""
 HANDSHAKES_PER_SECOND = 100
 """TLS handshakes that one address may begin in a second. Each costs the event loop about a millisecond."""
 

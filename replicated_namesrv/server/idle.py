@@ -5,7 +5,7 @@ could be idle. When that tick comes, it is either idle or moves to the slot of i
 about once per idle time, independent of its traffic. It is closed at most one tick late (the Java server's
 ``IdleStateHandler`` ALL_IDLE is exact to the millisecond, but no client depends on that).
 
-Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of its peers and does not count.
+Time in which this process did not run (SIGSTOP, a suspended machine) is not silence of brokers and clients and does not count.
 """
 
 from typing import Protocol

@@ -20,7 +20,7 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether peers can connect."""
+        """Whether brokers and clients can connect."""
         return self._server is not None
 
     @property

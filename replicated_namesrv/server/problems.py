@@ -1,4 +1,4 @@
-"""Log lines that unauthenticated peers can cause, limited to one line per kind and interval."""
+"""Log lines that unauthenticated hosts can cause, limited to one line per kind and interval."""
 
 import logging
 import time

@@ -1,10 +1,10 @@
 """``NOTIFY_MIN_BROKER_ID_CHANGE`` (905): notifies brokers that the least broker id of their group has changed
 (``notifyMinBrokerIdChanged``).
 
-A push is oneway and only saves time, because brokers also poll. So a push that cannot be delivered within 300 ms, or with TLS
-(``useTLS``) within ``connectTimeoutMillis``, is dropped and counted, never repeated. Each recipient has its own short queue
-and connection. So pushes to one recipient arrive in order, and an unreachable one delays no other (RocketMQ gives up the
-remaining recipients of a notification instead). Connections are kept while they are used.
+A push is oneway and only lets brokers learn of a change sooner: they also poll. A push is dropped and counted, and never retried,
+if it cannot be delivered in time: 300 ms, or ``connectTimeoutMillis`` with TLS (``useTLS``). Each recipient has its own short
+queue and connection. Its pushes arrive in order, and an unreachable recipient delays no other. (RocketMQ drops the remaining
+recipients of a notification instead.) Connections are kept while they are used.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Pushes:
         recipient.arrived.set()
 
     async def _run(self, recipient: _Recipient) -> None:
-        """Send the pushes of one recipient until none has come for a while."""
+        """Send the pushes of one recipient until none has been queued for ``clientChannelMaxIdleTimeSeconds``."""
         try:
             while True:
                 async with asyncio.timeout(self._settings.client_channel_max_idle_time_seconds):
@@ -102,14 +102,17 @@ class Pushes:
         try:
             if recipient.transport is None or recipient.transport.is_closing():
                 recipient.transport = await self._connect(recipient.address)
-            elif recipient.transport.get_write_buffer_size():  # it does not read earlier pushes
+            elif recipient.transport.get_write_buffer_size():  # the broker has not read the previous push yet
                 raise TimeoutError
             recipient.transport.write(frame)
             self._count("sent")
         except (OSError, TimeoutError, SettingError) as error:
             self._count("failed")
             self._problems.report(
-                "push", "a broker could not be notified of its group's new least id", peer=recipient.address, why=repr(error)
+                "push",
+                "minimum broker id not pushed; the broker learns it at its next poll",
+                peer=recipient.address,
+                why=repr(error),
             )
 
     async def _connect(self, address: str) -> asyncio.Transport:

@@ -1,9 +1,9 @@
 """Requests that only read: routes, cluster info, lists, KV config, data versions.
 
-Each first waits for the read barrier of its level (the configured one, or that of the extFields ``readConsistency`` and
-``maxStalenessMs``) and then reads the state in the same turn. Only an answer to a request with these extFields has
-``readLevel``, ``revision``, ``raftTerm``, ``stalenessMs`` and ``leader``. So every other answer equals that of an independent
-node, byte for byte.
+Each handler waits for the read barrier of its level, then reads the state in the same turn of the event loop. The level is the
+configured one unless the extFields ``readConsistency`` or ``maxStalenessMs`` ask for another. Only an answer to a request with
+these extFields has ``readLevel``, ``revision``, ``raftTerm``, ``stalenessMs`` and ``leader``. So every other answer equals that
+of an independent node, byte for byte.
 """
 
 import asyncio
@@ -173,7 +173,8 @@ class Queries:
         return self._read(request, lambda: Answer(body=bodies.encode_cluster_info(self._state.cluster_info())))
 
     def member_group(self, request: Request) -> Outcome:
-        """``GET_BROKER_MEMBER_GROUP`` (901). The remark is Java's, which never sets one."""
+        """``GET_BROKER_MEMBER_GROUP`` (901). Java never sets a response code here, and its default remark says so. We send the
+        same remark."""
         cluster, broker_name = request.fields.get("clusterName"), request.fields.get("brokerName")
 
         def build() -> Answer:
@@ -184,7 +185,7 @@ class Queries:
         return self._read(request, build)
 
     def all_topics(self, request: Request) -> Outcome:
-        """Code 206."""
+        """``GET_ALL_TOPIC_LIST_FROM_NAMESERVER`` (206)."""
         return self._read(
             request,
             lambda: (
@@ -195,7 +196,7 @@ class Queries:
         )
 
     def topics_by_cluster(self, request: Request) -> Outcome:
-        """Code 224."""
+        """``GET_TOPICS_BY_CLUSTER`` (224)."""
         cluster = request.fields.get("cluster")
         return self.topic_list(request, lambda: [] if cluster is None else self._state.topics_by_cluster(cluster))
 
@@ -211,7 +212,7 @@ class Queries:
         )
 
     def system_topics(self, request: Request) -> Outcome:
-        """Code 304."""
+        """``GET_SYSTEM_TOPIC_LIST_FROM_NS`` (304)."""
 
         def build() -> Answer:
             found = self._state.system_topics()
@@ -296,7 +297,7 @@ def filter_by_zone_name(route: TopicRouteData, zone_name: str) -> TopicRouteData
 
 
 def no_route(topic: str | None) -> Answer:
-    """Code 17."""
+    """``TOPIC_NOT_EXIST`` (17)."""
     remark = f"No topic route info in name server for the topic: {text(topic)}\nSee {FAQ_URL} for further details."
     return Answer(ResponseCode.TOPIC_NOT_EXIST.value, remark)
 

@@ -277,7 +277,7 @@ class Registrations:
         """Revision of ORDER_TOPIC_CONFIG, and the answer made from it."""
 
     def register(self, request: Request) -> Outcome:
-        """Code 103. Raises BodyError."""
+        """``REGISTER_BROKER`` (103). Raises BodyError."""
         get = request.fields.get
         cluster_name, broker_addr, broker_name = get("clusterName"), get("brokerAddr"), get("brokerName")
         if not cluster_name or not broker_addr or not broker_name or java_long(get("brokerId")) is None:

@@ -97,7 +97,7 @@ class RemotingServer:
 
     @property
     def is_listening(self) -> bool:
-        """Whether peers can connect: started, not stopped, not fenced."""
+        """Whether brokers and clients can connect: started, not stopped, not fenced."""
         return self._listener.is_open
 
     async def start(self) -> None:

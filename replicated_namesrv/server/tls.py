@@ -176,7 +176,7 @@ def _digest(path: str) -> bytes | None:
 
 
 class Names(NamedTuple):
-    """What messages call the settings: the one that asks for TLS, and those of the files."""
+    """Names of settings for messages: the one that asks for TLS, and those of the files."""
 
     asked_by: str
     certificate: str

@@ -24,14 +24,14 @@ class Application(Protocol):
     catch_up_ns: int
     """Time limit after the last heal for every node to catch up."""
     drain_ns: int
-    """Time limit after the clients have stopped for every request to end."""
+    """Every request must have ended this long after the clients stopped."""
     disturbs: bool
     """Whether a follower is isolated at the very end and returns."""
     counts: dict[str, int]
     """Event counts for the report."""
 
     def start_process(self, machine: Machine) -> tuple[Process, RaftView]:
-        """Boot ``machine``. An exception leaves it down."""
+        """Boot ``machine``. If this raises, the machine stays down."""
 
     def start_clients(self) -> None:
         """Begin the load."""
@@ -43,14 +43,14 @@ class Application(Protocol):
         """Pause the clients for a while."""
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine``, which may be deposed, and write on all machines at a high rate. This provokes stale answers,
-        and leaves ``machine`` with entries that no other node has."""
+        """Read on ``machine`` and write on all machines as fast as possible. ``machine`` may be a deposed leader: this provokes
+        stale answers, and entries that only it has."""
 
     def read_finally(self) -> None:
         """Begin the final reads on every node, which show whether every acknowledged write is there."""
 
     def check(self) -> None:
-        """Check the history after everything has ended, and report violations to ``Invariants``."""
+        """Everything has ended: check the histories and report violations to ``Invariants``."""
 
 
 class Ledger:
@@ -63,7 +63,8 @@ class Ledger:
         self.outcomes: dict[str, int] = {}
 
     def begin(self, what: str, machine: Machine, limit_ns: int) -> Callable[[object], bool]:
-        """Record the begin of a request. Call the result with its outcome; it returns False if that outcome is a violation.
+        """Record that a request begins. Returns a function to call with the outcome, which returns False if the request had
+        already ended.
 
         The request must end within ``limit_ns``, unless the process is paused in that time.
         """
@@ -86,7 +87,7 @@ class Ledger:
         return end
 
     def check(self) -> None:
-        """Check that every request to a process that still runs has ended."""
+        """Check that every request has ended, except those to a process that was stopped."""
         for what, life in self._pending.values():
             if not life.over:
                 self._invariants.violated("every proposal ends", f"{what} has never ended")
@@ -108,9 +109,7 @@ class RegisterCommand:
 
 
 class RegisterHistory:
-    """What all registers of a run have applied, over all nodes. It checks that no command is applied twice and all histories
-    agree.
-    """
+    """What the nodes have applied. It checks that no command is applied twice and that all nodes apply the same sequence."""
 
     def __init__(self, invariants: Invariants) -> None:
         self._invariants = invariants
@@ -122,7 +121,9 @@ class RegisterHistory:
         if self.positions.setdefault(identity, position) != position:
             self._invariants.violated("at most once", f"{node} applies command {identity} a second time")
         if self._digests.setdefault(position, digest) != digest:
-            self._invariants.violated("state-machine safety", f"{node} has applied another sequence of {position} commands")
+            self._invariants.violated(
+                "state-machine safety", f"{node} has applied a different sequence of {position} commands than other nodes"
+            )
 
 
 class RegisterStateMachine:
@@ -425,7 +426,7 @@ class RegisterProbe(RegisterClient):
 
 
 class _Call:
-    """One operation between a client and a machine, until its outcome is known or the client gives up."""
+    """One operation of a client on a machine, until its outcome is known or the client gives up."""
 
     def __init__(
         self, client: RegisterClient, machine: Machine, op: str, key: str, value: str | None, then: Callable[[], None] | None
@@ -437,7 +438,7 @@ class _Call:
         self._timeout_ns = client.timeout_ns() if then is not None else 10 * SECOND
 
     def make(self, ask: Callable[[Process], None]) -> None:
-        """Send the request. If the machine is down, the outcome is certainly "not applied"."""
+        """Send the operation to the machine. If the machine is down, the operation has certainly failed."""
         if not self._machine.is_up():
             self.finish(Known.FAIL, None)
             return
@@ -445,7 +446,7 @@ class _Call:
         self._machine.enqueue(ask)
 
     def finish(self, known: Known, value: str | None) -> None:
-        """Record the outcome. Later outcomes are ignored, because the client has given up."""
+        """Record the outcome. Only the first call counts: a client that gave up ignores late answers."""
         if self._operation is None:
             return
         operation, self._operation = self._operation, None

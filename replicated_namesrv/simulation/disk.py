@@ -1,13 +1,13 @@
-"""A simulated disk. Synced data is durable; any part of the rest may survive a power loss.
+"""A simulated disk that keeps what was synced and a random part of the rest.
 
-Visible data (the page cache) and durable data are separate. A killed process loses no visible data. A power loss keeps the
-durable bytes of each file and a random part of later ones, with a tail that may be torn into zeros or noise. Of the directory
-it keeps the names of its last sync and some of the later changes. A disk can also be full, slow, hang, or fail to sync, and
-its content can be replaced by an earlier image.
+Visible data (the page cache) and durable data are separate. A killed process loses no visible data. After a power loss each file
+keeps its durable bytes and a random part of later writes, whose tail may be torn into zeros or noise. The directory keeps the
+names of its last sync and some later changes. A disk can also be full, slow, hang, or fail to sync, and its content can be
+replaced by an earlier image.
 
-A failed sync behaves as on Linux: its data counts as clean from then on. It can still be read, and the next sync of the file
-reports success without writing it. The data is lost after a power loss, or when the pages are dropped from memory, which
-happens here only between two processes.
+A failed sync behaves as on Linux: its data counts as clean from then on. The data can still be read, and the next sync of the
+file reports success without writing it. It is lost at a power loss, or when its pages are dropped from memory. Here pages are
+dropped between two processes or never.
 """
 
 import errno
@@ -24,9 +24,9 @@ class _File:
     def __init__(self) -> None:
         self.data = bytearray()
         self.clean = 0
-        """The leading bytes of ``data`` that a sync need not write: they are on the disk, except ``lost``."""
+        """Length of the prefix of ``data`` that a sync skips: it counts as written, and is on the disk except for ``lost``."""
         self.lost: list[tuple[int, int]] = []
-        """Ranges (from, to) that only memory has after a failed sync."""
+        """Ranges (from, to) that exist only in memory after a failed sync."""
 
     def synced(self, length: int) -> None:
         self.clean = max(self.clean, length)
@@ -37,7 +37,8 @@ class _File:
             self.clean = length
 
     def read_again(self, rng: Random) -> None:
-        """Drop the pages: for data whose sync failed, memory then shows the disk's content for none, a part or all of it."""
+        """Drop the pages: from now on reads return what is on the disk. Of each range that failed to sync, none, a part or all is
+        there."""
         for start, end in self.lost:
             start = rng.choice((start, rng.randint(start, end)))
             if end == len(self.data) and rng.random() < 0.5:
@@ -69,7 +70,7 @@ class _Renamed(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """What a sync has to cover: the state when it was requested."""
+    """The data that a sync has to cover: the state when it was requested."""
 
     files: tuple[tuple[_File, int], ...]
     """File and length."""
@@ -91,9 +92,9 @@ class SimulatedDisk:
         self.full = False
         self.failing = False
         self.hung = False
-        """No sync completes; the owner keeps the waiting requests."""
+        """No sync completes; the owner of the disk queues the waiting requests."""
         self.slow_ms = 0
-        """Maximum of the extra delay of each sync."""
+        """Longest random delay added to each sync."""
         self.written = 0
         """Bytes appended since the disk was made."""
 
@@ -178,7 +179,7 @@ class SimulatedDisk:
         self._changes.append(change)
 
     def drop_pages(self) -> None:
-        """No process has files open: of some files, drop the pages that no sync is waiting for."""
+        """No process has the files open now. For some files, drop from memory what no later sync would write."""
         for name in sorted(self._names):
             file = self._names[name]
             if file.lost and self._rng.random() < 0.5:

@@ -89,7 +89,7 @@ class Nemesis:
         self.down_for_good = False
         """Machines of the minority that are already down."""
         self._sheltered_ns = 0
-        """Until then no other fault strikes: Raft survives one disk that went back only if the nodes that remember it stay up."""
+        """Until then no other fault strikes: Raft survives one rolled-back disk only if the nodes that remember it stay up."""
         self._over = False
 
     @staticmethod

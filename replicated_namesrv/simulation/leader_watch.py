@@ -2,7 +2,7 @@
 
 A set of machines can elect if all of this holds without interruption for the bound:
 - They are a majority, each is a voter of the committed configuration, and one of them has every committed entry.
-- Each is up and not paused. Its disk is neither full, failing, hung nor slow, and never went back to an older image.
+- Each is up and not paused. Its disk is neither full, failing, hung nor slow, and was never rolled back to an older image.
 - Each pair is connected both ways. No message between them is lost, delayed or late, and no late message is in flight anywhere.
 
 Then at least once within the bound, there must be a leader that a majority follows and can answer, or an entry must be

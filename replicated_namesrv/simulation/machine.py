@@ -1,8 +1,8 @@
 """One simulated machine: a disk, a clock that drifts, and the process that runs on it.
 
-The process sees what the shipped driver would show it. Arrivals collect while it is busy or paused and are handled as one
-batch. Then it ticks, and it is woken when it asked to be. A crash drops the process and keeps the page cache; a power loss
-also affects the disk.
+The process sees what the production driver would show it. Messages that arrive while it is busy or paused are handled as one
+batch, followed by a tick. It is also woken at the time it asked for. A crash ends the process and keeps the page cache. After a
+power loss ``SimulatedDisk`` decides what survives.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,8 @@ from replicated_namesrv.simulation.world import MS, SECOND, World
 
 _WAKE_MAX_NS = 10 * SECOND
 _IDLE_TURNS_MAX = 5_000
-"""Number of turns in which a process may do something long in small steps, for example a snapshot."""
+"""Maximum number of turns in a row without an event. Long work in small steps (a snapshot, for example) needs many. More are
+reported as ``spinning``."""
 
 
 class ProcessLife:
@@ -90,15 +91,15 @@ class Machine(Endpoint):
         self.ran_since_ns = 0
         """Since when the process has run without a pause."""
         self.disk_faulted = False
-        """A disk fault was active in this life, so the process may stop by itself."""
+        """A disk fault was active in this life of the process, so it may stop by itself."""
         self.out_of_memory = False
         """Applying the next command fails for lack of memory."""
         self.memory_faulted = False
-        """That happened in this life, so the process may stop by itself."""
+        """Memory ran out in this life of the process, so it may stop by itself."""
         self.kept_down = False
         """It stays down until this is reset."""
         self.restored = False
-        """The disk went back to an older image, so a process that detects this may stop."""
+        """The disk was rolled back to an older image, so a process that detects this may stop."""
         self._inbox: list[Callable[[Process], None]] = []
         self._turn_at = -1
         self._wake_at = -1

@@ -263,7 +263,7 @@ class RouteCluster:
     """The name servers of a world."""
 
     def __init__(self, world: World, names: Sequence[str], config: RaftConfig, flags: dict[str, str]) -> None:
-        """``flags``: settings of all nodes, by outside name."""
+        """``flags``: settings of all nodes, by name in the properties file."""
         self.world, self.names, self.config = world, list(names), config
         peers = ",".join(f"{name}=127.0.0.1:{number + 1}" for number, name in enumerate(names))
         self.flags = {"mode": "cp", "peers": peers, "dataDir": str(Path("simulated")), **flags}

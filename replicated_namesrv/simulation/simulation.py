@@ -208,7 +208,7 @@ class Simulation:
         self._application.provoke(next(m for m in self.machines if m not in self.nemesis.down), SECOND // 4)
         while self.world.now_ns < end_ns and not self._stopped() and self.invariants.highest_committed <= target:
             self._run(10 * MS)
-        able = able and self._able(target)  # a process whose disk went back, or was copied, may have rejoined in this time
+        able = able and self._able(target)  # a process whose disk was rolled back, or was copied, may have rejoined in this time
         if able and self.invariants.highest_committed <= target:
             down = ", ".join(machine.name for machine in self.nemesis.down)
             self.invariants.violated(

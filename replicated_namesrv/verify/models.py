@@ -81,7 +81,7 @@ def _member(value: Json, operation: Operation) -> Token:
             return Token(value, "")
         case [str() as name, version]:
             return Token(name, json.dumps(version, sort_keys=True))
-    raise HistoryError(f"{operation.describe()}: {value!r} is no member; expected a string or [string, version]")
+    raise HistoryError(f"{operation.describe()}: {value!r} is not a member; expected a string or [string, version]")
 
 
 MODELS = (

@@ -276,7 +276,7 @@ LONG_MAX: Final = 2**63 - 1
 MAX_NUMBER_CHARACTERS: Final = 400
 """Maximum length of a number with a fraction or an exponent, or in quotes."""
 MAX_TEXT_DEPTH: Final = 64
-"""Nesting of a value where text is expected."""
+"""Nesting of an object or array in the place of a string."""
 MAX_TEXT_MEMBERS: Final = 256
 """Members of such a value that are sorted in Java's hash order."""
 MAX_TEXT_VALUES: Final = 5000
@@ -312,7 +312,7 @@ def _to_integer(value: object, name: str, default: int, smallest: int, greatest:
     elif isinstance(value, float) and abs(value) < 2**53:
         number = int(value)
     else:
-        raise MalformedJsonError(f"{name} is no number: {value!r:.60}")
+        raise MalformedJsonError(f"{name} is not a number: {value!r:.60}")
     if not smallest <= number <= greatest:
         raise MalformedJsonError(f"{name} {number} is not within {smallest} and {greatest}")
     return number
@@ -325,7 +325,7 @@ def _integer_of(text: str, name: str) -> int:
             return int(number)
     digits = _ZERO_FRACTION.sub("", text.replace(",", "")) if len(text) <= MAX_NUMBER_CHARACTERS else ""
     if _INTEGER.fullmatch(digits) is None:
-        raise MalformedJsonError(f"{name} is no number: {text[:60]!r}")
+        raise MalformedJsonError(f"{name} is not a number: {text[:60]!r}")
     return int(digits)
 
 
@@ -345,7 +345,7 @@ def to_bool(value: object, name: str, default: bool = False) -> bool:
             return False
     elif isinstance(value, int | float):
         return int(value) == 1
-    raise MalformedJsonError(f"{name} is no boolean: {value!r:.60}")
+    raise MalformedJsonError(f"{name} is not a boolean: {value!r:.60}")
 
 
 def to_text(value: object) -> str | None:
@@ -360,9 +360,9 @@ def to_text(value: object) -> str | None:
 def _nested_text(value: object, depth: int, left: Iterator[int]) -> str:
     """``JSONObject.toString``: default dialect, members in hash order, null members left out."""
     if depth > MAX_TEXT_DEPTH:
-        raise MalformedJsonError(f"objects and arrays nested deeper than {MAX_TEXT_DEPTH} where text belongs")
+        raise MalformedJsonError(f"objects and arrays nested deeper than {MAX_TEXT_DEPTH} in the place of a string")
     if next(left, None) is None:
-        raise MalformedJsonError(f"more than {MAX_TEXT_VALUES} values where text belongs")
+        raise MalformedJsonError(f"more than {MAX_TEXT_VALUES} values in the place of a string")
     if isinstance(value, dict):
         keys = hash_order(value) if len(value) <= MAX_TEXT_MEMBERS else list(value)
         pairs = [f"{quote(key)}:{_nested_text(value[key], depth + 1, left)}" for key in keys if value[key] is not None]
@@ -388,14 +388,14 @@ def to_object(value: object, name: str) -> dict[str, object] | None:
     if value is None or value in ("", []):
         return None
     if type(value) is not dict:
-        raise MalformedJsonError(f"{name} is no JSON object: {value!r:.60}")
+        raise MalformedJsonError(f"{name} is not a JSON object: {value!r:.60}")
     return value
 
 
 def to_map(value: object, name: str) -> dict[str, object] | None:
     """A Java Map: a JSON object; None for null."""
     if value in ("", []):
-        raise MalformedJsonError(f"{name} is no JSON object: {value!r}")
+        raise MalformedJsonError(f"{name} is not a JSON object: {value!r}")
     return to_object(value, name)
 
 

@@ -70,7 +70,7 @@ def _v1_address(host: bytes, port: bytes, version: int) -> str:
     except ValueError:
         raise FrameError(f"PROXY header: {host!r} is no IP address") from None
     if address.version != version or not port.isdigit() or len(port) > 5 or int(port) > 65_535:
-        raise FrameError(f"PROXY header: {host!r} and {port!r} are no address and port of IPv{version}")
+        raise FrameError(f"PROXY header: {host!r} and {port!r} are not an address and port of IPv{version}")
     return f"{address}:{int(port)}" if version == 4 else f"[{address}]:{int(port)}"
 
 

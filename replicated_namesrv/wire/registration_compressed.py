@@ -1,4 +1,4 @@
-"""The compressed form of a registration: one zlib stream of length-prefixed texts (``RegisterBrokerBody.encode(true)``).
+"""The compressed form of a registration: one zlib stream of length-prefixed strings (``RegisterBrokerBody.encode(true)``).
 
 The stream is inflated only as far as the next text needs it. So a bomb costs at most its limit, an announced count of two
 thousand million costs nothing, and bytes after the last text are ignored.
@@ -97,7 +97,7 @@ def _json(text: bytes) -> object:
 
 
 def _filter_servers(text: bytes) -> tuple[str, ...] | None:
-    """A JSON array of texts. null is None, and malformed text is empty, as in Java."""
+    """A JSON array of strings. null is None, and malformed text is empty, as in Java."""
     try:
         return filter_servers_of(_json(text))
     except MalformedJsonError:
@@ -105,7 +105,7 @@ def _filter_servers(text: bytes) -> tuple[str, ...] | None:
 
 
 class _InflatedTexts:
-    """Numbers and texts from a zlib stream, inflated on demand."""
+    """Numbers and strings from a zlib stream, inflated on demand."""
 
     def __init__(self, body: bytes, max_inflated_bytes: int) -> None:
         self.work = 0
@@ -121,7 +121,7 @@ class _InflatedTexts:
         return int.from_bytes(self._take(4), signed=True)
 
     def count(self, what: str) -> int:
-        """The number of texts of one kind that follow."""
+        """The number of strings of one kind that follow."""
         count = self.integer()
         check_count(what, count, TOPICS_MAX)
         return count

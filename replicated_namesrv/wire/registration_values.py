@@ -153,7 +153,7 @@ def mapping_infos_of(value: object) -> Generator[None, None, dict[str, TopicQueu
 
 
 def filter_servers_of(value: object) -> tuple[str, ...] | None:
-    """A list of texts without its nulls; None for null."""
+    """A list of strings without its nulls; None for null."""
     servers = to_list(value, "filterServerList")
     if servers is None:
         return None

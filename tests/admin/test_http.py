@@ -1,4 +1,4 @@
-"""The admin HTTP of a real node, asked over real connections."""
+"""The admin port of a real node, asked over real connections."""
 
 import asyncio
 from collections.abc import AsyncIterator

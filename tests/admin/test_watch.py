@@ -96,7 +96,7 @@ async def test_an_earlier_life_of_an_independent_node_is_recognised(tmp_path: Pa
 async def test_a_position_that_is_none_is_refused(node: tuple[ServingNode, int], position: str) -> None:
     answer = await http(node[1], f"/v1/watch?from={position}")
     assert answer.status == 400
-    assert "is no revision" in answer.json["error"]
+    assert "is not a revision" in answer.json["error"]
 
 
 async def test_a_stopping_node_says_so(tmp_path: Path) -> None:

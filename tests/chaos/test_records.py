@@ -94,7 +94,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, expected: s
     ("line", "expected"),
     [
         (b"[]", "an object is expected"),
-        (b'{"record":"bogus"}', "record is none of"),
+        (b'{"record":"bogus"}', "unknown record type 'bogus'"),
         (b'{"record":"end","time_ns":1}', "records is missing"),
         (b'{"record":"end","time_ns":"1","records":2}', "time_ns is '1', expected int"),
         (b'{"record":"end","time_ns":true,"records":2}', "time_ns is True, expected int"),

@@ -131,7 +131,7 @@ def test_a_broken_off_run_that_was_judged_is_no_finished_one(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"schema": 2}, "schema version 2, this version reads 1"),
+        ({"schema": 2}, "schema version 2, but this release reads only version 1"),
         ({"scenario": {}}, "manifest and trace are not what a run leaves"),
         ({"nodes": 3}, "manifest and trace are not what a run leaves"),
         ({"clients": [{}]}, "manifest and trace are not what a run leaves"),

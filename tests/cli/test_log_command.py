@@ -73,7 +73,10 @@ async def test_a_torn_tail_is_no_damage(data: Path) -> None:
         log.write(b"\xa5\x5a\x00")
     code, found = await inspected(data)
     assert (code, found["damage"]) == (0, [])
-    assert found["tornTail"] == f"{file.name}: a record is incomplete at offset {file.stat().st_size - 3}, 3 bytes"
+    assert (
+        found["tornTail"]
+        == f"{file.name}: incomplete record at offset {file.stat().st_size - 3}; the 3 bytes from there on are torn"
+    )
 
 
 async def test_damage_is_named_with_file_and_offset(data: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_node_without_a_majority_knows_no_leader_and_proves_no_equality() -> N
         "appliedIndex": 7,
         "members": ["a", "b", "c"],
         "digest": "11",
-        "problem": "fenced: no majority confirms it",
+        "problem": "fenced: it reaches no leader that has a majority",
     }
     facts = assess([alone]).facts
     assert (facts["leader"], facts["digestsEqual"], facts["mayFail"], facts["serving"]) == (None, None, 0, 0)

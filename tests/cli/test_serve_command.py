@@ -206,7 +206,7 @@ def test_folder_that_was_asked_for_and_cannot_be_written_stops_the_start(setting
     given = f"{setting}={tmp_path}/file/below"
     done = run_command("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--set", given)
     assert (done.returncode, done.stdout) == (255, "")
-    assert done.stderr.startswith(f"the name server did not start: {given} (flag): {tmp_path}/file is no folder")
+    assert done.stderr.startswith(f"the name server did not start: {given} (flag): {tmp_path}/file is not a folder")
 
 
 def test_default_folder_that_cannot_be_written_is_warned_about(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_refusal_is_surely_not_received() -> None:
     ("behaviour", "text"),
     [
         (Behaviour.CLOSE_AFTER_REQUEST, "closed the connection before it answered"),
-        (Behaviour.GARBAGE, "no remoting frame"),
+        (Behaviour.GARBAGE, "not a remoting frame"),
         (Behaviour.HANG, f"did not answer code 105 within {SHORT_MS} ms"),
     ],
 )

@@ -163,7 +163,7 @@ class RouteStage(Stage):
 
     @command
     def nodes(self, count: int, **settings: str) -> None:
-        """Make machines n1 …, with settings of the name server by their outside names. None runs yet."""
+        """Make machines n1 …, with settings of the name server by their names in the properties file. None runs yet."""
         self.build(count)
         cluster = self._cluster = RouteCluster(self.world, self.names, RaftConfig(lease_reads=True), settings)
         cluster.on_failure = lambda text: self.invariants.violated("exception", text)

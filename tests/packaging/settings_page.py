@@ -33,7 +33,7 @@ immediately. *replicated*: immediately, and with `mode=cp` on all nodes.
 GROUPS = {
     OWN: "Settings of this name server, and TLS settings with the names of RocketMQ's system properties",
     NAMESRV: "RocketMQ's NamesrvConfig",
-    NETTY_SERVER: "RocketMQ's NettyServerConfig: connections that peers open",
+    NETTY_SERVER: "RocketMQ's NettyServerConfig: connections that brokers and clients open",
     NETTY_CLIENT: "RocketMQ's NettyClientConfig: connections opened to brokers",
 }
 

@@ -252,7 +252,7 @@ def test_a_disk_that_lied_is_found_out() -> None:
     world.run_until(lambda: leader.voters[liar.name] not in (0, before))
     assert node.counters["rejoined"] == 1
     assert leader.voters[liar.name] == node.incarnation
-    assert any("this disk went back" in note for note in node.notes)
+    assert any("this disk was rolled back" in note for note in node.notes)
     world.run_until(lambda: equal_states(world))
 
 

@@ -101,7 +101,7 @@ def test_missing_files_are_refused() -> None:
     whole = dict(host.disk.files)
     for missing, message in (
         ("log-", "its log is missing"),
-        ("identity", "no complete data directory"),
+        ("identity", "not a complete data directory"),
         ("snapshot-", "no snapshot"),
     ):
         host.disk.files = {n: f for n, f in whole.items() if not n.startswith(missing)}

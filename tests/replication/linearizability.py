@@ -325,7 +325,7 @@ async def _main(plan: Plan, out: Path, folder: Path) -> Run:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command. Returns its exit code."""
     parser = argparse.ArgumentParser(prog="linearizability", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--operations", type=int, default=20_000, metavar="N", help="at least so many that succeed (20000)")
     parser.add_argument("--faults", type=int, default=20, metavar="N", help="nodes killed, stopped, cut off; links held (20)")

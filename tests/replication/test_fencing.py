@@ -104,7 +104,7 @@ async def test_a_node_without_a_majority_serves_nobody_and_returns(client: Remot
     assert (await admin(cluster, alone, "/livez")).status == 200
     not_ready = await admin(cluster, alone, "/readyz")
     assert not_ready.status == 503
-    assert "no majority confirms this node" in not_ready.text
+    assert "this node reaches no leader that has a majority" in not_ready.text
     assert (await admin(cluster, alone, "/v1/routes/T")).status == 503
     stale = await admin(cluster, alone, "/v1/routes/T?readConsistency=stale")
     assert (stale.status, stale.headers["readLevel"]) == (200, "stale")

@@ -143,7 +143,7 @@ async def test_r5_serve_stale_answers_reads_that_name_no_level_while_fenced() ->
 async def test_r6_a_fenced_node_confirms_nothing(serves_stale: bool, level: ReadLevel | None) -> None:
     scene = Scene(serves_stale=serves_stale)
     scene.run(FENCE_AFTER_MS + TICK_MS)
-    with pytest.raises(UnavailableError, match="no majority confirms this node"):
+    with pytest.raises(UnavailableError, match="this node reaches no leader that has a majority"):
         scene.reads.barrier(level, None)
     assert scene.at_once(STALE).staleness_ms == FENCE_AFTER_MS + TICK_MS, "stale answers have their age"
 
@@ -210,7 +210,7 @@ async def test_w4_the_fence_gives_up_what_waits(level: ReadLevel | None) -> None
     waiting = scene.waiting(level)
     await turns()
     scene.run(TICK_MS)
-    with pytest.raises(UnavailableError, match="no majority confirms this node"):
+    with pytest.raises(UnavailableError, match="this node reaches no leader that has a majority"):
         waiting.result()
 
 
@@ -234,7 +234,7 @@ async def test_w6_a_read_that_names_a_level_gets_nothing_less(level: ReadLevel) 
     await turns()
     scene.run(TICK_MS)
     await turns()
-    with pytest.raises(UnavailableError, match="no majority confirms this node"):
+    with pytest.raises(UnavailableError, match="this node reaches no leader that has a majority"):
         waiting.result()
 
 

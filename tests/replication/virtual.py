@@ -166,6 +166,6 @@ class Cluster:
 
 @contextmanager
 def virtual_cluster(nodes: int = 3, **flags: str) -> Iterator[Cluster]:
-    """A cluster; ``flags`` are settings by outside name."""
+    """A cluster; ``flags`` are settings by name in the properties file."""
     with silenced():
         yield Cluster(nodes, flags)

@@ -48,7 +48,7 @@ def test_heads_of_wrong_types_are_refused(change: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("head", [b"", b"[]", b"7", b"[" * 50_000, b"{" + b" " * HEAD_BYTES_MAX + b"}"])
 def test_other_first_lines_are_refused(head: bytes) -> None:
-    with pytest.raises(BackupError, match="no backup"):
+    with pytest.raises(BackupError, match="not a backup"):
         read([sealed(head)])
 
 

@@ -26,7 +26,7 @@ class AttackedNode:
 
     @property
     def admin_port(self) -> int:
-        """Of the admin HTTP."""
+        """The admin port."""
         return self.port + 10
 
     @property
@@ -64,7 +64,7 @@ class AttackedNode:
         return read_config(self.ask(config_request()))
 
     def http(self, path: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] | None = None) -> HttpAnswer:
-        """A request to the admin HTTP."""
+        """A request to the admin port."""
         return asyncio.run(http(self.admin_port, path, method, body, headers))
 
 

@@ -1,4 +1,4 @@
-"""The admin HTTP: who may do what, and what a hostile caller can make a node do."""
+"""The admin port: who may do what, and what a hostile caller can make a node do."""
 
 import asyncio
 import zlib

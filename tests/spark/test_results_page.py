@@ -32,5 +32,5 @@ def test_what_the_tables_do_not_have_is_refused(question: str) -> None:
 
 def test_a_report_that_is_none_changes_nothing(tmp_path: Path) -> None:
     before = (FOLDER / "README.md").read_bytes()
-    assert "is no report" in (refresh.main([str(tmp_path)]) or "")
+    assert "is not a report" in (refresh.main([str(tmp_path)]) or "")
     assert (FOLDER / "README.md").read_bytes() == before

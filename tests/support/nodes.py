@@ -66,7 +66,7 @@ async def http(
 
 @asynccontextmanager
 async def running_node(data_dir: Path, **flags: str) -> AsyncIterator[tuple[ServingNode, int]]:
-    """A started node on ports of the kernel's choice and its admin port; ``flags`` by outside name."""
+    """A started node on ports of the kernel's choice and its admin port; ``flags`` by name in the properties file."""
     defaults = {"bindAddress": "127.0.0.1", "listenPort": "0", "adminListen": "127.0.0.1:0", "dataDir": str(data_dir)}
     node = ServingNode(load_settings(flags={**defaults, **flags}, environment={}))
     await node.start()

@@ -81,7 +81,7 @@ async def run(*arguments: str) -> Output:
 
 @asynccontextmanager
 async def operated(folder: Path, count: int = 3, mode: str = "cp", **flags: str) -> AsyncIterator[Operated]:
-    """Started nodes n1, n2, …; ``flags`` by outside name."""
+    """Started nodes n1, n2, …; ``flags`` by name in the properties file."""
     names = [f"n{number + 1}" for number in range(count)]
     peers = ",".join(f"{name}=127.0.0.1:{port}" for name, port in zip(names, free_ports(count), strict=True))
     nodes = []

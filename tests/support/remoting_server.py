@@ -91,7 +91,8 @@ class ServerThread:
 def live_server(
     folder: Path, service_of: Callable[[Settings], NodeService] = IndependentNode, /, **flags: str
 ) -> Iterator[ServerThread]:
-    """A started server on a port of the kernel's choice; ``flags`` by outside name, dots written as two underscores."""
+    """A started server on a port of the kernel's choice; ``flags`` by name in the properties file, with two underscores for each
+    dot."""
     given = {name.replace("__", "."): value for name, value in flags.items()}
     defaults = {"bindAddress": "127.0.0.1", "listenPort": "0", "dataDir": str(folder)}
     thread = ServerThread(load_settings(None, {**defaults, **given}, {}), service_of)

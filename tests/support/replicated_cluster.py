@@ -110,7 +110,7 @@ class ClusterThread:
 
 @contextmanager
 def live_cluster(folder: Path, nodes: int = 3, **flags: str) -> Iterator[ClusterThread]:
-    """A started cluster; ``flags`` by outside name."""
+    """A started cluster; ``flags`` by name in the properties file."""
     cluster = ClusterThread(folder, nodes, flags)
     try:
         yield cluster

@@ -24,7 +24,7 @@ class LivenessDefences:
     young_nodes: bool = True
     """6. The same holds for a node that was restarted."""
     peace: bool = True
-    """6. A connection that was closed because of an unanswered request is no evidence that its broker left."""
+    """6. A connection that was closed because of an unanswered request is not evidence that its broker left."""
     newest_connection: bool = True
     """7. ``UNREGISTER_BROKER`` (104) over an older connection than another attached one only detaches its own."""
     all_lists: bool = True

@@ -1,32 +1,34 @@
-"""Departures: whether a broker has left, by the connections that the nodes have of it. Pure; time is an argument.
+"""Decides whether a broker has left, from the nodes' reports about their connections to it. Pure; time is an argument.
 
 ``Departures`` belongs to one term of one leader. Every node sends the leader its whole list of brokers, and then each change of
-it. A node is *heard* if its list is complete and a report came within ``NODE_SILENCE_MS``; the leader itself always is.
+it. A node is *reporting* if its list is complete and its last report is at most ``NODE_SILENCE_MS`` old. The leader itself always
+is.
 
-**Gone.** A broker that left is removed before its time-out (T). For each node the table gives the moment from which the node
-can no longer be the one that the broker uses. The broker is gone when the last of these moments has passed, if at least one
-node reports that the broker closed its connection. Otherwise ``silence.py`` decides.
+**Gone.** A broker that left is removed before its time-out (T). For each node the table gives the time after which the broker can
+no longer be using that node. The broker is gone when the last of these times has passed, if at least one node reports that the
+broker closed its connection. Otherwise ``silence.py`` decides.
 
-    row  node      what its list says of this registration          moment                       test
-    N1   unheard   -                                                T after it was last heard    test_unheard_node
-    N2   heard     attached                                         never                        test_attached
-    N3   heard     the broker closed its last connection            the grace period later       test_closed_by_the_broker
-    N4   heard     released: this side closed it, or a request      T later                      test_released
-                   on it had no answer
-    N5   heard     nothing, and its process ran when the            at once                      test_never_attached
-                   broker registered
-    N6   heard     nothing, and its process is younger              T after its process began    test_young_process
+    row  node           entry in its list for this registration         time                         test
+    N1   not reporting  -                                               T after its last report      test_unheard_node
+    N2   reporting      attached                                        never                        test_attached
+    N3   reporting      the broker closed its last connection           the grace period later       test_closed_by_the_broker
+    N4   reporting      released: this side closed it, or a request     T later                      test_released
+                        on it had no answer
+    N5   reporting      none, and its process ran when the              at once                      test_never_attached
+                        broker registered
+    N6   reporting      none, and its process is younger                T after its process began    test_young_process
 
-A node that is unheard, released the broker or was restarted may be the one to which the broker returns in its next round. The
-grace period is ``connectionLossGraceMs``, counted from the leader's notice.
+A node that is not reporting, released the broker or was restarted may be the one to which the broker returns in its next round.
+The grace period is ``connectionLossGraceMs``, from the moment at which the leader learned of the closed connection.
 
-**UNREGISTER_BROKER (104).** A broker sends it over each of its connections. A late one of an earlier process must not remove
-the present process, although equal content gives both the same epoch. Their connections distinguish them.
+**UNREGISTER_BROKER (104).** A broker sends it over each of its connections. If a broker restarts, a late request of the old
+process must not remove the new one, even if equal content gives both the same epoch. Their connections distinguish them.
 
     row  lists                                newest attached connection       outcome                    test
-    U1   a heard node's has not arrived       -                                wait                       test_104_waits_for_lists
-    U2   a node is unheard for a second       its last word, if it has sent    as below                   test_104_without_a_node,
-                                              its list, counts like any other    test_a_node_that_became_unheard_...
+    U1   the list of a reporting node has     -                                wait                       test_104_waits_for_lists
+         not arrived
+    U2   a node has not reported for a        its last report counts like      as below                   test_104_without_a_node,
+         second                               any other, if it sent a list       test_a_node_that_became_unheard_...
     U3   arrived                              opened more than ROUND_MS        late: detach only the      test_late_104
                                               after the request's own          request's connection
     U4   arrived                              any other                        remove the broker          test_104
@@ -46,14 +48,14 @@ from replicated_namesrv.replication.liveness.silence import LOOKS_PER_TURN, Leas
 from replicated_namesrv.replication.marks import Key
 
 NODE_SILENCE_MS = 1_000.0
-"""A node that has not reported for this long is unheard. It reports four times as often."""
+"""Time without a report after which a node counts as not reporting. Nodes report four times as often."""
 LOOK_AGAIN_MS = 1_000.0
 """Interval at which a broker that closed a connection is checked. It is also checked whenever a node's entry for it changes."""
 
 
 @dataclass(slots=True)
 class _Word:
-    """A node's entry for one registration."""
+    """The last report of a node about one registration."""
 
     state: int
     epoch: int
@@ -83,7 +85,7 @@ class Departures:
         self._first_epoch = math.inf
         """Registrations with this epoch or a later one began in this term."""
         self._registered_ms: dict[Key, tuple[int, float]] = {}
-        """Epoch and begin of these registrations."""
+        """For the registrations that began in this term: epoch and time at which they began."""
         self._looks: dict[Key, float] = {}
         """Brokers that closed a connection, and when they are checked next."""
 
@@ -110,7 +112,7 @@ class Departures:
         return True
 
     def lead_applied(self, revision: int) -> None:
-        """This leader's LEAD is applied, and the state has this revision."""
+        """The LEAD command with which this leader began its term was applied at this revision."""
         self._first_epoch = revision + 1
 
     def registered(self, key: Key, epoch: int, now_ms: float) -> None:
@@ -126,7 +128,7 @@ class Departures:
             node.words.pop(key, None)
 
     def unheard(self, now_ms: float) -> list[str]:
-        """Nodes that are unheard."""
+        """Nodes that are not reporting."""
         return [name for name, node in self._nodes.items() if not self._is_heard(name, node, now_ms)]
 
     def _is_heard(self, name: str, node: _Node, now_ms: float) -> bool:
@@ -137,8 +139,8 @@ class Departures:
     # Gone
 
     def gone(self, lease_of: Callable[[Key], Lease | None], now_ms: float) -> Iterator[Lease]:
-        """Registrations whose brokers have left, among the first LOOKS_PER_TURN due ones. ``lease_of``: the registration as it
-        is in the state."""
+        """Registrations whose brokers have left. At most LOOKS_PER_TURN brokers that are due are checked. ``lease_of``: the
+        registration as it is in the state."""
         for key in list(islice((key for key, look_ms in self._looks.items() if look_ms <= now_ms), LOOKS_PER_TURN)):
             lease = lease_of(key)
             words = (node.words.get(key) for node in self._nodes.values())
@@ -151,9 +153,8 @@ class Departures:
                 yield lease
 
     def _left_ms(self, lease: Lease, now_ms: float) -> float:
-        """From when on the broker can use no node any more. Infinity: unknown, or no node reports that it closed its
-        connection.
-        """
+        """Time after which the broker can no longer be using any node. Infinity: unknown, or no node reports that the broker
+        closed its connection."""
         has_left, defences = False, self._defences
         last_ms = -math.inf
         for name, node in self._nodes.items():
@@ -184,14 +185,14 @@ class Departures:
         return self._began_ms if node.heard_ms is None else node.heard_ms
 
     def _registered_at_ms(self, lease: Lease) -> float:
-        """Its begin, if in this term."""
+        """When the registration began. -infinity: before this term."""
         epoch, registered_ms = self._registered_ms.get(lease.key, (0, 0.0))
         return registered_ms if epoch == lease.epoch else -math.inf
 
     # UNREGISTER_BROKER (104)
 
     def can_judge(self, now_ms: float) -> bool:
-        """Whether each node's list has arrived or the node has been unheard for a second."""
+        """Whether each node's list has arrived or the node has not reported for a second."""
         return not self._defences.all_lists or all(
             node.is_complete or (name != self._own and now_ms - self._last_heard_ms(node) > NODE_SILENCE_MS)
             for name, node in self._nodes.items()

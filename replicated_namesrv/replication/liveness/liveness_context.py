@@ -27,7 +27,7 @@ class LivenessContext:
     running_ms: Callable[[], float]
     """Time in which this process ran."""
     monotonic_ms: Callable[[], float]
-    """Of any clock that never goes back and never stops."""
+    """Time of any clock that never goes back and never stops."""
     wall_ms: Callable[[], int]
     """Milliseconds since 1970."""
     rng: Random
