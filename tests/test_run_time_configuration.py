@@ -25,6 +25,8 @@ from tests.support.replicated_cluster import ClusterThread, Member, live_cluster
 from tests.support.waiting import wait_until
 
 COUNT = 40
+PATIENCE_MS = 60_000
+"""Each change is synced to the disk before the next one, and the disk may be busy."""
 
 
 CHANGES = {f"my.own.{number}": f"value = {number} \\ : ! #" for number in range(COUNT)}
@@ -39,9 +41,9 @@ async def send_all(server: RemotingServer) -> list[int]:
     """Response codes of as many 318s, sent at once over as many connections."""
 
     async def send(text: str) -> int:
-        client = RemotingClient()
+        client = RemotingClient(connect_timeout_ms=PATIENCE_MS)
         try:
-            return (await client.request(f"127.0.0.1:{server.port}", update_config_request(text))).code
+            return (await client.request(f"127.0.0.1:{server.port}", update_config_request(text), PATIENCE_MS)).code
         finally:
             await client.close()
 
