@@ -81,7 +81,7 @@ def digest_of(seed: int, hash_seed: str, subject: str) -> str:
     return ran.stdout.strip()
 
 
-@pytest.mark.parametrize("subject", ["raft", "plain"])
+@pytest.mark.parametrize("subject", [pytest.param("raft", marks=pytest.mark.slow), "plain"])
 def test_equal_seeds_give_equal_traces_whatever_the_hash_seed(subject: str) -> None:
     digests = {digest_of(3, hash_seed, subject) for hash_seed in ("0", "1", "4711")}
     assert len(digests) == 1

@@ -171,7 +171,7 @@ def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
             "{:type :invoke, :f :read, :process 0, :time 5}\n{:type :ok, :f :read, :process 0, :time 4}\n",
             "edn:2: ends before it began",
         ),
-        ('{:type :invoke, :f :read, :value "\\q", :process 0, :time 5}\n', "no escape"),
+        ('{:type :invoke, :f :read, :value "\\q", :process 0, :time 5}\n', "is not an escape of a string"),
         ("{:type :invoke, :f :write, :value " + "1" * 5000 + ", :process 0, :time 5}\n", "5000 digits"),
     ],
 )

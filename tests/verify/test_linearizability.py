@@ -180,6 +180,7 @@ def test_the_bound_is_one_of_time_and_memory_whatever_takes_them(operations: lis
     assert peak_bytes < 40 << 20
 
 
+@pytest.mark.slow
 def test_twenty_thousand_operations_of_eight_clients_on_one_key() -> None:
     operations = generate(random.Random(7), 20_000, 8)
     started = time.process_time()
