@@ -11,7 +11,7 @@
   nonces, the names and the direction. It covers the frame and the number of frames before it. So a frame that was altered,
   repeated, reordered, left out, or taken from another connection or direction closes the connection and is not delivered.
 - Versions are negotiated in the marks that begin both nonces, and each proof covers both nonces. So two nodes that know MACs
-  use them: whoever removes a mark on the way makes both proofs wrong. A peer of 0.1.0 has no marks; its connections, in both
+  use them. If a mark is removed on the way, both proofs are wrong. A peer of 0.1.0 has no marks; its connections, in both
   directions, have no MACs, and the status says ``sealed: false``.
 - The dialler's nonce names its process. While one process of a node is connected and sends messages, a second one under its name
   (a copy of its data directory, a service started twice) is turned away and learns why.
