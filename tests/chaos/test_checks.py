@@ -479,7 +479,7 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
         .saw_kv(12_100, "n2", V, 5),
         everywhere(Script(), 9000, BOTH).saw_kv(12_100, "n1", [], 4).saw_kv(12_100, "n2", V, 5),
     ),
-    "whoever reaches a majority is served": (
+    "a client that reaches a majority is served": (
         check_availability,
         Script().busy("c1", 1000, 12000),
         Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000),

@@ -60,7 +60,7 @@ class ReplicatedProcesses:
         self.settings_of: Callable[[str], tuple[str, ...]] = lambda name: ()
         """Settings of one node."""
         self.has_secret = True
-        """False: whoever reaches a node's port can speak as its peer."""
+        """False: any process that reaches a node's port can send messages as its peer."""
         self.secret = "the secret that all nodes share"
 
     async def start(self) -> None:
