@@ -17,6 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.listening import stop_listening
 
 STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
@@ -89,14 +90,17 @@ class HttpListener:
     async def stop(self) -> None:
         """Stop listening, give requests under way a moment, close every connection."""
         if self._server is not None:
-            self._server.close()
-            self.address = None
+            stop_listening(self._server)
+            self._server = self.address = None
+            await asyncio.sleep(0)  # the port is free when this returns
         await self._runner.cleanup()
 
     def admit(self, transport: asyncio.Transport) -> None:
         """Serve the new connection, or close it."""
         server = self._runner.server
-        assert server is not None
+        if server is None or self._server is None:  # accepted before this stopped to listen
+            transport.close()
+            return
         host = _host_of(transport)
         hosts = [_host_of(each.transport) for each in server.connections if each.transport is not None]
         hosts += self._handshakes.values()

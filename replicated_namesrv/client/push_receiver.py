@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from replicated_namesrv.client.remoting import RemotingCommand, cut_commands, encode_command, parse_address
 from replicated_namesrv.errors import FrameError
+from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.wire.codes import ONEWAY_FLAG, RESPONSE_FLAG, V5_3_3, LanguageCode, ResponseCode
 
 
@@ -13,7 +14,7 @@ class PushListener:
 
     def __init__(self, received: Callable[[str, RemotingCommand], None]) -> None:
         """``received`` is given the peer's address and the request."""
-        self._received = received
+        self.received = received
         self._server: asyncio.Server | None = None
         self._peers: set[_Peer] = set()
 
@@ -21,22 +22,30 @@ class PushListener:
         """Listen on ``address`` (host:port). Raises OSError."""
         host, port = parse_address(address)
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Peer(self._received, self._peers), host, port)
+        self._server = await loop.create_server(lambda: _Peer(self), host, port)
 
     async def stop(self) -> None:
         """Stop listening and drop all connections."""
         if self._server is not None:
-            self._server.close()
+            server, self._server = self._server, None
+            stop_listening(server)
+            await asyncio.sleep(0)  # the port is free when this returns
             for peer in list(self._peers):
                 peer.drop()
-            await self._server.wait_closed()
-            self._server = None
+            await server.wait_closed()
+
+    def opened(self, peer: "_Peer") -> None:
+        self._peers.add(peer)
+        if self._server is None:  # accepted before the listener was closed
+            peer.drop()
+
+    def closed(self, peer: "_Peer") -> None:
+        self._peers.discard(peer)
 
 
 class _Peer(asyncio.Protocol):
-    def __init__(self, received: Callable[[str, RemotingCommand], None], peers: "set[_Peer]") -> None:
-        self._received = received
-        self._peers = peers
+    def __init__(self, owner: PushListener) -> None:
+        self._owner = owner
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._name = ""
@@ -45,10 +54,10 @@ class _Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._name = "{}:{}".format(*transport.get_extra_info("peername")[:2])
-        self._peers.add(self)
+        self._owner.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._peers.discard(self)
+        self._owner.closed(self)
 
     def drop(self) -> None:
         if self._transport is not None:
@@ -65,7 +74,7 @@ class _Peer(asyncio.Protocol):
             if command.flag & RESPONSE_FLAG:
                 continue
             if command.flag & ONEWAY_FLAG:
-                self._received(self._name, command)
+                self._owner.received(self._name, command)
             elif self._transport is not None:
                 self._transport.write(encode_command(_unsupported(command)))
 

@@ -80,6 +80,7 @@ from pathlib import Path
 from random import Random
 from typing import cast
 
+from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.raft.raft_errors import MalformedError, RaftError
 from replicated_namesrv.raft.raft_messages import Message, decode, encode
 
@@ -612,7 +613,8 @@ class PeerTransport:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
-            self._server.close()
+            stop_listening(self._server)
+            await asyncio.sleep(0)  # the port is free when this returns
         for connection in [*self._dialled.values(), *self.accepted.values(), *self.unauthenticated]:
             connection.abort()
 

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.listening import stop_listening
 from replicated_namesrv.settings import Settings
 
 
@@ -32,6 +33,7 @@ class Listener:
         """Listen. Raises SettingError if address or port cannot be used."""
         if self._server is not None:
             return
+        await asyncio.sleep(0)  # a listener that was closed in this turn of the loop lets go of the port
         listening = self._bound_socket()
         self._port = listening.getsockname()[1]
         loop = asyncio.get_running_loop()
@@ -46,7 +48,7 @@ class Listener:
     def close(self) -> None:
         """Stop listening: new connections are refused."""
         if self._server is not None:
-            self._server.close()
+            stop_listening(self._server)
             self._server = None
 
     def _bound_socket(self) -> socket.socket:

@@ -6,11 +6,13 @@ reason and must differ.
 """
 
 import base64
+import fcntl
 import itertools
 import json
 import re
 import socket
 import ssl
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -86,6 +88,8 @@ class Listener:
     """Where a broker would listen: takes the frames that are pushed to it."""
 
     def __init__(self, port: int) -> None:
+        self.turn = (Path(tempfile.gettempdir()) / f"namesrv-test-port-{port}.lock").open("w")
+        fcntl.flock(self.turn, fcntl.LOCK_EX)  # other test processes replay the same recordings
         self.listening = socket.create_server(("127.0.0.1", port))
         self.frames: list[bytes] = []
         self.arrived = threading.Condition()
@@ -115,6 +119,7 @@ class Listener:
     def close(self) -> None:
         self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
+        self.turn.close()
 
 
 class Replay:

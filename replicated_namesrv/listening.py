@@ -1,0 +1,16 @@
+"""The end of a listening socket."""
+
+import asyncio
+
+
+def stop_listening(server: asyncio.AbstractServer) -> None:
+    """Close ``server`` one turn of the event loop later; it accepts nothing from now on.
+
+    asyncio accepts a socket in one turn and makes its transport in the next. If the server is closed in between, the transport
+    cannot be made, and nobody closes the socket (CPython, ``BaseSelectorEventLoop._accept_connection2``). A connection that was
+    accepted before this call is therefore still handed to its protocol, which has to close it.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in getattr(server, "sockets", ()):
+        loop.remove_reader(listening)
+    loop.call_soon(server.close)

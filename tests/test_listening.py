@@ -1,0 +1,73 @@
+"""A listener that is closed while connections are being accepted leaves none of them open."""
+
+import asyncio
+import contextlib
+import gc
+import socket
+
+import pytest
+import uvloop
+
+from replicated_namesrv.listening import stop_listening
+
+
+class Peer(asyncio.Protocol):
+    """A connection that ends at once if it comes after the listener was closed."""
+
+    def __init__(self, door: "Door") -> None:
+        self.door = door
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or type(transport).__module__.startswith("uvloop")
+        self.transport = transport
+        self.door.open_now.add(self)
+        if self.door.is_closed:
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.door.open_now.discard(self)
+
+
+class Door:
+    """A listener and its connections."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self.open_now: set[Peer] = set()
+
+    def close(self, server: asyncio.Server) -> None:
+        self.is_closed = True
+        stop_listening(server)
+        for peer in list(self.open_now):
+            peer.transport.close()
+
+
+async def close_after(turns: int) -> None:
+    """Close a listener so many turns of the loop after three clients have connected."""
+    door = Door()
+    server = await asyncio.get_running_loop().create_server(lambda: Peer(door), "127.0.0.1", 0)
+    address = server.sockets[0].getsockname()
+    with contextlib.ExitStack() as clients:
+        for _ in range(3):
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(address)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        door.close(server)
+        await asyncio.sleep(0)
+        with socket.socket() as late:
+            assert late.connect_ex(address) != 0, "nobody listens any more"
+        for _ in range(8):
+            await asyncio.sleep(0)
+        assert not door.open_now
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_what_is_accepted_while_the_listener_closes_is_handed_over(loop: object) -> None:
+    """A socket that nobody closes is a warning of the garbage collector, and a warning fails the test."""
+    for turns in range(6):
+        with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]  # both make a loop; uvloop's has no stub
+            runner.run(close_after(turns))
+        gc.collect()
