@@ -78,9 +78,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests for ``--dist loadgroup``: all slow ones run one after the other, the quick ones file by file."""
+    """Group the tests for ``--dist loadgroup``: slow ones of real processes one after the other, the others by file.
+
+    The slow tests of the simulator only compute, so that each may run beside anything.
+    """
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("slow" if item.get_closest_marker("slow") else item.path.stem))
+        group = item.path.stem
+        if item.get_closest_marker("slow"):
+            group = item.nodeid if item.path.parent.name == "simulation" else "slow"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def name_of(item: pytest.Item) -> str:
