@@ -74,11 +74,11 @@ class ProcessCluster:
         settings: Sequence[str],
         outside: Iterable[Link],
         rng: random.Random,
-        toxiproxy: Path,
+        toxiproxy: Path | None,
         node_command: Sequence[str] = SERVE,
     ) -> None:
-        """``outside``: links of brokers and clients; ``toxiproxy``: the server. Raises ProcessError if there are not enough
-        ports.
+        """``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct, and only
+        processes can fail. Raises ProcessError if there are not enough ports.
         """
         folder = folder.absolute()  # a node command may change its working directory
         self._folder = folder
@@ -87,7 +87,7 @@ class ProcessCluster:
         peers = [Link(a, b) for a in names for b in names if a != b]
         # AP nodes do not communicate: their links exist in plans and records only.
         self._unused = peers if mode == "ap" else []
-        links = [*outside, *(peers if mode == "cp" else [])]
+        links = [*outside, *(peers if mode == "cp" else [])] if toxiproxy is not None else []
         self._ports = Ports(3 * count + 1 + len(links), rng)
         ports = list(self._ports.numbers)
         self._toxiproxy_port = ports.pop()
@@ -128,12 +128,16 @@ class ProcessCluster:
 
     def address(self, link: Link) -> str:
         """The address at which ``link.source`` dials ``link.target``."""
+        if self._toxiproxy_server is None:
+            target = self.nodes[link.target]
+            return target.peer if link.source in self.nodes else target.listen
         return self._addresses[link]
 
     async def start(self) -> None:
         """Start everything. Returns when every node serves. Raises ProcessError, ToxiproxyError."""
-        await self._start_toxiproxy()
-        await self._create_proxies()
+        if self._toxiproxy_server is not None:
+            await self._start_toxiproxy()
+            await self._create_proxies()
         for node in self.nodes.values():
             node.process = ChildProcess(node.name, self._command(node), node.log_file)
             await node.process.start()

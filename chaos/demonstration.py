@@ -1,0 +1,256 @@
+"""What clients see while one name server is cut off: the same short play in CP and in AP, on real processes.
+
+Three name servers, two brokers and four clients. Each of three clients asks one name server only; the fourth has all addresses,
+as a RocketMQ client has. While the leader is cut off from its peers and from the brokers, the number of the topic's queues is
+changed at the brokers. From the first acknowledgement of that change an answer with the old number is outdated.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from replicated_namesrv.chaos.effects import Effect, Link, Stream
+from replicated_namesrv.chaos.process_cluster import ProcessCluster
+from replicated_namesrv.client.answer_bodies import write_queues
+from replicated_namesrv.client.broker import BrokerAgent, BrokerEvent, BrokerOptions, EventKind
+from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVersion
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import RefusedError, read_route, route_request
+from replicated_namesrv.client.remoting import RemotingClient
+from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTable, system_topics
+from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.wire.codes import RequestCode
+
+TOPIC, CLUSTER = "orders", "DefaultCluster"
+BROKERS = ("broker-a", "broker-b")
+ANY = "any"
+"""The client that has all addresses."""
+QUEUES_BEFORE, QUEUES_AFTER = 4, 8
+"""Of each broker."""
+SETTINGS = ("scanNotActiveBrokerInterval=500",)
+REGISTER_PERIOD_MS, HEARTBEAT_TIMEOUT_MS = 3_000, 9_000
+"""RocketMQ's defaults are 30 s and 120 s. With these the whole course takes seconds."""
+LOOK_INTERVAL_S = 0.25
+LOOK_TIMEOUT_MS = 1_000
+STEADY_S, BEFORE_CHANGE_S, AFTER_CHANGE_S, HEALED_S = 3.0, 3.0, 9.0, 6.0
+CUT = 1
+"""Number of the only fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """One look-up of the topic's route. Times in seconds since the play began."""
+
+    client: str
+    """The only node that it asks, or ``ANY``."""
+    asked_s: float
+    answered_s: float
+    queues: int | None
+    """Queues that a producer would use, 0 without a route; None: no answer."""
+    refused: bool = False
+    """Without an answer: the connection was refused or closed, or the node answered that it does not serve."""
+
+    def is_outdated(self, changed_s: float | None) -> bool:
+        """Whether it was asked after the change was acknowledged, and the answer does not have the change."""
+        wanted = QUEUES_AFTER * len(BROKERS)
+        return changed_s is not None and self.asked_s > changed_s and self.queues is not None and self.queues != wanted
+
+
+@dataclass(slots=True)
+class Demonstration:
+    """All that happened in one mode."""
+
+    mode: str
+    cut_node: str
+    paused: bool
+    """Whether the node's process was paused, for lack of Toxiproxy."""
+    looks: list[LookUp] = field(default_factory=list)
+    cut_s: float | None = None
+    changed_s: float | None = None
+    """When each broker had an acknowledgement of the change."""
+    change_begun_s: float | None = None
+    healed_s: float | None = None
+    end_s: float = 0.0
+
+    def outdated(self) -> list[LookUp]:
+        """Answers without the acknowledged change."""
+        return [look for look in self.looks if look.is_outdated(self.changed_s)]
+
+    def longest_gap_s(self, client: str) -> float:
+        """The longest time between two answers to a client, or up to the end."""
+        answered = [
+            0.0,
+            *(look.answered_s for look in self.looks if look.client == client and look.queues is not None),
+            self.end_s,
+        ]
+        return max(later - earlier for earlier, later in itertools.pairwise(answered))
+
+    def agreed_after_heal_s(self) -> float | None:
+        """Time from the end of the cut until each node answers with the change and goes on to do so; None: never."""
+        if self.healed_s is None:
+            return None
+        wanted, last_bad, good = QUEUES_AFTER * len(BROKERS), self.healed_s, set()
+        for look in self.looks:
+            if look.client == ANY or look.asked_s < self.healed_s:
+                continue
+            if look.queues == wanted:
+                good.add((look.client, look.answered_s))
+            else:
+                last_bad = max(last_bad, look.answered_s)
+        firsts = [min((at for name, at in good if name == node and at >= last_bad), default=None) for node in self.nodes()]
+        known = [at for at in firsts if at is not None]
+        return max(known) - self.healed_s if len(known) == len(firsts) else None
+
+    def nodes(self) -> list[str]:
+        """The nodes that were asked, in order."""
+        return sorted({look.client for look in self.looks} - {ANY})
+
+
+class Play:
+    """One mode's play. ``row`` is called each second with that second and each client's latest look, ``say`` with events."""
+
+    def __init__(
+        self,
+        mode: str,
+        folder: Path,
+        toxiproxy: Path | None,
+        row: Callable[[Demonstration, int, dict[str, LookUp]], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._mode, self._folder, self._toxiproxy, self._row, self._say = mode, folder, toxiproxy, row, say
+        self._story: Demonstration
+        self._began = 0.0
+        self._latest: dict[str, LookUp] = {}
+        self._acknowledged: set[str] = set()
+
+    async def run(self) -> Demonstration:
+        """Play it. Raises NamesrvError if a process does not start or ends."""
+        nodes = [f"n{number + 1}" for number in range(3)]
+        outside = [Link(broker, node) for broker in BROKERS for node in nodes]
+        made = ProcessCluster(self._folder, 3, self._mode, SETTINGS, outside, random.SystemRandom(), self._toxiproxy)
+        async with made as cluster:
+            await cluster.start()
+            leader = await cluster.leader() or nodes[0]
+            self._story = Demonstration(self._mode, leader, self._toxiproxy is None)
+            agents = [self._agent(cluster, index) for index in range(len(BROKERS))]
+            clients = [RemotingClient(connect_timeout_ms=LOOK_TIMEOUT_MS) for _ in range(4)]
+            await asyncio.gather(*(agent.start() for agent in agents))
+            self._began = time.monotonic()
+            works = [
+                self._look_forever(name, [cluster.nodes[name].listen], client)
+                for name, client in zip(nodes, clients, strict=False)
+            ]
+            works += [
+                self._look_forever(ANY, [node.listen for node in cluster.nodes.values()], clients[-1]),
+                self._print_forever(),
+            ]
+            tasks = [asyncio.create_task(work) for work in works]
+            try:
+                await self._acts(cluster, agents)
+                self._story.end_s = self._now_s()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await asyncio.gather(*(agent.kill() for agent in agents), *(client.close() for client in clients))
+        return self._story
+
+    async def _acts(self, cluster: ProcessCluster, agents: Sequence[BrokerAgent]) -> None:
+        story = self._story
+        await asyncio.sleep(STEADY_S)
+        await self._cut(cluster, story.cut_node)
+        story.cut_s = self._now_s()
+        await asyncio.sleep(BEFORE_CHANGE_S)
+        self._say(f"the operator changes {TOPIC} from {QUEUES_BEFORE} to {QUEUES_AFTER} queues on each broker")
+        story.change_begun_s = self._now_s()
+        changes = [agent.change_topics([TopicConfig(TOPIC, QUEUES_AFTER, QUEUES_AFTER)]) for agent in agents]
+        changing = asyncio.gather(*changes)
+        await asyncio.sleep(AFTER_CHANGE_S)
+        await self._heal(cluster, story.cut_node)
+        story.healed_s = self._now_s()
+        await asyncio.sleep(HEALED_S)
+        with contextlib.suppress(NamesrvError):
+            await changing
+        for node, ended in cluster.ended():
+            raise NamesrvError(f"{node.name} ended by itself ({ended.how}), see {node.log_file}")
+
+    async def _cut(self, cluster: ProcessCluster, node: str) -> None:
+        if self._toxiproxy is None:
+            cluster.nodes[node].process.pause()
+            self._say(f"the process of {node} is paused")
+            return
+        links = {link: Stream.BOTH for link in cluster.links.all if node in (link.source, link.target)}
+        await cluster.links.impair(
+            CUT, links if self._mode == "cp" else {k: v for k, v in links.items() if k.source in BROKERS}, Effect.SILENT
+        )
+        peers = "the other name servers and " if self._mode == "cp" else ""
+        self._say(f"{node} is cut off from {peers}the brokers; clients still reach it")
+
+    async def _heal(self, cluster: ProcessCluster, node: str) -> None:
+        if self._toxiproxy is None:
+            cluster.nodes[node].process.resume()
+        else:
+            await cluster.links.reset()
+        self._say(f"{node} is {'resumed' if self._toxiproxy is None else 'connected again'}")
+
+    def _agent(self, cluster: ProcessCluster, index: int) -> BrokerAgent:
+        name, version = BROKERS[index], BrokerVersion.V5_3
+        identity = BrokerIdentity(CLUSTER, name, 0, f"127.0.0.1:{10911 + 10 * index}", f"127.0.0.1:{10912 + 10 * index}")
+        topic = TopicTable([TopicConfig(TOPIC, QUEUES_BEFORE, QUEUES_BEFORE)])
+        options = BrokerOptions(
+            register_period_ms=REGISTER_PERIOD_MS,
+            heartbeat_timeout_ms=HEARTBEAT_TIMEOUT_MS,
+            register_timeout_ms=REGISTER_PERIOD_MS // 2,
+            scan_interval_ms=REGISTER_PERIOD_MS // 3,
+        )
+        return BrokerAgent(
+            identity,
+            BrokerTopics(TopicTable(system_topics(CLUSTER, name, version)), topic),
+            [cluster.address(Link(name, node)) for node in cluster.nodes],
+            options=options,
+            rng=random.Random(index),
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            observe=self._observe,
+        )
+
+    def _observe(self, event: BrokerEvent) -> None:
+        """Notice when each broker has an acknowledgement of the change."""
+        changed = event.data_version is not None and event.data_version.counter > 0
+        if event.kind is EventKind.DONE and event.code == RequestCode.REGISTER_BROKER and changed:
+            self._acknowledged.add(event.identity.broker_name)
+            if len(self._acknowledged) == len(BROKERS) and self._story.changed_s is None:
+                self._story.changed_s = self._now_s()
+                self._say("the change is acknowledged to both brokers")
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._began
+
+    async def _look_forever(self, name: str, addresses: Sequence[str], client: RemotingClient) -> None:
+        servers = NameServers(addresses, client, rng=random.Random(name), timeout_ms=LOOK_TIMEOUT_MS)
+        while True:
+            look = await self._look(name, servers)
+            self._story.looks.append(look)
+            self._latest[name] = look
+            await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _look(self, name: str, servers: NameServers) -> LookUp:
+        asked_s = self._now_s()
+        try:
+            answer = await servers.query(route_request(TOPIC))
+            route = read_route(answer.response)
+        except NamesrvError as error:
+            return LookUp(name, asked_s, self._now_s(), None, error.definite or isinstance(error, RefusedError))
+        queues = sum(queues.write_queue_nums for queues in write_queues(route)) if route is not None else 0
+        return LookUp(name, asked_s, self._now_s(), queues)
+
+    async def _print_forever(self) -> None:
+        second = 0
+        while True:
+            second += 1
+            await asyncio.sleep(max(0.0, second - self._now_s()))
+            self._row(self._story, second, dict(self._latest))

@@ -1,0 +1,177 @@
+"""``namesrv demo``: shows on real processes what clients see in CP and in AP while the leader is cut off."""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replicated_namesrv import provision
+from replicated_namesrv.errors import NamesrvError, SettingError
+
+if TYPE_CHECKING:
+    from replicated_namesrv.chaos.demonstration import Demonstration, LookUp
+
+HELP = "show what clients see in CP and in AP while the leader is cut off (about a minute)"
+
+EXIT_UNKNOWN = 2
+COLUMN = 21
+
+_EXAMPLES = """\
+Three name servers, two simulated brokers and four clients run on this machine. The leader is cut off for twelve seconds. In
+that time the number of queues of a topic is changed. Each second one line shows what each client got last.
+
+With Toxiproxy or Go, Toxiproxy cuts the network. Otherwise, and with --pause, the leader's process is paused.
+
+examples:
+  namesrv demo                    both modes, one after the other
+  namesrv demo --mode ap          independent nodes only, as RocketMQ's own name servers
+  namesrv demo --json | jq .summary
+
+exit codes: 0 the demo ran; 2 it could not run, or was stopped
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = _EXAMPLES
+    parser.add_argument("--mode", choices=("both", "cp", "ap"), default="both", help="which mode to show (default: both)")
+    parser.add_argument("--pause", action="store_true", help="pause the leader's process, do not use Toxiproxy")
+    parser.add_argument("--json", action="store_true", help="print one JSON document at the end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        from replicated_namesrv.chaos import demonstration  # noqa: F401 -- fails here if toxiproxy-python is missing
+    except ImportError as missing:
+        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+    modes = ("cp", "ap") if arguments.mode == "both" else (arguments.mode,)
+    show = _Show(quiet=arguments.json)
+    try:
+        toxiproxy = None if arguments.pause else _toxiproxy(show)
+        with tempfile.TemporaryDirectory(prefix="namesrv-demo-") as folder:
+            stories = [asyncio.run(_play(mode, Path(folder) / mode, toxiproxy, show)) for mode in modes]
+    except (NamesrvError, asyncio.CancelledError) as error:
+        print(f"namesrv demo: {error or 'stopped'}", file=sys.stderr)
+        return EXIT_UNKNOWN
+    if arguments.json:
+        print(json.dumps({"summary": [facts(story) for story in stories], "stories": [asdict(story) for story in stories]}))
+    else:
+        print("\n" + summary(stories), flush=True)
+    return 0
+
+
+def _toxiproxy(show: "_Show") -> Path | None:
+    """Toxiproxy, built with Go if it is not there. None: neither is there, or the build failed."""
+    if provision.find_toxiproxy() is None and provision.find_go() is None:
+        show.say("neither Toxiproxy nor Go is installed, so the leader's process is paused in place of a network cut")
+        return None
+    try:
+        return provision.toxiproxy_server(show.say)
+    except NamesrvError as error:
+        show.say(f"{error}; the leader's process is paused in place of a network cut")
+        return None
+
+
+async def _play(mode: str, folder: Path, toxiproxy: Path | None, show: "_Show") -> "Demonstration":
+    from replicated_namesrv.chaos.demonstration import Play
+
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    show.begin(mode)
+    return await Play(mode, folder, toxiproxy, show.row, show.say).run()
+
+
+class _Show:
+    """Prints a play while it runs: events, and one line a second."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._has_header = False
+
+    def begin(self, mode: str) -> None:
+        """Announce a mode."""
+        self._has_header = False
+        nodes = "one Raft group: the nodes agree" if mode == "cp" else "independent nodes, as RocketMQ's own name servers"
+        self._print(f"\n{mode.upper()}, {nodes}")
+        self.say("starting three name servers and two brokers")
+
+    def say(self, text: str) -> None:
+        """Print an event."""
+        self._print(f"        {text}")
+
+    def row(self, story: "Demonstration", second: int, latest: "dict[str, LookUp]") -> None:
+        """Print what each client got last."""
+        from replicated_namesrv.chaos.demonstration import ANY
+
+        names = sorted(set(latest) - {ANY})
+        if not self._has_header:
+            self._has_header = True
+            leader = story.cut_node if story.mode == "cp" else ""
+            titles = [f"asks {name}{', the leader' if name == leader else ''}" for name in names]
+            self._print("        " + "".join(f"{title:<{COLUMN}}" for title in [*titles, "asks any"]).rstrip())
+        cells = [answer_text(latest.get(name), story) for name in [*names, ANY]]
+        self._print(f"{second:4d} s  " + "".join(f"{cell:<{COLUMN}}" for cell in cells).rstrip())
+
+    def _print(self, line: str) -> None:
+        print(line, file=sys.stderr if self._quiet else sys.stdout, flush=True)
+
+
+def answer_text(look: "LookUp | None", story: "Demonstration") -> str:
+    """A cell of the table."""
+    if look is None:
+        return "-"
+    if look.queues is None:
+        return "refused" if look.refused else "no answer"
+    text = f"{look.queues} queues" if look.queues else "no route"
+    return f"{text}, OUTDATED" if look.is_outdated(story.changed_s) else text
+
+
+def facts(story: "Demonstration") -> dict[str, Any]:
+    """What happened in one mode, in numbers. Times in seconds; null: it did not happen."""
+    from replicated_namesrv.chaos.demonstration import ANY
+
+    outdated = story.outdated()
+    acknowledged = story.changed_s - story.change_begun_s if story.changed_s and story.change_begun_s else None
+    agreed = story.agreed_after_heal_s()
+    return {
+        "mode": story.mode,
+        "cutNode": story.cut_node,
+        "cutBy": "pause" if story.paused else "toxiproxy",
+        "outdatedAnswers": len(outdated),
+        "lastOutdatedAfterChange_s": round(outdated[-1].answered_s - story.changed_s, 1)
+        if outdated and story.changed_s
+        else None,
+        "changeAcknowledgedAfter_s": None if acknowledged is None else round(acknowledged, 1),
+        "longestGapOfCutNodesClient_s": round(story.longest_gap_s(story.cut_node), 1),
+        "longestGapOfClientWithAllAddresses_s": round(story.longest_gap_s(ANY), 1),
+        "nodesAgreeAfterCut_s": None if agreed is None else round(agreed, 1),
+    }
+
+
+_LINES = {
+    "outdatedAnswers": "answers without an acknowledged change",
+    "lastOutdatedAfterChange_s": "  the last of them, s after the change",
+    "changeAcknowledgedAfter_s": "change acknowledged to the brokers after, s",
+    "longestGapOfCutNodesClient_s": "client of the cut node: longest time without answer, s",
+    "longestGapOfClientWithAllAddresses_s": "client with all addresses: longest time without answer, s",
+    "nodesAgreeAfterCut_s": "all nodes right again after the cut, s",
+}
+
+
+def summary(stories: "list[Demonstration]") -> str:
+    """A table with one column per mode, and what it means."""
+    columns = [facts(story) for story in stories]
+    lines = [f"{'':<58}" + "".join(f"{one['mode'].upper():>8}" for one in columns)]
+    for key, text in _LINES.items():
+        cells = ["-" if one[key] is None else str(one[key]) for one in columns]
+        lines.append(f"{text:<58}" + "".join(f"{cell:>8}" for cell in cells))
+    lines += ["", "CP: a node without a majority refuses; its clients use another address. No answer is outdated."]
+    lines += ["AP: every node answers what it knows; a node that brokers do not reach answers outdated routes, later none."]
+    lines += ["Both modes ran with registrations every 3 s and a heartbeat time-out of 9 s. RocketMQ has 30 s and 120 s."]
+    return "\n".join(lines)

@@ -1,0 +1,59 @@
+"""``namesrv demo``: the summary follows from the look-ups, and the play runs on real processes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from replicated_namesrv.chaos.demonstration import ANY, Demonstration, LookUp
+from replicated_namesrv.cli.demo import answer_text, facts, summary
+
+
+def story_of(*looks: LookUp) -> Demonstration:
+    """A cut from 2 s to 8 s, with a change from 4.0 to 4.5 s and an end after 10 s."""
+    return Demonstration("ap", "n1", False, list(looks), cut_s=2.0, change_begun_s=4.0, changed_s=4.5, healed_s=8.0, end_s=10.0)
+
+
+def test_an_answer_is_outdated_if_it_was_asked_after_the_change_was_acknowledged() -> None:
+    before, old, new = LookUp("n1", 4.4, 4.6, 8), LookUp("n1", 4.6, 4.7, 8), LookUp("n1", 4.6, 4.7, 16)
+    gone, silent = LookUp("n1", 4.6, 4.7, 0), LookUp("n1", 4.6, 4.7, None)
+    story = story_of(before, old, new, gone, silent)
+    assert story.outdated() == [old, gone]
+    assert [answer_text(look, story) for look in story.looks] == [
+        "8 queues",
+        "8 queues, OUTDATED",
+        "16 queues",
+        "no route, OUTDATED",
+        "no answer",
+    ]
+
+
+def test_times_of_the_summary() -> None:
+    looks = [LookUp("n1", 3.0, 3.1, 8), LookUp("n1", 3.5, 3.6, None, refused=True), LookUp("n1", 7.0, 7.1, 8)]
+    looks += [LookUp("n1", 8.1, 8.2, 8), LookUp("n1", 8.4, 8.5, 16), LookUp("n1", 9.0, 9.1, 16)]
+    looks += [LookUp(ANY, at, at + 0.1, 16) for at in (1.0, 3.0, 5.0, 7.0, 9.0)]
+    found = facts(story_of(*looks))
+    assert found["outdatedAnswers"] == 2
+    assert found["lastOutdatedAfterChange_s"] == 3.7
+    assert found["changeAcknowledgedAfter_s"] == 0.5
+    assert found["longestGapOfCutNodesClient_s"] == 4.0
+    assert found["longestGapOfClientWithAllAddresses_s"] == 2.0
+    assert found["nodesAgreeAfterCut_s"] == 0.5
+    assert "answers without an acknowledged change" in summary([story_of(*looks)])
+
+
+def test_nodes_never_agree_if_one_never_has_the_change() -> None:
+    assert facts(story_of(LookUp("n1", 8.4, 8.5, 16), LookUp("n2", 8.4, 8.5, 8)))["nodesAgreeAfterCut_s"] is None
+
+
+@pytest.mark.slow
+def test_the_demo_on_real_processes() -> None:
+    command = [sys.executable, "-m", "replicated_namesrv", "demo", "--mode", "cp", "--pause", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["summary"]
+    assert found["cutBy"] == "pause"
+    assert found["outdatedAnswers"] == 0, "an answer of a CP node missed an acknowledged change"
+    assert found["longestGapOfCutNodesClient_s"] > 5, "the leader was not cut off"
+    assert "asks any" in done.stderr
