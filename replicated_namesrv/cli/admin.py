@@ -173,11 +173,24 @@ def admin_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, .
     """The nodes to ask. Raises SettingError for a malformed list."""
     given = arguments.admin or os.environ.get(ADMIN_VARIABLE)
     if given:
-        return parse_addresses(given)
+        return parse_addresses(";".join(_without_scheme(part, admin) for part in given.replace(",", ";").split(";")))
     try:
         return neighbours(DEFAULT_ADMIN, admin.ask(DEFAULT_ADMIN, "/v1/status"))
     except NamesrvError:
         return (DEFAULT_ADMIN,)
+
+
+def _without_scheme(address: str, admin: Admin) -> str:
+    """``host:port`` of a URL such as `namesrv cluster` prints. Raises SettingError if its scheme is not what will be used."""
+    scheme, separator, rest = address.strip().partition("://")
+    if not separator:
+        return address
+    if scheme not in ("http", "https"):
+        raise SettingError(f"--admin {address.strip()}: give host:port, or a URL that begins with http:// or https://")
+    if (scheme == "https") != (admin.tls is not None):
+        remedy = f"give --ca FILE or --ca {SYSTEM_CA}" if scheme == "https" else "give https://, or leave out --ca"
+        raise SettingError(f"--admin {address.strip()}: {remedy}")
+    return rest.partition("/")[0]
 
 
 def neighbours(address: str, status: dict[str, Any]) -> tuple[str, ...]:

@@ -30,17 +30,19 @@ from replicated_namesrv.routes.backup import BackupError, BackupReader, Head
 HELP = "save the whole state of a running cluster or node to a file"
 
 READ_BYTES = 256 << 10
+STDOUT = "-"
 
 _EXAMPLES = """\
   namesrv backup namesrv.backup
   namesrv backup --check namesrv.backup                   check a file; needs no node
   namesrv backup -a 10.0.0.1:9886 --token-file token "namesrv-$(date +%F).backup"
+  namesrv backup - | gzip > namesrv.backup.gz             to stdout; use it only if the exit code is 0
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
-    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("file", metavar="FILE", type=Path, help="'-': stdout")
     parser.add_argument("--check", action="store_true", help="check an existing file and print a summary of its contents")
     parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
     codes = "0 saved, or the file is whole; 1 refused, damaged, or the disk refuses; 2 usage, or no node answered"
@@ -56,14 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
         return GOOD
     if file.exists() and not arguments.force:
         raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    to_stdout = str(file) == STDOUT
+    if to_stdout and (arguments.json or sys.stdout.isatty()):
+        raise SettingError("a backup on stdout is binary: send it to a file or a program, without --json")
     admin = admin_of(arguments)
     failures: list[AdminError | AdminRefusedError] = []
     for address in admin_addresses(arguments, admin):
         try:
-            head = fetch(admin, address, file)
+            head = fetch_to_stdout(admin, address) if to_stdout else fetch(admin, address, file)
         except (AdminError, AdminRefusedError) as error:
             failures.append(error)
             continue
+        if to_stdout:
+            print(f"saved revision {head.fields['revision']} from node {head.fields.get('nodeId', '?')}", file=sys.stderr)
+            return GOOD
         _report(arguments.json, {"file": str(file), "bytes": file.stat().st_size, **head.fields}, "saved: it")
         return GOOD
     for failure in failures:
@@ -97,6 +105,24 @@ def fetch(admin: Admin, address: str, file: Path) -> Head:
     finally:
         progress.clear()
         aside.unlink(missing_ok=True)
+
+
+def fetch_to_stdout(admin: Admin, address: str) -> Head:
+    """Download a backup from one node to stdout and check it.
+
+    Raises AdminError and AdminRefusedError before anything was written, StorageError after it.
+    """
+    reader = BackupReader()
+    with admin.open(address, "/v1/backup") as response:
+        try:
+            while data := response.read1(READ_BYTES):
+                reader.feed(data)
+                sys.stdout.buffer.write(data)
+            head = reader.finish()
+        except (BackupError, http.client.HTTPException, ConnectionResetError, TimeoutError) as cause:
+            raise StorageError(f"{address}: {reason_of(cause)}; what was written to stdout is no backup") from None
+    sys.stdout.buffer.flush()
+    return head
 
 
 def check_file(file: Path) -> Head:

@@ -1,6 +1,8 @@
 """Name servers as child processes, and the check that a node serves."""
 
 import asyncio
+import contextlib
+import json
 import signal
 import time
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.wire.codes import RequestCode
 
 PROBE_TIMEOUT_S = 3.0
+BODY_BYTES_MAX = 1 << 20
+"""Bytes read of an answer, which is a text about one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +97,26 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
     return None if answer.code == 0 else f"RocketMQ address {host_port(listen)} answers code {answer.code}: {answer.remark}"
 
 
+async def leadership(admin: tuple[str, int]) -> tuple[int, str] | None:
+    """(term, its own name) if the node says that it leads; None otherwise, and if it does not answer."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, asyncio.IncompleteReadError):
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            status, text = await _get(_reachable(admin), "/v1/status")
+        standing = json.loads(text)
+        if status == 200 and standing["replication"]["role"] == "leader":
+            return int(standing["replication"]["term"]), str(standing["nodeId"])
+    return None
+
+
 async def _get(address: tuple[str, int], path: str) -> tuple[int, str]:
     """(status, body) of an HTTP request. Importing an HTTP library would take a quarter of the command's start-up time."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: {host_port(address)}\r\nConnection: close\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
-        body = await reader.read(4096)
+        body = b""
+        while len(body) < BODY_BYTES_MAX and (part := await reader.read(1 << 16)):
+            body += part
         return int(head.split(b" ", 2)[1]), body.decode(errors="replace").strip()
     finally:
         writer.close()

@@ -20,7 +20,7 @@ from typing import Any
 
 from replicated_namesrv.address_list import advertised_host
 from replicated_namesrv.child_process import ProcessError
-from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exit, host_port
+from replicated_namesrv.cli.children import NodePlan, PlannedNode, described_exit, host_port, leadership
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.settings import parse_address
 
@@ -33,7 +33,10 @@ ADMIN_PORT_OFFSET = 10
 PEER_PORT_OFFSET = 20
 PEER_SECRET = "peer-secret"
 """File in the cluster's folder with the secret that its nodes share."""
+DEFAULT_PORT = 9876
+"""Of the first node, RocketMQ's own."""
 SERVING_TIMEOUT_S = 60.0
+LEADER_POLL_S = 0.5
 RESTART_PAUSE_S = 0.5
 RESTART_PAUSE_MAX_S = 30.0
 STEADY_S = 10.0
@@ -59,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nodes", type=int, default=3, metavar="N", help=f"1, 3 or 5; with --mode ap 1 to {NODES_MAX} (default 3)"
     )
     parser.add_argument("--mode", choices=("cp", "ap"), default="cp", help="cp: one Raft group (default); ap: independent nodes")
-    parser.add_argument("--listen", default="127.0.0.1:9876", metavar="HOST:PORT", help="first node's RocketMQ address")
+    parser.add_argument(
+        "--listen", default=f"127.0.0.1:{DEFAULT_PORT}", metavar="HOST:PORT", help="first node's RocketMQ address"
+    )
     parser.add_argument("--data-dir", metavar="DIR", help="folder for logs and data, with one subfolder per node")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="set a setting on every node; repeatable")
     parser.add_argument("--once", action="store_true", help="start, check that every node serves, print, stop")
@@ -70,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         host, port = parse_address("--listen", arguments.listen)
         own = Path(arguments.data_dir).expanduser().absolute() if arguments.data_dir else None
-        data_dir = own or default_data_dir(arguments.mode, arguments.nodes)
+        data_dir = own or default_data_dir(arguments.mode, arguments.nodes, port)
         plans = plan_nodes(arguments.nodes, arguments.mode, host, port, data_dir, arguments.set)
         check_ports(plans)
         create_peer_secret(plans, data_dir / PEER_SECRET)
@@ -81,12 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise
 
 
-def default_data_dir(mode: str, nodes: int) -> Path:
-    """The default folder, below the user's state folder (XDG base directory specification). It depends on the size, because a
-    replicated cluster of another size is another cluster."""
+def default_data_dir(mode: str, nodes: int, port: int) -> Path:
+    """The default folder, below the user's state folder (XDG base directory specification). It depends on the size and on the
+    port, because a replicated cluster of another size, or at another place, is another cluster."""
     state_home = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state_home) if state_home.startswith("/") else Path.home() / ".local" / "state"
-    return base / "replicated-namesrv" / ("cluster" if mode == "ap" else f"cluster-{mode}-{nodes}")
+    name = "cluster" if mode == "ap" else f"cluster-{mode}-{nodes}"
+    return base / "replicated-namesrv" / (name if port == DEFAULT_PORT else f"{name}-{port}")
 
 
 def plan_nodes(nodes: int, mode: str, host: str, port: int, data_dir: Path, settings: Sequence[str]) -> list[NodePlan]:
@@ -234,6 +240,19 @@ class Cluster:
         async with asyncio.TaskGroup() as keepers:
             for node in self.nodes:
                 keepers.create_task(self._keep(node))
+            if self._mode == "cp":
+                keepers.create_task(self._report_leaders())
+
+    async def _report_leaders(self) -> None:
+        """Report each new leader, as the nodes' status says."""
+        newest = 0
+        while True:
+            known = await asyncio.gather(*(leadership(node.plan.admin) for node in self.nodes))
+            term, leader = max((one for one in known if one is not None), default=(0, ""))
+            if term > newest:
+                newest = term
+                self._event("leader", f"{leader} leads in term {term}", node=leader, term=term)
+            await asyncio.sleep(LEADER_POLL_S)
 
     async def _keep(self, node: PlannedNode) -> None:
         """Report the end of a node's process and restart it, until the command stops."""

@@ -28,8 +28,12 @@ The invariants of Raft are checked after every event. At the end the states of t
 linearizable. With --application routes there are also brokers: a live registered broker must stay in the routes, and a dead one
 must leave them. A failing run is reduced and printed with the command that repeats it.
 
-Exit 0: no violation. 1: an invariant was broken. 2: wrong usage.
+Exit 0: no violation. 1: an invariant was broken. 2: wrong usage. 130: Ctrl-C, after a summary of the seeds that had ended.
 """
+
+
+PROGRESS_S = 5.0
+"""Between two lines of progress when the output is not a terminal."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +66,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace:
         return _run_readable(scenarios)
     report = _Report(arguments, len(scenarios))
-    for result in run_all(scenarios, min(arguments.processes or cores(), len(scenarios))):
-        report.add(result)
-        if arguments.stop_after and len(report.failures) >= arguments.stop_after:
-            break
+    try:
+        for result in run_all(scenarios, min(arguments.processes or cores(), len(scenarios))):
+            report.add(result)
+            if arguments.stop_after and len(report.failures) >= arguments.stop_after:
+                break
+    except KeyboardInterrupt:
+        print(f"\nnamesrv simulate: stopped after {report.done} of {len(scenarios)} seeds", file=sys.stderr, flush=True)
+        report.finish(shrink=False)
+        raise
     return report.finish()
 
 
@@ -128,8 +137,8 @@ class _Report:
     def __init__(self, arguments: argparse.Namespace, total: int) -> None:
         self._json, self._shrink, self._total = arguments.json, not arguments.no_shrink, total
         self._started = time.monotonic()
-        self._reported_at = 0.0
-        self._done = 0
+        self._reported_at = self._started
+        self.done = 0
         self._virtual_s = 0.0
         self._catch_ups: list[float] = []
         self._counts: Counter[str] = Counter()
@@ -138,7 +147,7 @@ class _Report:
 
     def add(self, result: RunResult) -> None:
         """One more run has ended."""
-        self._done += 1
+        self.done += 1
         self._virtual_s += result.virtual_s
         self._counts.update(result.counts)
         for name, count in result.counts.items():
@@ -158,18 +167,19 @@ class _Report:
 
     def _progress(self) -> None:
         now = time.monotonic()
-        if now - self._reported_at > 0.5 and sys.stderr.isatty():
+        terminal = sys.stderr.isatty()
+        if now - self._reported_at > (0.5 if terminal else PROGRESS_S):
             self._reported_at = now
             rate = self._virtual_s / (now - self._started)
-            text = f"{self._done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
-            print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+            text = f"{self.done}/{self._total} seeds, {len(self.failures)} failed, {rate:.0f} virtual seconds a second"
+            print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def finish(self) -> int:
-        """Print the summary. Returns the exit code."""
+    def finish(self, *, shrink: bool = True) -> int:
+        """Print the summary, and a failing run made smaller if ``shrink``. Returns the exit code."""
         self._clear()
         self.failures.sort(key=lambda result: result.scenario.seed)
         wall_s = time.monotonic() - self._started
@@ -178,7 +188,7 @@ class _Report:
             print(json.dumps(self._summary(names, wall_s)))
         else:
             print(
-                f"{self._done} seeds, {self._virtual_s:.0f} virtual seconds in {wall_s:.1f} s: "
+                f"{self.done} seeds, {self._virtual_s:.0f} virtual seconds in {wall_s:.1f} s: "
                 + (f"{len(self.failures)} failed ({_listed(names)})" if self.failures else "no violation")
             )
             if self._catch_ups:
@@ -189,14 +199,14 @@ class _Report:
             for name, seeds in sorted(self._tolerated.items()):
                 print(f"counted only, no failure here: {name} broken {self._counts[f'tolerated {name}']} times, in {seeds} seeds")
             print(f"seen: {_listed(self._counts)}")
-            if self.failures and self._shrink:
+            if self.failures and self._shrink and shrink:
                 self._explain_first()
         return 1 if self.failures else 0
 
     def _summary(self, names: Counter[str], wall_s: float) -> dict[str, object]:
         return {
             "summary": True,
-            "seeds": self._done,
+            "seeds": self.done,
             "failed_seeds": [result.scenario.seed for result in self.failures],
             "violations": dict(names),
             "virtual_s": round(self._virtual_s, 3),

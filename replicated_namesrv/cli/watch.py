@@ -65,12 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
     position: str | None = arguments.position
     left = arguments.count
     answered = time.monotonic()
-    turn = 0
+    turn, reported = 0, ""
     while True:
         address = addresses[turn % len(addresses)]
         try:
             for event in _stream(admin, address, position):
-                answered = time.monotonic()
+                answered, reported = time.monotonic(), ""
                 position = event.id or position
                 _show(event, address, arguments.json)
                 if event.data.get("mode") == "ap":
@@ -92,7 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
             return UNKNOWN
         turn += 1
         if turn % len(addresses) == 0:
-            print(reason, file=sys.stderr)
+            if reason != reported:
+                print(f"{reason}; trying for {GIVE_UP_S:.0f} s", file=sys.stderr, flush=True)
+            reported = reason
             time.sleep(RECONNECT_PAUSE_S)
 
 

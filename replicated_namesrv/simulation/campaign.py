@@ -1,11 +1,13 @@
 """Runs many seeds on all cores, reduces a failing run, and prints it as a readable trace."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from itertools import islice
+from multiprocessing import active_children
 
 from replicated_namesrv.simulation.simulation import RunResult, Scenario
 from replicated_namesrv.simulation.subjects import run
@@ -30,7 +32,8 @@ def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[RunResult
             yield run(scenario)
         return
     left = iter(scenarios)
-    with ProcessPoolExecutor(processes) as pool:
+    others = set(active_children())
+    with ProcessPoolExecutor(processes, initializer=_ignore_interrupts) as pool:
         flying: set[Future[RunResult]] = set()
         try:
             while True:
@@ -40,8 +43,17 @@ def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[RunResult
                 done, flying = wait(flying, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()
+        except (GeneratorExit, KeyboardInterrupt):  # nobody wants the runs that are under way
+            for child in set(active_children()) - others:
+                child.kill()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C reaches all processes of a terminal; the first one alone decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Shrinker:

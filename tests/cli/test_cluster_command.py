@@ -80,7 +80,9 @@ async def test_nodes_agree_unless_they_are_told_otherwise(base_port: int, tmp_pa
         assert (status["mode"], status["replication"]["quorum"]) == ("cp", 2)
         done = run_command("status", environment={"NAMESRV_ADMIN": f"127.0.0.1:{base_port + 10}"})
         assert done.returncode == 1, "one node of three was asked"
-        addresses = ";".join(f"127.0.0.1:{base_port + 10 + number}" for number in range(3))
+        leads = json.loads(cluster.wait_line('"leader"'))
+        assert leads["node"] in {"n1", "n2", "n3"}
+        addresses = ";".join(f"http://127.0.0.1:{base_port + 10 + number}/" for number in range(3))
         wait_until(lambda: run_command("status", "-a", addresses).returncode == 0)
         cluster.process.send_signal(signal.SIGINT)
         assert cluster.process.wait(DEADLINE_S) == 0
@@ -176,8 +178,12 @@ def test_ports_are_consecutive_from_their_bases(tmp_path: Path) -> None:
 def test_default_data_dir_follows_the_base_directory_specification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/u")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert default_data_dir("cp", 3) == Path("/home/u/.local/state/replicated-namesrv/cluster-cp-3")
+    assert default_data_dir("cp", 3, 9876) == Path("/home/u/.local/state/replicated-namesrv/cluster-cp-3")
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
-    assert default_data_dir("ap", 3) == Path("/state/replicated-namesrv/cluster")
+    assert default_data_dir("ap", 3, 9876) == Path("/state/replicated-namesrv/cluster")
     monkeypatch.setenv("XDG_STATE_HOME", "relative/is/invalid")
-    assert default_data_dir("cp", 5) == Path("/home/u/.local/state/replicated-namesrv/cluster-cp-5")
+    assert default_data_dir("cp", 5, 9876) == Path("/home/u/.local/state/replicated-namesrv/cluster-cp-5")
+
+
+def test_a_cluster_on_other_ports_has_its_own_folder() -> None:
+    assert default_data_dir("cp", 3, 9876) != default_data_dir("cp", 3, 19876) != default_data_dir("cp", 3, 29876)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.cli import watch
 from replicated_namesrv.cli.admin import neighbours
+from replicated_namesrv.cli.main import main
 from replicated_namesrv.cli.status import assess
 from replicated_namesrv.process import ServingNode
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
@@ -18,7 +20,7 @@ from replicated_namesrv.routes.backup import encode
 from replicated_namesrv.routes.commands import PutKVConfig
 from replicated_namesrv.routes.state import RouteInfoManager
 from tests.support.events import watching
-from tests.support.nodes import http
+from tests.support.nodes import clean_environment, command, http
 from tests.support.operated import Operated, Output, operated, run
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -280,6 +282,46 @@ async def test_a_backup_is_whole_or_nothing(tmp_path: Path) -> None:
         refused = await run("backup", str(tmp_path / "no" / "b"), "-a", cluster.admin)
         assert refused.code == 1
         assert "No such file or directory" in refused.err
+
+
+async def test_a_backup_on_stdout_is_the_same_file(tmp_path: Path) -> None:
+    file = tmp_path / "b"
+    async with operated(tmp_path, 1, "ap") as nodes:
+        await put(nodes.nodes[0], "k", "x" * 1000)
+        program = await asyncio.create_subprocess_exec(
+            *command("backup", "-", "-a", nodes.admin),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=clean_environment(),
+        )
+        data, errors = await program.communicate()
+        assert program.returncode == 0, errors
+        assert b"saved revision 1" in errors
+        file.write_bytes(data)
+        assert (await run("backup", "--check", str(file))).code == 0
+
+
+def test_a_dead_node_is_reported_once_while_it_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "GIVE_UP_S", 1.0)
+    assert main(["watch", "-a", f"127.0.0.1:{free_port()}", "--timeout-ms", "100"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2, "the reason, and that it gave up"
+
+
+@pytest.mark.parametrize(
+    ("address", "more", "problem"),
+    [
+        ("ftp://127.0.0.1:1", (), "give host:port"),
+        ("https://127.0.0.1:1", (), "give --ca FILE"),
+        ("http://127.0.0.1:1", ("--ca", "system"), "give https://"),
+    ],
+)
+async def test_a_url_is_an_address_if_its_scheme_is_what_will_be_used(address: str, more: tuple[str, ...], problem: str) -> None:
+    done = await run("status", "-a", address, *more)
+    assert done.code == 1
+    assert problem in done.err
+    assert "no answer" in (await run("status", "-a", f"http://127.0.0.1:{free_port()}/")).out
 
 
 async def test_a_backup_tries_every_node_before_it_gives_up(tmp_path: Path) -> None:

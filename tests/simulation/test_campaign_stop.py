@@ -1,0 +1,28 @@
+"""Ctrl-C ends a campaign at once, with a summary of the seeds that had ended."""
+
+import signal
+import subprocess
+
+from tests.support.nodes import clean_environment, command
+
+DEADLINE_S = 60
+
+
+def test_ctrl_c_ends_a_campaign_with_a_summary() -> None:
+    arguments = command("simulate", "--seeds", "0:100000", "--duration-s", "2", "--processes", "2", "--json")
+    with subprocess.Popen(
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+        start_new_session=True,
+    ) as campaign:
+        assert campaign.stdout is not None
+        campaign.stdout.readline()  # a first seed has ended
+        campaign.send_signal(signal.SIGINT)
+        rest, errors = campaign.communicate(timeout=DEADLINE_S)
+    assert campaign.returncode == 130, errors
+    assert '"summary": true' in rest
+    assert "stopped after" in errors
+    assert "Traceback" not in errors
