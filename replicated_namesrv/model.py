@@ -13,8 +13,8 @@ MASTER_ID = 0
 """brokerId of a master (``MixAll.MASTER_ID``)."""
 PERM_READ, PERM_WRITE = 4, 2
 """Bits of ``QueueData.perm`` (``PermName.java``)."""
-TOPICS_MAX = 100_000
-"""Topics of one broker name, its static topic mappings, and either in one registration. Every node applies a command on all of
+TOPICS_MAX = 60_000
+"""Topics of one broker name, and topics or static topic mappings in one registration. Every node applies a command on all of
 them in one turn of the event loop, which has to end well before the shortest election time-out of 300 ms."""
 
 

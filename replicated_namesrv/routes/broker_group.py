@@ -118,6 +118,12 @@ class BrokerGroup:
             if not kind.count:
                 del self.kinds[queue_data]
 
+    def clear(self) -> None:
+        """Remove all topics, without a step for each."""
+        self.topics, self.shared = {}, False
+        self.kinds = {}
+        self.topics_sum, self.stale = 0, False
+
     def hash(self) -> int:
         """Hash of the group without its members, which ``Tables.live_sum`` includes."""
         if self.stale:

@@ -326,12 +326,11 @@ BROKER_NAMES_MAX = 20_000
 """Maximum of broker names, including those without a registered broker: a refused registration creates its name, as in Java."""
 BROKERS_MAX = 20_000
 """Registered brokers, as many as connections by default. A snapshot begins with a line that has an item for each."""
-ALL_TOPICS_MAX = 1_000_000
+ALL_TOPICS_MAX = 300_000
 """Different topics of all brokers. A change of a shared setting goes over all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000
-"""Maximum of static topic mappings in one registration. Each costs every node some 10 us when the command is applied, 0.1 s in
-all.
-"""
+"""Maximum of static topic mappings of one broker name, and in one registration. Each costs every node some 10 us when the
+command is applied, 0.1 s in all."""
 MAPPED_QUEUES_MAX = 100_000
 """Maximum of queues in them, at about 1 us each."""
 SYSTEM_ERROR = 1
@@ -366,12 +365,12 @@ def _refused_topics(tables: Tables, command: RegisterBroker) -> Result | None:
     if not _takes_topics(command, group):
         return None
     infos, mapped = command.topic_queue_mapping_infos, tables.mappings.get(name, {})
-    if len(mapped) + len(infos) > TOPICS_MAX:
+    if len(mapped) + len(infos) > MAPPINGS_MAX:
         new = len(infos.keys() - mapped.keys())
         count = len(mapped) + new
-        if new and count > TOPICS_MAX:
+        if new and count > MAPPINGS_MAX:
             return _refused(
-                f"brokerName {name} would have {count} static topic mappings, {TOPICS_MAX} are allowed; "
+                f"brokerName {name} would have {count} static topic mappings, {MAPPINGS_MAX} are allowed; "
                 "spread the topics over more broker names"
             )
     drops = tables.settings.delete_topic_with_broker_registration and not infos
@@ -454,7 +453,7 @@ def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
         yield kinds, len(group.kinds), QUEUE_SETTINGS_MAX
         yield f"topics of brokerName {group.broker_name:.{SHOWN_CHARACTERS}}", len(group.topics), TOPICS_MAX
     for name, infos in tables.mappings.items():
-        yield f"static topic mappings of brokerName {name:.{SHOWN_CHARACTERS}}", len(infos), TOPICS_MAX
+        yield f"static topic mappings of brokerName {name:.{SHOWN_CHARACTERS}}", len(infos), MAPPINGS_MAX
         queues = max((len(info.curr_id_map) for info in infos.values()), default=0)
         yield f"queues in a static topic mapping of brokerName {name:.{SHOWN_CHARACTERS}}", queues, MAPPED_QUEUES_MAX
 

@@ -181,7 +181,7 @@ class Tables:
         revisions = self.topic_revisions
         if self.keeps_sums:
             self.revisions_sum += self.next_revision * len(topics) - sum(map(revisions.get, topics, repeat(0)))
-        revisions.update(dict.fromkeys(topics, self.next_revision))
+        revisions.update(zip(topics, repeat(self.next_revision), strict=False))  # half the time of dict.fromkeys
 
     def load_revisions(self, topics: Sequence[str], revisions: Sequence[int]) -> None:
         """Give these revisions to topics that have none; their queue entries follow."""
@@ -345,8 +345,11 @@ class Tables:
 
     def drop_topics(self, group: BrokerGroup, topics: Collection[str]) -> None:
         """Remove this group's queue entries of ``topics``, which it has. Topics without any entry left are removed."""
-        own = group.own()
-        group.count(list(map(own.pop, topics)), topic_hashes(list(topics)) if group.is_summed else (), -1)
+        if len(topics) == len(group.topics):
+            group.clear()
+        else:
+            own = group.own()
+            group.count(list(map(own.pop, topics)), topic_hashes(list(topics)) if group.is_summed else (), -1)
         self._unlink_topics(group, topics)
         self.touch(group)
 
@@ -368,7 +371,10 @@ class Tables:
         self.moved.append((len(topics), topics))
         gone = self.topic_groups.unlink(group.broker_name, topics, repeat(group))
         self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))  # one of this command may have none yet
-        self._stamp(list(filter(self.topic_revisions.__contains__, topics)) if len(gone) < len(topics) else ())
+        if not gone:
+            self._stamp(topics)
+        elif len(gone) < len(topics):
+            self._stamp(list(filter(self.topic_revisions.__contains__, topics)))
 
     # -- static topic mappings
 

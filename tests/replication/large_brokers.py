@@ -1,6 +1,6 @@
 """Brokers with as many topics as allowed, on three real processes: does a command on all of them change the term?
 
-``python -m tests.replication.large_brokers --topics 100000 --repeat 3`` registers two brokers with the same topics at all nodes,
+``python -m tests.replication.large_brokers --topics 60000 --repeat 3`` registers two brokers with the same topics at all nodes,
 and static topic mappings. It sends 8 times code 205 and 8 times code 327 at once and registers all topics with other queues. It
 removes one broker by code 104, and the other by closing its connections. It prints the term after each step. With ``--old
 FOLDER``, a checkout of an earlier version, that version takes the registrations, and this one is started on its data directories.
@@ -22,6 +22,8 @@ from replicated_namesrv.client.broker_requests import BrokerIdentity, BrokerVers
 from replicated_namesrv.client.queries import change_write_perm_request, read_done, read_write_perm_count
 from replicated_namesrv.client.remoting import RemotingClient
 from replicated_namesrv.errors import NamesrvError
+from replicated_namesrv.model import TOPICS_MAX
+from replicated_namesrv.routes.quotas import MAPPINGS_MAX
 from tests.replication.large_state import OtherVersion, run_as, terms
 from tests.support.replicated_processes import ReplicatedProcesses, eventually
 
@@ -95,8 +97,7 @@ class Brokers:
         """Both brokers, and mappings of the first."""
         await self.register(f"103 {self.topics} topics, first", "big", 1)
         await self.register("103 the same topics of another broker", "twin", 1)
-        for start in range(0, 20_000, 10_000):
-            await self.register(f"103 {start} and 10,000 mappings", "big", 2 + start // 10_000, range(start, start + 10_000))
+        await self.register(f"103 {MAPPINGS_MAX} mappings", "big", 2, range(MAPPINGS_MAX))
 
     async def change(self) -> None:
         """Commands on all topics, then their removal."""
@@ -172,7 +173,7 @@ async def run(arguments: argparse.Namespace, folder: Path) -> int:
 def main() -> int:
     """Arguments of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--topics", type=int, default=100_000)
+    parser.add_argument("--topics", type=int, default=TOPICS_MAX)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--old", help="checkout of an earlier version")
     parser.add_argument("--set", dest="settings", action="append", default=[])

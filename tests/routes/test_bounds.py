@@ -176,17 +176,17 @@ def test_a_broker_name_has_no_more_topics_than_allowed(monkeypatch: pytest.Monke
 
 
 def test_a_broker_name_has_no_more_mappings_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "TOPICS_MAX", 3)
+    monkeypatch.setattr(quotas, "MAPPINGS_MAX", 3)
     state = RouteInfoManager()
 
     def announced(topics: str, epoch: int = 1) -> RegisterBroker:
         return register("b", 0, "b:1", version=epoch, topics="ab", mappings={each: mapping(each, "b", epoch) for each in topics})
 
-    assert "would have 4 static topic mappings, 3 are allowed" in told(state, announced("abcd"))
+    assert "the registration has 4 static topic mappings" in told(state, announced("abcd"))
     assert not told(state, announced("abc"))
     state.apply(announced("abc"), 1)
     assert not told(state, announced("abc", 2))
-    assert "would have 4 static topic mappings" in told(state, announced("cd", 2))
+    assert "would have 4 static topic mappings, 3 are allowed" in told(state, announced("cd", 2))
     state.apply(unregister("b", 0, "b:1"), 2)
     assert not told(state, announced("def", 3))
 

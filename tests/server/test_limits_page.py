@@ -45,7 +45,7 @@ WORDS = " ".join(PAGE.split())
         ("properties", f"{properties.MAX_BODY_BYTES >> 10} KiB"),
         ("one string in a compressed body", f"{compressed.MAX_TEXT_BYTES >> 20} MiB"),
         ("topics; static", f"{TOPICS_MAX:,} each"),
-        ("topics of one broker name", f"{TOPICS_MAX:,} each"),
+        ("topics of one broker name", f"{TOPICS_MAX:,}; {quotas.MAPPINGS_MAX:,}"),
         ("different topics", f"{quotas.ALL_TOPICS_MAX:,}"),
         ("queues in one static", f"{values.MAX_MAPPED_QUEUES:,}"),
         ("filter servers", f"{values.MAX_FILTER_SERVERS:,}"),
