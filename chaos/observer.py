@@ -9,20 +9,19 @@ import asyncio
 import contextlib
 from typing import Any
 
+from replicated_namesrv.chaos.node_looks import NodeLooks
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
-from replicated_namesrv.chaos.records import Member, Observe, Status
+from replicated_namesrv.chaos.records import Observe, Status
 
 COVER_NS = 1_000_000_000
-TIMEOUT_S = 1.0
-PAGE_ROWS = 1_000
 
 
 class ClusterObserver:
     """Looks at all nodes of a cluster until it is stopped."""
 
-    def __init__(self, cluster: ProcessCluster, recorder: Recorder, interval_ms: int) -> None:
-        self._cluster, self._recorder, self._interval_ms = cluster, recorder, interval_ms
+    def __init__(self, cluster: ProcessCluster, looks: NodeLooks, recorder: Recorder, interval_ms: int) -> None:
+        self._cluster, self._looks, self._recorder, self._interval_ms = cluster, looks, recorder, interval_ms
         self._last: dict[tuple[str, str], tuple[int, object]] = {}
         self._edge: dict[str, asyncio.Event] = {name: asyncio.Event() for name in cluster.nodes}
         self._edge_due: dict[str, bool] = dict.fromkeys(cluster.nodes, False)
@@ -59,13 +58,13 @@ class ClusterObserver:
 
     async def _look_at(self, node: str, key: str, edge: bool) -> None:
         asked_ns = self._recorder.now_ns()
-        answer = await self._cluster.get_json(node, f"/v1/{key}?limit={PAGE_ROWS}", TIMEOUT_S)
-        members = None if answer is None else (broker_members(answer) if key == "brokers" else kv_members(answer))
+        look = await self._looks.look(node, key)
+        members = None if look is None else look.members
         reason = self._reason(node, key, members, edge)
         if reason is not None:
-            revision = None if answer is None else answer["revision"]
+            revision = None if look is None else look.revision
             now_ns = self._recorder.now_ns()
-            self._recorder.write(Observe(now_ns, asked_ns, node, key, answer is not None, members, revision, reason))
+            self._recorder.write(Observe(now_ns, asked_ns, node, key, look is not None, members, revision, reason))
 
     def _reason(self, node: str, key: str, state: object, edge: bool) -> str | None:
         now_ns = self._recorder.now_ns()
@@ -76,7 +75,7 @@ class ClusterObserver:
 
     async def _look_at_status(self, node: str, edge: bool) -> None:
         asked_ns = self._recorder.now_ns()
-        answer = await self._cluster.get_json(node, "/v1/status", TIMEOUT_S)
+        answer = await self._cluster.status(node)
         process = self._cluster.nodes[node].process.state
         standing: dict[str, Any] = (answer or {}).get("replication") or {}
         seen: dict[str, Any] = {
@@ -95,14 +94,3 @@ class ClusterObserver:
         reason = self._reason(node, "status", seen, edge)
         if reason is not None:
             self._recorder.write(Status(self._recorder.now_ns(), asked_ns, node, **seen, reason=reason))
-
-
-def broker_members(answer: dict[str, Any]) -> list[Member]:
-    """Registrations of ``/v1/brokers`` by name, with the time of the data version, which is the same on every node."""
-    rows = answer["brokers"]
-    return sorted(Member(f"{row['brokerName']}/{row['brokerId']}", str(row["dataVersion"]["timestamp"])) for row in rows)
-
-
-def kv_members(answer: dict[str, Any]) -> list[Member]:
-    """Entries of ``/v1/kv`` by key."""
-    return sorted(Member(entry["key"], entry["value"]) for entry in answer["entries"])

@@ -1,7 +1,8 @@
-"""The processes of a run: name servers, started as ``namesrv serve``, and a Toxiproxy server between them and all others.
+"""The processes of a run: name servers, started as ``namesrv serve`` or as a foreign program, and a Toxiproxy server between
+them and all others.
 
-Only Toxiproxy uses the nodes' real addresses. Peers, brokers and clients get one proxy address per link. Readiness and
-observation use the admin port directly, so that no fault affects them.
+Peers, brokers and clients get one proxy address per link. Readiness and observation use the nodes' real addresses, so that no
+fault affects them: the admin port of our own nodes, and remoting for foreign ones, which have no admin port.
 """
 
 import asyncio
@@ -16,13 +17,18 @@ from typing import Any
 import aiohttp
 
 from replicated_namesrv.chaos.effects import Link
+from replicated_namesrv.chaos.foreign_servers import ForeignServer
 from replicated_namesrv.chaos.links import Links
 from replicated_namesrv.chaos.ports import Ports
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyClient, ToxiproxyError
 from replicated_namesrv.child_process import SERVE, ChildProcess, ProcessError, UnexpectedExit, serve_command
+from replicated_namesrv.client.queries import read_topics, topics_request
+from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
+from replicated_namesrv.errors import NamesrvError
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S, FOREIGN_START_TIMEOUT_S = 60.0, 180.0
 STOP_TIMEOUT_S = 10.0
+READY_TIMEOUT_MS = 1_000
 STOP_REASONS = {"differs from that of a majority": "digest mismatch", "disk rolled back": "disk rolled back"}
 """Texts in the last lines of a node that stopped by itself, and the names of their causes."""
 STOP_REASON_LINES = 20
@@ -76,13 +82,15 @@ class ProcessCluster:
         rng: random.Random,
         toxiproxy: Path | None,
         node_command: Sequence[str] = SERVE,
+        foreign: ForeignServer | None = None,
     ) -> None:
         """``outside``: links of brokers and clients; ``toxiproxy``: the server. Without it every link is direct, and only
-        processes can fail. Raises ProcessError if there are not enough ports.
+        processes can fail. ``foreign``: what the nodes run in place of ``node_command``. Raises ProcessError if there are not
+        enough ports.
         """
         folder = folder.absolute()  # a node command may change its working directory
         self._folder = folder
-        self._node_command = node_command
+        self._node_command, self._foreign = node_command, foreign
         names = [f"n{number + 1}" for number in range(count)]
         peers = [Link(a, b) for a in names for b in names if a != b]
         # AP nodes do not communicate: their links exist in plans and records only.
@@ -106,6 +114,7 @@ class ProcessCluster:
         self.toxiproxy_version: str
         """As the running server reports it."""
         self.session: aiohttp.ClientSession
+        self._remoting: RemotingClient
 
     @property
     def quorum(self) -> int:
@@ -113,6 +122,7 @@ class ProcessCluster:
         return len(self.nodes) // 2 + 1
 
     async def __aenter__(self) -> "ProcessCluster":
+        self._remoting = RemotingClient()
         self.session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2), trust_env=False)
         return self
 
@@ -123,6 +133,7 @@ class ProcessCluster:
         finally:  # also when cancelled
             if self._toxiproxy is not None:
                 await self._toxiproxy.kill()
+            await self._remoting.abort()
             await self.session.close()
             self._ports.release()
 
@@ -139,7 +150,7 @@ class ProcessCluster:
             await self._start_toxiproxy()
             await self._create_proxies()
         for node in self.nodes.values():
-            node.process = ChildProcess(node.name, self._command(node), node.log_file)
+            node.process = self._child(node)
             await node.process.start()
         await asyncio.gather(*(self.wait_ready(name) for name in self.nodes))
 
@@ -165,6 +176,12 @@ class ProcessCluster:
             routes[link] = (listen, target.peer if link.source in self.nodes else target.listen)
         await self.links.create(routes, self._unused)
 
+    def _child(self, node: ClusterNode) -> ChildProcess:
+        if self._foreign is None:
+            return ChildProcess(node.name, self._command(node), node.log_file)
+        launch = self._foreign.launch(node.listen, node.data_dir, self._folder / "homes" / node.name)
+        return ChildProcess(node.name, launch.command, node.log_file, launch.environment)
+
     def _command(self, node: ClusterNode) -> list[str]:
         settings = ["logFormat=human"]
         if self._mode == "cp":
@@ -175,21 +192,34 @@ class ProcessCluster:
         settings += self._settings
         return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
-    async def wait_ready(self, name: str, timeout_s: float = START_TIMEOUT_S) -> None:
+    async def wait_ready(self, name: str) -> None:
         """Return once the node reports that it is ready. Raises ProcessError."""
+        timeout_s = START_TIMEOUT_S if self._foreign is None else FOREIGN_START_TIMEOUT_S
         node, deadline = self.nodes[name], time.monotonic() + timeout_s
-        missing = "not asked yet"
+        missing: str | None = "not asked yet"
         while time.monotonic() < deadline:
             node.process.check()
-            try:
-                async with self.session.get(f"http://{node.admin}/readyz") as answer:
-                    if answer.status == 200:
-                        return
-                    missing = (await answer.text()).strip()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                missing = str(error) or type(error).__name__
+            missing = await (self._missing_at_admin(node) if self._foreign is None else self._missing_at_remoting(node))
+            if missing is None:
+                return
             await asyncio.sleep(0.05)
         raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
+
+    async def _missing_at_admin(self, node: ClusterNode) -> str | None:
+        """Why the node is not ready. None: it is."""
+        try:
+            async with self.session.get(f"http://{node.admin}/readyz") as answer:
+                return None if answer.status == 200 else (await answer.text()).strip()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return str(error) or type(error).__name__
+
+    async def _missing_at_remoting(self, node: ClusterNode) -> str | None:
+        """Why the node does not answer GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206). None: it does."""
+        try:
+            read_topics(await self._remoting.request(node.listen, topics_request(), READY_TIMEOUT_MS))
+        except NamesrvError as error:
+            return str(error)
+        return None
 
     def ended(self) -> list[tuple[ClusterNode, UnexpectedExit]]:
         """Nodes that have ended although this run did not end them."""
@@ -216,14 +246,29 @@ class ProcessCluster:
         return max(found)[1] if found else None
 
     async def hand_over(self, name: str) -> None:
-        """Ask a node to transfer leadership. Later records show whether it did."""
+        """Ask a node to transfer leadership. Later records show whether it did. Foreign nodes have no leader."""
+        if self._foreign is not None:
+            return
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with self.session.post(f"http://{self.nodes[name].admin}/v1/leader/transfer"):
                 pass
 
     async def status(self, name: str) -> dict[str, Any] | None:
-        """``/v1/status`` of a node, None without an answer."""
+        """``/v1/status`` of a node, None without an answer. Of a foreign node only whether it answers."""
+        if self._foreign is not None:
+            answer = await self.ask(name, topics_request(), 1.0)
+            return None if answer is None else {"ready": True, "revision": None}
         return await self.get_json(name, "/v1/status")
+
+    async def ask(self, name: str, request: RemotingCommand, timeout_s: float) -> RemotingCommand | None:
+        """The node's answer by remoting, past Toxiproxy; None if there is none in time."""
+        node = self.nodes[name]
+        if node.process.state != "running":
+            return None
+        try:
+            return await self._remoting.request(node.listen, request, int(timeout_s * 1000))
+        except NamesrvError:
+            return None
 
     async def get_json(self, name: str, path: str, timeout_s: float = 1.0) -> dict[str, Any] | None:
         """The admin port's answer with status 200; None for any other."""

@@ -21,11 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import replicated_namesrv
+from replicated_namesrv.chaos.clients import NAMESPACE
 from replicated_namesrv.chaos.effects import Effect
 from replicated_namesrv.chaos.fault_plans import expand
 from replicated_namesrv.chaos.fault_plans import plan as draw_plan
+from replicated_namesrv.chaos.foreign_servers import ForeignServer, prepare
 from replicated_namesrv.chaos.machine_load import MachineLoad
 from replicated_namesrv.chaos.nemesis import ClusterNemesis
+from replicated_namesrv.chaos.node_looks import AdminLooks, RemotingLooks
 from replicated_namesrv.chaos.observer import ClusterObserver
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
@@ -39,10 +42,13 @@ from replicated_namesrv.chaos.records import (
     TraceError,
     TraceWriter,
 )
+from replicated_namesrv.chaos.run_modes import foreign, in_file_name, promises_of
 from replicated_namesrv.chaos.scenario import ChaosScenario, FaultKind
+from replicated_namesrv.chaos.warm_up import warm_up
 from replicated_namesrv.chaos.watcher import EventWatcher
 from replicated_namesrv.chaos.workload import Cast, Workload
 from replicated_namesrv.child_process import SERVE
+from replicated_namesrv.client.broker_requests import BrokerVersion
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.settings import load_settings
@@ -60,6 +66,7 @@ class RunPlan:
 
     scenario: ChaosScenario
     mode: str
+    """ap, cp, or a foreign name server (``run_modes``)."""
     nodes: int
     seed: int
     suite: str = "single"
@@ -71,6 +78,8 @@ class RunPlan:
     judged_as: str | None = None
     """ap or cp, whose promises are checked. None: the mode's own."""
     node_command: Sequence[str] = SERVE
+    looks_by_remoting: bool = False
+    """Whether AP nodes are looked at as foreign ones are, for a comparison with them."""
 
     @property
     def cut(self) -> Effect:
@@ -80,7 +89,7 @@ class RunPlan:
     @property
     def name(self) -> str:
         """Folder name without the time."""
-        return f"{self.seed}-{self.scenario.name}-{self.mode}-{self.nodes}"
+        return f"{self.seed}-{self.scenario.name}-{in_file_name(self.mode)}-{self.nodes}"
 
     def timed(self) -> ChaosScenario:
         """The scenario with ``duration_s`` applied. Faults keep their share of the phase."""
@@ -111,20 +120,30 @@ async def run(plan: RunPlan, folder: Path, toxiproxy: Path, begun: Callable[[], 
     settings = [*NODE_SETTINGS, *scenario.settings]
     if plan.mode == "cp":
         settings.append(f"readConsistency={plan.read_consistency}")
+    mode = foreign(plan.mode)
+    server = None if mode is None else await asyncio.to_thread(prepare, mode, settings, say)
+    if server is not None:
+        if server.left_out:
+            say(f"{plan.mode} has no such setting, left out: {', '.join(server.left_out)}")
+        settings = list(server.settings)
     cast = Cast(scenario.workload, [f"n{number + 1}" for number in range(plan.nodes)])
     system_rng = random.SystemRandom()
-    made = ProcessCluster(folder, plan.nodes, plan.mode, settings, cast.links(), system_rng, toxiproxy, plan.node_command)
+    promises, links = promises_of(plan.mode), cast.links()
+    made = ProcessCluster(folder, plan.nodes, promises, settings, links, system_rng, toxiproxy, plan.node_command, server)
     async with made as cluster:
         say(f"starting {plan.nodes} nodes, mode {plan.mode}, in {folder}")
         await cluster.start()
-        manifest = _manifest(plan, scenario, folder, cast, cluster, settings)
+        if server is not None:
+            say("warming up the nodes")
+            await warm_up([node.listen for node in cluster.nodes.values()], server.brokers)
+        manifest = _manifest(plan, scenario, folder, cast, cluster, settings, server)
         write_atomically(folder / MANIFEST_FILE, json.dumps(manifest, indent=1).encode())
         writer = TraceWriter(folder / TRACE_FILE)
         try:
             recorder = Recorder(writer)
             recorder.write(Header(recorder.now_ns(), SCHEMA_VERSION, folder.name, time.time_ns()))
             begun()
-            await _Stage(plan, scenario, cast, cluster, recorder, rng, say).play()
+            await _Stage(plan, scenario, cast, cluster, server, recorder, rng, say).play()
             recorder.write(End(recorder.now_ns(), writer.count))
         finally:
             writer.close()
@@ -139,15 +158,19 @@ class _Stage:
         scenario: ChaosScenario,
         cast: Cast,
         cluster: ProcessCluster,
+        server: ForeignServer | None,
         recorder: Recorder,
         rng: random.Random,
         say: Callable[[str], None],
     ) -> None:
         self._scenario, self._recorder, self._rng, self._say = scenario, recorder, rng, say
-        self._observer = ClusterObserver(cluster, recorder, OBSERVE_INTERVAL_MS)
-        self._watcher = EventWatcher(cluster, recorder)
+        by_remoting = RemotingLooks(cluster, cast.all_topics(), NAMESPACE)
+        looks = by_remoting if _looks_by_remoting(plan) else AdminLooks(cluster)
+        self._observer = ClusterObserver(cluster, looks, recorder, OBSERVE_INTERVAL_MS)
+        self._watcher = EventWatcher(cluster, recorder) if server is None else None
         nemesis_rng, workload_rng = random.Random(rng.random()), random.Random(rng.random())
-        self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng)
+        brokers = BrokerVersion.V5_3 if server is None else server.brokers
+        self._workload = Workload(scenario.workload, cast, cluster, recorder, workload_rng, brokers)
         self._nemesis = ClusterNemesis(cluster, cast.topology(), recorder, nemesis_rng, plan.cut, self._at_edge, say)
         self._cluster = cluster
         self._load = MachineLoad(lambda: [pid for node in cluster.nodes.values() if (pid := node.process.pid) is not None])
@@ -158,8 +181,10 @@ class _Stage:
 
     async def play(self) -> None:
         """Run all phases, from the first registration to the last read."""
-        works = (self._phases(), self._nemesis.watch_processes(), self._observer.run(), self._watcher.run())
-        tasks = [asyncio.create_task(work) for work in (*works, self._workload.watch_own_pauses(), self._sample_load())]
+        works = [self._phases(), self._nemesis.watch_processes(), self._observer.run()]
+        works += [self._workload.watch_own_pauses(), self._sample_load()]
+        works += [] if self._watcher is None else [self._watcher.run()]
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             self._nemesis.check_processes()  # an ended process explains any other error
@@ -242,7 +267,7 @@ def check_fits(plan: RunPlan) -> None:
                 f"scenario {plan.scenario.name}: fault {number}: {spec.kind} of {spec.target} touches nothing in a cluster of "
                 f"{plan.nodes}; take more nodes or another fault"
             )
-    if plan.node_command == SERVE:
+    if plan.node_command == SERVE and foreign(plan.mode) is None:
         try:
             load_settings(flags=dict(setting.split("=", 1) for setting in plan.scenario.settings), environment={})
         except SettingError as cause:
@@ -257,8 +282,19 @@ def _first(group: ExceptionGroup) -> Exception:
     return error
 
 
+def _looks_by_remoting(plan: RunPlan) -> bool:
+    """CP nodes are always looked at by their admin port, because the checks of revisions need it."""
+    return foreign(plan.mode) is not None or (plan.mode == "ap" and plan.looks_by_remoting)
+
+
 def _manifest(
-    plan: RunPlan, scenario: ChaosScenario, folder: Path, cast: Cast, cluster: ProcessCluster, settings: Sequence[str]
+    plan: RunPlan,
+    scenario: ChaosScenario,
+    folder: Path,
+    cast: Cast,
+    cluster: ProcessCluster,
+    settings: Sequence[str],
+    server: ForeignServer | None,
 ) -> dict[str, Any]:
     workload = scenario.workload
     return {
@@ -269,7 +305,7 @@ def _manifest(
         "seed": plan.seed,
         "mode": plan.mode,
         "read_consistency": plan.read_consistency if plan.mode == "cp" else None,
-        "judged_as": plan.judged_as or plan.mode,
+        "judged_as": plan.judged_as or promises_of(plan.mode),
         "cut": plan.cut.value,
         "settings": list(settings),
         "nodes": [{"node": node.name, "listen": node.listen, "admin": node.admin} for node in cluster.nodes.values()],
@@ -295,8 +331,11 @@ def _manifest(
             "toxiproxy_python": metadata.version("toxiproxy-python"),
             "commit": _commit(),
             "source_sha256": _source_sha256(),
+            **({} if server is None else server.versions),
         },
         "node_command": list(plan.node_command),
+        "looks": (RemotingLooks if _looks_by_remoting(plan) else AdminLooks).name,
+        "settings_left_out": [] if server is None else list(server.left_out),
         "machine": {"system": platform.platform(), "cores": os.cpu_count(), "memory_bytes": _memory_bytes()},
         "started_wall_ns": time.time_ns(),
     }

@@ -89,7 +89,17 @@ class Cast:
 class Workload:
     """The participants at work."""
 
-    def __init__(self, spec: WorkloadSpec, cast: Cast, cluster: ProcessCluster, recorder: Recorder, rng: random.Random) -> None:
+    def __init__(
+        self,
+        spec: WorkloadSpec,
+        cast: Cast,
+        cluster: ProcessCluster,
+        recorder: Recorder,
+        rng: random.Random,
+        version: BrokerVersion = BrokerVersion.V5_3,
+    ) -> None:
+        """``version``: of the brokers. Those of 4.9 have a time-out of 120 s, which no setting changes."""
+        self._version = version
         self._spec, self._cast, self._recorder, self._rng = spec, cast, recorder, rng
         self._cluster = cluster
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -109,9 +119,9 @@ class Workload:
     def _make_brokers(self) -> dict[str, ChaosBroker]:
         spec, clock, queues = self._spec, Clock(), itertools.count(1)
         options = BrokerOptions(
-            version=BrokerVersion.V5_3,
+            version=self._version,
             register_period_ms=spec.register_period_ms,
-            heartbeat_timeout_ms=spec.broker_timeout_ms,
+            heartbeat_timeout_ms=spec.broker_timeout_ms if self._version is BrokerVersion.V5_3 else None,
             register_timeout_ms=spec.broker_timeout_ms // 2,
             scan_interval_ms=max(100, spec.register_period_ms // 2),
         )

@@ -1,8 +1,9 @@
-"""Finds external programs for commands and tests: Go, Java and the Toxiproxy server. Toxiproxy is built if it is missing.
+"""Finds external programs for commands and tests: Go, Java, Maven and the Toxiproxy server. Builds Toxiproxy if it is missing,
+and fetches jars through Maven.
 
-Each ``find_…`` only looks; ``toxiproxy_server`` also builds. The version of a found program is checked, so an old one on the
-PATH is ignored. A build is renamed into ``cache_dir()`` under a name with its version, and only one process builds at a time.
-Standard library only, because the set-up script uses this module before anything is installed.
+Each ``find_…`` only looks. The version of a found program is checked, so an old one on the PATH is ignored. What was built or
+fetched is renamed into ``cache_dir()`` under a name with its version, and only one process does so at a time. Standard library
+only, because the set-up script uses this module before anything is installed.
 """
 
 import fcntl
@@ -20,9 +21,11 @@ from pathlib import Path
 
 GO_MINIMUM = (1, 23)
 JAVA_MINIMUM = (17,)
+_JAVA_VERSION = r'version "(\d+(?:\.\d+)*)'
 TOXIPROXY_VERSION = "2.12.0"
 TOXIPROXY_MODULE = "github.com/Shopify/toxiproxy/v2"
-BUILD_LIMIT_S = 900
+COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+BUILD_LIMIT_S = 1_800
 """Time limit of a build. A longer one waits for a network that does not answer."""
 
 Version = tuple[int, ...]
@@ -91,7 +94,12 @@ def find_java() -> Path | None:
         shutil.which("java"),
         os.path.join(os.path.dirname(wheel.origin), "java-runtime", "bin", "java") if wheel and wheel.origin else None,
     ]
-    return _first(candidates, ("-version",), r'version "(\d+(?:\.\d+)*)', JAVA_MINIMUM)
+    return _first(candidates, ("-version",), _JAVA_VERSION, JAVA_MINIMUM)
+
+
+def java_version(java: Path) -> str:
+    """The version of a Java that ``find_java`` found."""
+    return ".".join(map(str, _version(str(java), ("-version",), _JAVA_VERSION) or ()))
 
 
 def find_toxiproxy() -> Path | None:
@@ -108,6 +116,12 @@ def find_toxiproxy() -> Path | None:
             f"TOXIPROXY_SERVER={named} is no Toxiproxy server 2.x of at least {TOXIPROXY_VERSION}; correct or unset it"
         )
     return found
+
+
+def find_maven() -> Path | None:
+    """The ``mvn`` of this machine."""
+    found = shutil.which("mvn")
+    return Path(found) if found else None
 
 
 def _first(candidates: Sequence[str | None], arguments: tuple[str, ...], pattern: str, minimum: Version) -> Path | None:
@@ -192,6 +206,42 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
         )
     os.replace(folder / "server", final)
     say(f"built {final}")
+
+
+Artifact = tuple[str, str, str]
+"""Group, name and version of a jar."""
+
+
+def fetch_jars(artifacts: Sequence[Artifact], mvn: Path, folder: Path, say: Callable[[str], None]) -> Path:
+    """Copy these jars and all that they need at run time into ``folder``/jars through Maven. Returns that folder.
+
+    Maven compares each file with the repository's checksum. Raises ProvisionError.
+    """
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in artifacts
+    )
+    (folder / "pom.xml").write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>replicated.namesrv</groupId><artifactId>jars</artifactId>"
+        f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n",
+        encoding="utf-8",
+    )
+    jars = folder / "jars"
+    command = [
+        *(str(mvn), "--batch-mode", "--no-transfer-progress", "--strict-checksums", COPY_DEPENDENCIES),
+        *("-DincludeScope=runtime", f"-DoutputDirectory={jars}"),
+    ]
+    status, output = run_with_progress(command, dict(os.environ), folder, say)
+    missing = [f"{name}-{version}.jar" for _, name, version in artifacts if not (jars / f"{name}-{version}.jar").exists()]
+    if status != 0 or missing:
+        wanted = ", ".join(":".join(artifact) for artifact in artifacts)
+        errors = [line for line in output.splitlines() if re.match(r"\[ERROR\] \S", line)]
+        raise ProvisionError(
+            f"Maven could not fetch {wanted} (exit status {status}): "
+            + " | ".join(errors[:3])[:600]
+            + "; does this version exist, and is Maven's repository reachable (settings.xml)?"
+        )
+    return jars
 
 
 def run_with_progress(

@@ -10,6 +10,7 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
+from replicated_namesrv.provision import find_maven
 from tests.support import provision
 
 SEED_KEY = pytest.StashKey[int]()
@@ -39,7 +40,7 @@ class Totals:
 
     def jars_could_be_had(self) -> bool:
         """Whether tests were skipped although Maven is here: a defect of the tests, never to be passed over."""
-        return bool(self.without_jars) and provision.maven() is not None
+        return bool(self.without_jars) and find_maven() is not None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -24,6 +24,7 @@ from replicated_namesrv.chaos.records import (
     Truth,
     invocations,
 )
+from replicated_namesrv.chaos.run_modes import foreign, promises_of
 from replicated_namesrv.verify import Verdict
 
 NEVER_NS = 1 << 62
@@ -175,7 +176,10 @@ class Story:
         """Raises ValueError and similar errors if manifest and trace are inconsistent."""
         self.trace, self.manifest = trace, manifest
         self.nodes: list[str] = [node["node"] for node in manifest["nodes"]]
-        self.mode: str = manifest["mode"]
+        self.mode: str = promises_of(manifest["mode"])
+        """ap or cp. A foreign name server behaves like ap."""
+        self.reports_removals: bool = foreign(manifest["mode"]) is None
+        """Whether the nodes say when and why they remove a broker."""
         self.has_mqadmin: bool = manifest["scenario"]["workload"].get("mqadmin", False)
         """Whether the workload changes write permissions and deletes topics."""
         self.origin_ns = trace.records[0].time_ns

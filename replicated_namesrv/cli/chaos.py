@@ -29,6 +29,7 @@ examples:
   namesrv chaos list                                      the scenarios that come with the product
   namesrv chaos run isolate-leader --mode cp --seed 7     one run, about 20 s
   namesrv chaos run mine.toml --nodes 5                   a scenario of your own (copy one and change it)
+  namesrv chaos run isolate-leader --mode java:5.5.0      RocketMQ's own name server, judged by AP's promises
   namesrv chaos compare isolate-leader trickle            AP beside CP under the same schedule
   namesrv chaos suite smoke                               six scenarios in both modes, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
@@ -42,6 +43,7 @@ A run starts real nodes and a real Toxiproxy server, uses and breaks them, and l
 Exit 0: all promises of the mode were kept. 1: at least one was broken. 2: unknown (too few operations, or the run failed).
 """
 
+_MODES = "ap, cp, or RocketMQ's own name server with its version, as in java:5.5.0"
 _EXIT_OF_ALL = "Exit 1 if a promise was broken in any run, else 2 if any run is unknown, else 0."
 _ABOUT_RUN = (
     "Start a cluster, let brokers and clients use it, break it as the scenario says, mend it, and judge what they saw. "
@@ -66,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = commands.add_parser("list", help="the scenarios, one per line", description=about)
     one = commands.add_parser("run", help="run one scenario in one mode", description=_ABOUT_RUN, epilog=_ABOUT_FILES)
     one.add_argument("scenario", help="a name from 'namesrv chaos list', or a .toml file")
-    one.add_argument("--mode", choices=("ap", "cp"), default="cp", help="default cp")
+    one.add_argument("--mode", default="cp", help=f"{_MODES} (default cp)")
     one.add_argument("--read-consistency", choices=("linearizable", "lease", "stale"), help="of CP nodes (default linearizable)")
     one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
     compare = commands.add_parser(
@@ -163,9 +165,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "RunPlan":
     from replicated_namesrv.chaos.run import RunPlan
+    from replicated_namesrv.chaos.run_modes import foreign
     from replicated_namesrv.chaos.scenario import load
 
     scenario = load(name)
+    if foreign(mode) is not None and arguments.node_command is not None:
+        raise SettingError(f"--node-command: {mode} has its own command; leave it out")
     if arguments.duration_s is not None and not 0.5 <= arguments.duration_s <= 3600:
         raise SettingError(f"--duration-s {arguments.duration_s:g}: give 0.5 to 3600")
     return RunPlan(
@@ -206,10 +211,12 @@ def _words(command: str) -> list[str]:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from replicated_namesrv.chaos.run_modes import shown
     from replicated_namesrv.chaos.run_report import described
 
-    if arguments.mode == "ap" and arguments.read_consistency is not None:
-        raise SettingError(f"--read-consistency {arguments.read_consistency}: AP nodes have none; leave it out, or --mode cp")
+    if arguments.mode != "cp" and arguments.read_consistency is not None:
+        nodes = f"{shown(arguments.mode)} nodes"
+        raise SettingError(f"--read-consistency {arguments.read_consistency}: {nodes} have none; leave it out, or --mode cp")
     done = _execute(_plan(arguments, arguments.scenario, arguments.mode, "single"), arguments, _Progress())
     if arguments.json:
         _print(json.dumps({**done.verdict, "folder": str(done.folder)}))

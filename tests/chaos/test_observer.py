@@ -4,6 +4,7 @@ import asyncio
 import random
 from pathlib import Path
 
+from replicated_namesrv.chaos.node_looks import AdminLooks
 from replicated_namesrv.chaos.observer import ClusterObserver
 from replicated_namesrv.chaos.process_cluster import ProcessCluster
 from replicated_namesrv.chaos.recorder import Recorder
@@ -17,7 +18,7 @@ async def test_a_run_that_is_broken_off_at_the_edge_of_a_fault_ends(tmp_path: Pa
     async with made as cluster:
         for name, node in cluster.nodes.items():
             node.process = ChildProcess(name, ["unused"], tmp_path / "log")  # never started: a dead node
-        observer = ClusterObserver(cluster, Recorder(writer), interval_ms=600_000)
+        observer = ClusterObserver(cluster, AdminLooks(cluster), Recorder(writer), interval_ms=600_000)
         task = asyncio.create_task(observer.run())
         for _ in range(100):  # turns of the loop, until it has looked at each node in three ways and waits
             await asyncio.sleep(0)

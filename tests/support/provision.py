@@ -1,8 +1,6 @@
 """Programs that tests need besides Python packages: Java, Go, the Toxiproxy server and RocketMQ's own jars."""
 
 import os
-import re
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from replicated_namesrv.provision import (
-    ProvisionError,
     cached,
+    fetch_jars,
     find_go,
     find_java,
-    run_with_progress,
+    find_maven,
 )
 from replicated_namesrv.provision import toxiproxy_server as product_toxiproxy_server
 
@@ -24,7 +22,6 @@ ROCKETMQ_ARTIFACTS = ("namesrv", "broker", "tools", "client")
 COMPILER = ("org.eclipse.jdt", "ecj", "3.33.0")
 """A Java compiler that runs on a runtime without one: the tests' client program is compiled against each version's jars."""
 SKIP_PREFIX = "RocketMQ jars are missing"
-COPY_DEPENDENCIES = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
 def _print(text: str) -> None:
@@ -66,12 +63,6 @@ def toxiproxy_server() -> Path:
     return product_toxiproxy_server(say)
 
 
-def maven() -> Path | None:
-    """The ``mvn`` of this machine."""
-    found = shutil.which("mvn")
-    return Path(found) if found else None
-
-
 def rocketmq_jars(version: str) -> Path | None:
     """The folder of all jars of RocketMQ ``version``, fetched if need be; None where there is no Maven and no cached copy.
 
@@ -80,11 +71,12 @@ def rocketmq_jars(version: str) -> Path | None:
     with cached(f"rocketmq-{version}-and-{COMPILER[1]}-{COMPILER[2]}", say) as (final, folder):
         if folder is None:
             return final
-        mvn = maven()
+        mvn = find_maven()
         if mvn is None:
             return None
-        _fetch(version, mvn, folder, say)
-        os.replace(folder / "jars", final)
+        say(f"fetching the jars of RocketMQ {version} through Maven, once; this takes a minute or two")
+        wanted = [("org.apache.rocketmq", f"rocketmq-{artifact}", version) for artifact in ROCKETMQ_ARTIFACTS]
+        os.replace(fetch_jars([*wanted, COMPILER], mvn, folder, say), final)
     return final
 
 
@@ -106,34 +98,6 @@ def compiler_jar(jars: Path) -> Path:
 def classpath(jars: Path) -> str:
     """The value of Java's -cp for every jar in ``jars``."""
     return os.fspath(jars / "*")
-
-
-def _fetch(version: str, mvn: Path, folder: Path, say: Callable[[str], None]) -> None:
-    """Copy RocketMQ ``version`` and all it depends on into ``folder``/jars."""
-    say(f"fetching the jars of RocketMQ {version} through Maven, once; this takes a minute or two")
-    wanted = [("org.apache.rocketmq", f"rocketmq-{artifact}", version) for artifact in ROCKETMQ_ARTIFACTS]
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{number}</version></dependency>"
-        for group, artifact, number in [*wanted, COMPILER]
-    )
-    (folder / "pom.xml").write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>replicated.namesrv</groupId><artifactId>jars</artifactId>"
-        f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n",
-        encoding="utf-8",
-    )
-    command = [
-        *(str(mvn), "--batch-mode", "--no-transfer-progress", COPY_DEPENDENCIES),
-        *("-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"),
-    ]
-    status, output = run_with_progress(command, dict(os.environ), folder, say)
-    present = list((folder / "jars").glob(f"rocketmq-*-{version}.jar"))
-    if status != 0 or len(present) < len(ROCKETMQ_ARTIFACTS):
-        errors = [line for line in output.splitlines() if re.match(r"\[ERROR\] \S", line)]
-        raise ProvisionError(
-            f"Maven could not fetch RocketMQ {version} (exit status {status}): "
-            + " | ".join(errors[:3])[:600]
-            + "; is its repository reachable (settings.xml)?"
-        )
 
 
 def main(arguments: list[str]) -> int:

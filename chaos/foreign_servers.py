@@ -1,0 +1,149 @@
+"""Foreign name servers as nodes of a run: fetched through their package client, started with a configuration of their own.
+
+They have no admin port. Readiness and state are looked at by remoting (``node_looks.py``). What only an admin port shows, such as
+the reason of a removal, stays unknown.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from replicated_namesrv import provision
+from replicated_namesrv.chaos.run_modes import ForeignMode
+from replicated_namesrv.client.broker_requests import BrokerVersion
+from replicated_namesrv.errors import SettingError
+
+SCAN_SETTING = "scanNotActiveBrokerInterval"
+FIXED_SCAN_MS = 10_000
+"""RocketMQ 4 looks for silent brokers every 10 s, and removes them after 120 s. Both are constants in its code."""
+JARS_SHA256 = {
+    "4.9.7": "5533c4099e845b85e2bce2ded6c16b356d62177656631b4be5e199322cdc062e",
+    "5.3.3": "964ce8cb12d6ed87bf91de2707748371e6feb349516c0a534a80a2e7fb96d5de",
+    "5.5.0": "8aa8a6d7869b3569cd84d07e3c6abb91be775defdb201a74555f59a71792af59",
+}
+"""Digest of all jars of a version (``jars_sha256``). Jars of another version are only compared with Maven's checksums."""
+_JAVA_SETTINGS = {
+    *(SCAN_SETTING, "orderMessageEnable", "returnOrderTopicConfigToBroker", "deleteTopicWithBrokerRegistration"),
+    *("supportActingMaster", "notifyMinBrokerIdChanged", "enableAllTopicList", "enableTopicList", "clusterTest"),
+    *("serverChannelMaxIdleTimeSeconds", "unRegisterBrokerQueueCapacity", "clientRequestThreadPoolNums"),
+    *("defaultThreadPoolNums", "clientRequestThreadPoolQueueCapacity", "defaultThreadPoolQueueCapacity"),
+}
+"""Settings of RocketMQ 5 that a scenario may set. Ours have the same names."""
+_JVM_FLAGS = (
+    *("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"),
+    *("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED"),
+    *("--add-opens=java.base/java.lang=ALL-UNNAMED", "--add-opens=java.base/java.util=ALL-UNNAMED"),
+    *("--add-exports=java.base/sun.security.x509=ALL-UNNAMED", "--add-opens=java.base/sun.security.x509=ALL-UNNAMED"),
+    *("-Xms64m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
+)
+_LOGBACK = """<configuration>
+<appender name="C" class="ch.qos.logback.core.ConsoleAppender"><encoder><pattern>%d %p %t - %m%n</pattern></encoder></appender>
+<root level="WARN"><appender-ref ref="C"/></root></configuration>
+"""
+
+
+class Launch(NamedTuple):
+    """How a node is started."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+class ForeignServer(Protocol):
+    """A foreign name server, fetched and ready to start."""
+
+    brokers: BrokerVersion
+    """The version of brokers that it knows."""
+    settings: tuple[str, ...]
+    """Settings in force, key=value."""
+    left_out: tuple[str, ...]
+    """Settings of the scenario that it does not have."""
+    versions: Mapping[str, str]
+    """For the manifest: what runs, with the hash of its code."""
+
+    def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
+        """How to start a node that listens on ``listen``. Its KV entries go to ``data_dir``, all else to ``home``."""
+
+
+def prepare(mode: ForeignMode, settings: Sequence[str], say: Callable[[str], None]) -> ForeignServer:
+    """Fetch the name server of a mode if it is not in the cache yet. Raises ProvisionError, SettingError."""
+    if mode.product == "java":
+        return JavaServer(mode, settings, *java_and_jars(mode.version, say))
+    raise SettingError(f"--mode {mode.product}:{mode.version}: this release cannot start it; give java:VERSION")
+
+
+def java_and_jars(version: str, say: Callable[[str], None]) -> tuple[Path, Path]:
+    """A Java and the folder with the jars of the name server. Raises ProvisionError."""
+    java = provision.find_java()
+    if java is None:
+        raise provision.ProvisionError(
+            f"no Java 17 or later was found to run RocketMQ {version}; install one (Debian: apt-get install "
+            "openjdk-17-jre-headless; in a checkout: ./namesrv setup java)"
+        )
+    with provision.cached(f"rocketmq-namesrv-{version}", say) as (final, folder):
+        if folder is not None:
+            mvn = provision.find_maven()
+            if mvn is None:
+                raise provision.ProvisionError(
+                    f"RocketMQ {version} comes through Maven, and mvn is not on the PATH; install it "
+                    "(Debian: apt-get install maven)"
+                )
+            say(f"fetching the name server of RocketMQ {version} through Maven, once; this takes some minutes")
+            jars = provision.fetch_jars([("org.apache.rocketmq", "rocketmq-namesrv", version)], mvn, folder, say)
+            check_jars(version, jars)
+            os.replace(jars, final)
+    check_jars(version, final)
+    return java, final
+
+
+def check_jars(version: str, jars: Path) -> str:
+    """The digest of the jars. Raises ProvisionError if it is not the known one of this version."""
+    found, known = jars_sha256(jars), JARS_SHA256.get(version)
+    if known is not None and found != known:
+        raise provision.ProvisionError(
+            f"{jars}: these are not the known jars of RocketMQ {version} (SHA-256 {found}, expected {known}); delete this folder"
+        )
+    return found
+
+
+def jars_sha256(jars: Path) -> str:
+    """Digest of the output of ``sha256sum *.jar`` in the order of the file names."""
+    lines = [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}\n" for jar in sorted(jars.glob("*.jar"))]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+class JavaServer:
+    """``NamesrvStartup`` of Apache RocketMQ."""
+
+    def __init__(self, mode: ForeignMode, settings: Sequence[str], java: Path, jars: Path) -> None:
+        self._mode, self._java, self._jars = mode, java, jars
+        known = _JAVA_SETTINGS if mode.major >= 5 else set()
+        self._own = tuple(setting for setting in settings if setting.partition("=")[0] in known)
+        self.left_out = tuple(setting for setting in settings if setting not in self._own)
+        self.settings = self._own if mode.major >= 5 else (f"{SCAN_SETTING}={FIXED_SCAN_MS}",)
+        self.brokers = BrokerVersion.V5_3 if mode.major >= 5 else BrokerVersion.V4_9
+        self.versions: Mapping[str, str] = {"java": provision.java_version(java), "jars_sha256": jars_sha256(jars)}
+
+    def launch(self, listen: str, data_dir: Path, home: Path) -> Launch:
+        conf = home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        for name in ("logback_namesrv.xml", "rmq.namesrv.logback.xml"):  # of 4.x, of 5.x
+            (conf / name).write_text(_LOGBACK, encoding="utf-8")
+        host, _, port = listen.rpartition(":")
+        properties = [
+            f"listenPort={port}",
+            f"bindAddress={host}",  # 4.x has no such setting, and listens on all addresses
+            f"kvConfigPath={data_dir / 'kvConfig.json'}",
+            f"configStorePath={data_dir / 'namesrv.properties'}",
+            *self._own,
+        ]
+        file = home / "namesrv.properties"
+        file.write_text("".join(f"{line}\n" for line in properties), encoding="utf-8")
+        command = [
+            *(str(self._java), *_JVM_FLAGS, f"-Duser.home={home}"),
+            f"-Drmq.logback.configurationFile={conf / 'rmq.namesrv.logback.xml'}",
+            *("-cp", f"{self._jars}/*", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(file)),
+        ]
+        return Launch(command, {"ROCKETMQ_HOME": str(home)})
