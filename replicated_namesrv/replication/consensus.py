@@ -324,8 +324,8 @@ class RaftConsensus(Observer):
 
 
 HEAVY_TOPICS = 5_000
-"""A command that concerns more topics (some 5 ms if all change) is proposed when the one before it has been applied: many of them in one entry
-would hold all nodes for longer than an election takes."""
+"""A command that concerns more topics (some 5 ms if all change) is proposed when the one before it has been applied: many of them
+in one entry would keep all nodes busy for longer than an election takes."""
 HEAVY_BYTES = 256 << 10
 """The same for a command of more bytes: on a leader, copies of several to all followers would keep heartbeats waiting."""
 

@@ -13,10 +13,13 @@ from time import perf_counter_ns
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.dispatch import RequestDispatcher
-from replicated_namesrv.server.route_answers import RouteAnswers
+from replicated_namesrv.server.route_answers import LARGE_ANSWER_BYTES, RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.service import Freshness, FreshState, ReadLevel
 from replicated_namesrv.wire.frame import next_frame
+
+PIECES_MAX = 2_048
+"""Pieces of the answers to one read of one connection. Its further queries are looked up one by one."""
 
 
 class _Batch:
@@ -61,7 +64,7 @@ class ConfirmedAnswers:
         end, previous, size = self._answers.answer(None, data, start, found), start, len(data)
         if end == start:
             return start
-        while previous != end < size:
+        while previous != end < size and len(found) < PIECES_MAX and len(found[-1]) <= LARGE_ANSWER_BYTES:
             previous, end = end, self._answers.answer(None, data, end, found)
         try:
             outcome = self._barrier(None, None)

@@ -9,7 +9,7 @@ All complete frames of one read are processed in order, and their answers are se
 written when they are ready, in any order, because peers match by opaque.
 
 Reading from a connection stops while unsent bytes are above the high-water mark, while too many of its requests are
-unanswered, or while one of its registrations is evaluated in slices.
+unanswered, while one of its registrations is evaluated in slices, or while it waits for its address's share of the next turn.
 
 The first 12 bytes determine the protocol, as in the Java server: PROXY protocol v1 or v2, then TLS by its first byte, then
 frames; nothing is decoded before they have arrived.
@@ -24,25 +24,34 @@ from replicated_namesrv.errors import FrameError
 from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
 from replicated_namesrv.server.idle import IdleWheel
 from replicated_namesrv.server.problems import Problems
-from replicated_namesrv.server.route_answers import PIECES_PER_WRITE
+from replicated_namesrv.server.route_answers import LARGE_ANSWER_BYTES, PIECES_PER_WRITE
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts, TlsError, TlsSession
+from replicated_namesrv.server.turn_shares import Share, TurnShares
 from replicated_namesrv.service import CloseReason
 from replicated_namesrv.wire.frame import FIRST_JUDGED_BYTES, FrameBounds, missing_bytes, next_frame
 from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 
 RECEIVE_BUFFER_BYTES = 262_144
 TLS_HANDSHAKE_BYTE = 0x16
-TURN_BUDGET_NS = 10_000_000
-"""Time slice for answering requests of one connection before the others are served."""
-LARGE_ANSWER_BYTES = 65_536
-"""A larger answer is written at once, so that back-pressure counts it before the next one is made."""
+FEW_BYTES = 1_024
+"""A read of no more has few requests. It counts as ``FEW_NS`` of its address's share, because measuring it costs as much as a
+request from the cache."""
+FEW_NS = 10_000
+NS_PER_BYTE = 1
+"""Estimated time to receive a byte of an incomplete frame, with the memory for it."""
+DEFERRED_NS = 20_000
+"""Estimated time to send an answer later, counted when it is deferred."""
 LONG_FRAME_BYTES = 65_536
 """A larger incomplete frame is passed on from where it was received."""
 ROOM_MIN_BYTES, ROOM_MAX_BYTES = 8192, 1 << 20
 """Minimum and maximum room for the rest of an incomplete frame."""
 SAMPLED_HITS = 16
 """Number of fast-path requests that share the latency of one read in the histogram."""
+
+
+NO_SHARE = Share("")
+"""Of connections that are not admitted."""
 
 
 class Dispatcher(Protocol):
@@ -62,6 +71,7 @@ class Host(Protocol):
     metrics: ServerMetrics
     held: HeldBytes
     sources: Sources
+    shares: TurnShares
     idle: IdleWheel
     problems: Problems
     tls: TlsContexts
@@ -87,6 +97,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "__weakref__",
+        "_awaits_turn",
         "_close_reason",
         "_closing",
         "_decided",
@@ -111,6 +122,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "opened_revision",
         "peer",
         "pending",
+        "share",
     )
 
     def __init__(self, host: Host, connection_id: int) -> None:
@@ -121,6 +133,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """host:port, from a PROXY header if that is trusted."""
         self.address = ""
         """Host at the other end of the socket."""
+        self.share = NO_SHARE
+        """Of its address."""
         self.pending = 0
         """Requests received and neither answered nor dropped."""
         self.last_active_tick = 0
@@ -141,6 +155,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._unwritable = False
         self._unsent = 0
         self._suspended = False
+        self._awaits_turn = False
         self._running = False
         self._ended: CloseReason | None = None
         """Why no further frame is accepted. The connection closes once all earlier ones are answered."""
@@ -176,15 +191,22 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._is_plain and self._partial is not None:
             self._filled += count
             self._hold()
-            if self._filled >= ROOM_MAX_BYTES and self._filled < self._needed:
+            host.shares.spend(self.share, count * NS_PER_BYTE)
+            if self._filled < self._needed and self.share.is_used_up:
+                self._await_turn()
+            elif self._filled >= ROOM_MAX_BYTES and self._filled < self._needed:
                 self._let_others_read()
             self._proceed()
+        elif self._is_plain and self.share.is_used_up:
+            self._append(host.receive_view[:count])
+            self._await_turn()
         elif self._is_plain:
             data = host.receive_view[:count].tobytes()
             pieces: list[bytes] = []
             is_sample = metrics.fast_path_hits - metrics.fast_path_observed >= SAMPLED_HITS
-            started_ns = perf_counter_ns() if is_sample else 0
+            started_ns = perf_counter_ns() if is_sample or count > FEW_BYTES else 0
             position = host.prepared(self, data, 0, pieces)
+            host.shares.spend(self.share, FEW_NS if count <= FEW_BYTES else perf_counter_ns() - started_ns)
             if pieces:
                 answer = b"".join(pieces)
                 metrics.bytes_out += len(answer)
@@ -252,6 +274,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """One request will be answered later, through ``finish``."""
         self.pending += 1
         self._host.metrics.pending_requests += 1
+        self._host.shares.spend(self.share, DEFERRED_NS)
         if self.pending >= self._host.limits.pending_per_connection:
             self._set_reading()
 
@@ -364,6 +387,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Process the kept bytes, if there are enough of them now."""
         if self._closing or self._partial is None or self._filled < self._needed or not self._reading:
             return
+        if self.share.is_used_up:
+            self._await_turn()
+            return
         received = memoryview(self._partial)[: self._filled]
         if not self._decided:
             self._decide(bytes(received))
@@ -452,14 +478,18 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
         A view contains one frame.
         """
+        if self.share.is_used_up:
+            self._keep(memoryview(data)[position:], False)
+            self._await_turn()
+            return
         started_ns = perf_counter_ns()
-        until_ns = started_ns + TURN_BUDGET_NS
+        until_ns = started_ns + self._host.shares.left_ns(self.share)
         metrics = self._host.metrics
         answered_before, hits_before = metrics.answered, metrics.fast_path_hits
         incomplete = False
         self._running = True
         try:
-            while self._reading and not self._closing and not incomplete:
+            while self._reading and not self._closing and not incomplete and not self.share.is_used_up:
                 pieces: list[bytes] = []
                 try:
                     position, incomplete = self._answer(data, position, pieces, until_ns)
@@ -473,6 +503,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         finally:
             self._running = False
+            self._host.shares.spend(self.share, perf_counter_ns() - started_ns)
         hits = metrics.fast_path_hits - hits_before
         answered = metrics.answered - answered_before + hits
         if answered:
@@ -481,8 +512,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if position < len(data) and not self._closing:
             self._keep(memoryview(data)[position:], incomplete)
             if self._reading and not incomplete:
-                self.suspend()
-                asyncio.get_running_loop().call_soon(self.resume)
+                self._await_turn()
 
     def _answer(self, data: bytes | memoryview, position: int, pieces: list[bytes], until_ns: int) -> tuple[int, bool]:
         """Answer frames until ``pieces`` are enough for a write. Returns the position, and whether the bytes there are an
@@ -500,7 +530,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 pieces.append(answer)
                 if len(answer) > LARGE_ANSWER_BYTES:
                     break
-            if perf_counter_ns() >= until_ns:
+            if self.share.is_used_up or perf_counter_ns() >= until_ns:
                 break
             if position < size and self._reading and isinstance(data, bytes):
                 position = prepared(self, data, position, pieces)
@@ -528,7 +558,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # -- back-pressure --------------------------------------------------------------------------------------------------
 
     def _may_read(self) -> bool:
-        if self._unwritable or self._suspended or self._ended is not None:
+        if self._unwritable or self._suspended or self._awaits_turn or self._ended is not None:
             return False
         return self.pending < self._host.limits.pending_per_connection
 
@@ -538,6 +568,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._host.held.end(self)  # unread bytes cannot complete a frame: not the peer's fault
             if self._transport is not None and not self._closing:
                 self._transport.pause_reading()
+
+    def _await_turn(self) -> None:
+        """Process the kept bytes in the address's share of a later turn."""
+        if not self._awaits_turn:
+            self._awaits_turn = True
+            self._set_reading()
+            self._host.shares.wait(self.share, self._turn_came)
+
+    def _turn_came(self) -> None:
+        self._awaits_turn = False
+        self._continue()
 
     def _continue(self) -> None:
         """A reason to stop reading has ended: read again if it was the last."""

@@ -24,6 +24,7 @@ from replicated_namesrv.server.registrations import Registrations, RegistrationS
 from replicated_namesrv.server.request import OVERLOAD, Answer, Deferred, Outcome, Request
 from replicated_namesrv.server.route_answers import RouteAnswers
 from replicated_namesrv.server.server_metrics import ServerMetrics
+from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.codes import V5_3_1, RequestCode, ResponseCode
 from replicated_namesrv.wire.frame import FrameBounds
@@ -55,6 +56,7 @@ class RequestDispatcher:
         service: DispatchedService,
         metrics: ServerMetrics,
         problems: Problems,
+        shares: TurnShares,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._is_going_away = False
@@ -63,6 +65,7 @@ class RequestDispatcher:
         self._settings = settings
         self._metrics = metrics
         self._problems = problems
+        self._shares = shares
         self._pending_route_queries = 0
         self._pending_others = 0
         self._other = self._other_environment()
@@ -164,7 +167,11 @@ class RequestDispatcher:
         self._count_pending(request, 1)
         request.keep_frame_only()
         request.connection.defer()
-        deferred.future.add_done_callback(partial(self._done, request, deferred.convert, perf_counter_ns()))
+        deferred.future.add_done_callback(partial(self._ready, request, deferred.convert, perf_counter_ns()))
+
+    def _ready(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
+        """Answer in the share of the request's address: one barrier can complete thousands of its requests at once."""
+        self._shares.run(request.connection.share, partial(self._done, request, convert, started_ns, future))
 
     def _done(self, request: Request, convert: Callable[[Any], Answer], started_ns: int, future: Future[Any]) -> None:
         self._count_pending(request, -1)

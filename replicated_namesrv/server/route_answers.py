@@ -32,6 +32,8 @@ PIECES_PER_WRITE = 192
 """Number of pieces, three per prepared answer, at which they are written."""
 ENTRY_OVERHEAD_BYTES = 600
 """Estimate of the memory of one cache entry besides its payload."""
+LARGE_ANSWER_BYTES = 65_536
+"""A larger answer is written at once, so that back-pressure counts it before the next one is made."""
 HEAD_MAX_BYTES = 1024
 """No answer is prepared for a request whose opaque begins further behind."""
 REQUEST_MAX_BYTES = 4096
@@ -165,7 +167,7 @@ class RouteAnswers:
 
     def answer(self, connection: object, data: bytes, start: int, pieces: list[bytes]) -> int:
         """Answer frames from ``start`` on while each has a valid prepared answer: append pieces of answer frames and return
-        the position of the first frame without one. At most ``HITS_PER_CALL``. Ignores ``connection``."""
+        the position of the first frame without one. At most ``HITS_PER_CALL``, and one large answer. Ignores ``connection``."""
         if self.is_off or (self._settings.need_wait_for_service and not self.is_ready()):
             return start
         size = len(data)
@@ -200,6 +202,8 @@ class RouteAnswers:
             if revision is None:
                 misses += 1
             start = closing + tail_bytes
+            if len(after) > LARGE_ANSWER_BYTES:
+                break
         self._metrics.fast_path_hits += hits
         if misses:
             self._metrics.fast_path_misses += misses

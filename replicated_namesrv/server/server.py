@@ -17,6 +17,7 @@ from replicated_namesrv.server.problems import Problems
 from replicated_namesrv.server.push_sender import Pushes
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.server.tls import TlsContexts
+from replicated_namesrv.server.turn_shares import TurnShares
 from replicated_namesrv.service import CloseReason, Connection, ReadLevel
 from replicated_namesrv.settings import Settings
 
@@ -62,12 +63,13 @@ class RemotingServer:
         self.limits = Limits.of(settings)
         self.held = HeldBytes(self.limits)
         self.sources = Sources(self.limits)
+        self.shares = TurnShares()
         self.now_s = now_s
         self.idle = IdleWheel(settings.server_channel_max_idle_time_seconds, now_s())
         self.problems = Problems(now_s)
         self.tls = TlsContexts(settings, self.metrics)
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, now_s)
+        self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, self.shares, now_s)
         self.prepared = self._prepared(service)
         self.connections: set[RemotingConnection] = set()
         self._service = service
@@ -173,6 +175,8 @@ class RemotingServer:
             self.metrics.hit_limit("connectionsPerAddress")
             self.problems.report("address", "connection refused: maxConnectionsPerAddress are open", peer=connection.peer)
             return False
+        is_proxy = self.sources.is_proxy(connection.address)
+        connection.share = self.shares.enter(connection.peer if is_proxy else connection.address)
         connection.opened_revision = self._service.state.revision
         self._service.connection_opened(connection)
         self.connections.add(connection)
@@ -185,6 +189,7 @@ class RemotingServer:
     def closed(self, connection: RemotingConnection, reason: CloseReason) -> None:
         self.connections.discard(connection)
         self.sources.leave(connection.address)
+        self.shares.leave(connection.share)
         self.metrics.connections_open -= 1
         self.metrics.connections_closed[reason] = self.metrics.connections_closed.get(reason, 0) + 1
         if not self.connections:

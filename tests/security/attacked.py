@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -87,10 +88,14 @@ def started(folder: Path, file: Path, port: int, files_max: int | None = None) -
 
 
 @contextmanager
-def launched(folder: Path, file: Path, port: int, files_max: int | None = None) -> Iterator[AttackedNode]:
+def launched(
+    folder: Path, file: Path, port: int, files_max: int | None = None, election_ms: int | None = None
+) -> Iterator[AttackedNode]:
     """The same without waiting until it serves: a node of a cluster needs the others for that."""
     log = folder / f"log-{len(list(folder.glob('log-*')))}"
-    with running_command("serve", "-c", str(file), stderr=log, files_max=files_max) as command:
+    slowed = [sys.executable, "-m", "tests.support.node_without_defence", "--election-ms", str(election_ms)]
+    arguments, program = (["serve"], []) if election_ms is None else ([], slowed)
+    with running_command(*arguments, "-c", str(file), stderr=log, files_max=files_max, program=program) as command:
         yield AttackedNode(command, folder, file, port)
 
 
@@ -117,10 +122,10 @@ def write_cluster_files(folders: Sequence[Path], data_folders: Sequence[Path], m
 
 
 @contextmanager
-def started_cluster(files: Sequence[tuple[Path, int]]) -> Iterator[list[AttackedNode]]:
-    """Start a node with each file, and wait until all serve."""
+def started_cluster(files: Sequence[tuple[Path, int]], election_ms: int | None = None) -> Iterator[list[AttackedNode]]:
+    """Start a node with each file, and wait until all serve. ``election_ms``: another election time-out than in production."""
     with ExitStack() as stack:
-        nodes = [stack.enter_context(launched(file.parent, file, port)) for file, port in files]
+        nodes = [stack.enter_context(launched(file.parent, file, port, election_ms=election_ms)) for file, port in files]
         for node in nodes:
             node.command.wait_line("boot success")
         yield nodes

@@ -15,7 +15,7 @@ from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result
-from replicated_namesrv.server import connection
+from replicated_namesrv.server import connection, turn_shares
 from replicated_namesrv.server.idle import TICKS_PER_ADVANCE_MAX, IdleWheel
 from replicated_namesrv.service import CloseReason, Connection
 from replicated_namesrv.settings import Settings
@@ -269,7 +269,7 @@ def test_a_peer_that_does_not_read_is_read_no_further(tmp_path: Path) -> None:
 
 
 def test_requests_that_take_long_let_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TURN_BUDGET_NS", 0)
+    monkeypatch.setattr(turn_shares, "SHARE_NS", 0)
     with live_server(tmp_path) as server, Peer(server.port) as peer, Peer(server.port) as other:
         peer.call(206)
         other.call(206)

@@ -8,7 +8,7 @@ from replicated_namesrv.model import TOPICS_MAX
 from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import quotas, sizes, snapshot
-from replicated_namesrv.server import connection, connection_limits, registrations
+from replicated_namesrv.server import connection_limits, registrations, turn_shares
 from replicated_namesrv.settings import ROWS, Settings
 from replicated_namesrv.wire import (
     bodies,
@@ -61,7 +61,7 @@ WORDS = " ".join(PAGE.split())
             "connections from one",
             f"`maxConnectionsPerAddress`; if 0, `maxConnections` minus {connection_limits.KEPT_FOR_OTHER_ADDRESSES}",
         ),
-        ("uninterrupted time for the requests", f"{connection.TURN_BUDGET_NS // 1_000_000} ms"),
+        ("uninterrupted time for the requests", f"{turn_shares.SHARE_NS // 1_000_000} ms"),
         ("cluster, broker and zone names", f"{quotas.NAME_BYTES_MAX:,} each"),
         ("value in the KV config", f"{quotas.VALUE_BYTES_MAX >> 20} MiB"),
         ("value of a setting", f"{quotas.SETTING_CHARACTERS_MAX:,} characters"),

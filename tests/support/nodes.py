@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,13 +120,17 @@ class RunningCommand:
 
 @contextmanager
 def running_command(
-    *arguments: str, stderr: Path, environment: Mapping[str, str] | None = None, files_max: int | None = None
+    *arguments: str,
+    stderr: Path,
+    environment: Mapping[str, str] | None = None,
+    files_max: int | None = None,
+    program: Sequence[str] = (),
 ) -> Iterator[RunningCommand]:
-    """Start ``namesrv``, with at most ``files_max`` descriptors; it is killed at the end if it still runs."""
+    """Start ``namesrv``, or ``program``, with at most ``files_max`` descriptors; it is killed at the end if it still runs."""
     limited = [] if files_max is None else ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(files_max)]
     with stderr.open("w") as errors:
         process = subprocess.Popen(
-            [*limited, *command(*arguments)],
+            [*limited, *(program or command()), *arguments],
             env=clean_environment(**(environment or {})),
             stdout=subprocess.PIPE,
             stderr=errors,

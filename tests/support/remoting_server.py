@@ -121,8 +121,8 @@ class Answer:
 class Peer:
     """A blocking client connection."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None, first: bytes = b"") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None, first: bytes = b"", source: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S, (source, 0))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if first:
             self.socket.sendall(first)
