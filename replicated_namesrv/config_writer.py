@@ -12,8 +12,8 @@ key refuses the whole request. The tests are in tests/security/test_settings_cha
     control character in either                refused, code 1   could become another line   test_line_injection_is_refused
     on the black list         any              refused, code 16  as in Java                  test_line_injection_is_refused
     unknown, in the -c file   any              taken             as in Java; has no effect   test_only_changes_are_written
-    unknown                   any              passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
-    known                     malformed or     passed over       as in Java, but logged      test_what_318_does_not_take_is_logged
+    unknown                   any              ignored           as in Java, but logged      test_what_318_does_not_take_is_logged
+    known                     malformed or     ignored           as in Java, but logged      test_what_318_does_not_take_is_logged
                               out of range
     read at the start only    valid            refused, code 16  could break the next start  test_start_only_settings_are_refused
     live                      valid            taken                                         test_only_changes_are_written

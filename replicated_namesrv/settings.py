@@ -586,7 +586,7 @@ def _from_run_time_file(
                 raise ValueError("it cannot change at run time")
             value = row.parse_change(text)
         except ValueError as cause:
-            warnings.append(f"{key}={text} ({path}): passed over; {cause}")
+            warnings.append(f"{key}={text} ({path}): ignored; {cause}")
             continue
         changes[key] = text
         if origins.get(row.attribute, "file ").startswith("file "):

@@ -1,17 +1,17 @@
 """Conversion of Jepsen histories (EDN or JSON lines) to traces that ``namesrv analyze`` reads.
 
-An operation is a map with ``type`` (invoke, ok, fail, info), ``f``, ``value``, ``process`` and ``time`` (nanoseconds), as
-``history.edn`` has them: one a line, pretty-printed over several, or all in one vector. A process's next operation completes
-its invocation. The outcome is unknown if that is ``info`` or missing. The nemesis, any process that is not a number,
-determines the phases: the fault lasts from its first to its last operation. If no operation has a time, they are placed one
-millisecond apart in their order. Checks of order are then valid, durations are not.
+An operation is a map with ``type`` (invoke, ok, fail, info), ``f``, ``value``, ``process`` and ``time`` (nanoseconds), as in
+``history.edn``: one per line, pretty-printed over several lines, or all in one vector. A process's next operation completes its
+invocation. The outcome is unknown if that is ``info`` or missing. The nemesis, any process that is not a number, determines the
+phases: the fault lasts from its first to its last operation. If no operation has a time, they are placed one millisecond apart in
+their order. Checks of order are then valid, durations are not.
 
 =====================  ================================================================================================
 f                      becomes
 =====================  ================================================================================================
 read, write            ``get`` and ``put`` of a key of the key-value store
-cas                    its read and its write, both, in the same time: what is found wrong with them is wrong, but that
-                       nothing came between the two is not checked
+cas                    its read and its write, at the same time: a reported violation is real, but it is not checked that
+                       nothing happened between the two
 add, remove, read      a set: ``register`` and ``unregister`` of a member of a topic, and ``route`` of the topic
 txn of append and r    the same for each list; the order within a list and transactions over several are not checked
 txn of w and r         ``put`` and ``get`` of each key; that a transaction is one step is not checked

@@ -1,4 +1,4 @@
-"""Leadership over time (M18): how many nodes believe to be the leader, from samples of every node's status."""
+"""Leadership over time (M18): how many nodes regard themselves as the leader, from samples of every node's status."""
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F

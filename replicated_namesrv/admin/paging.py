@@ -1,7 +1,7 @@
 """Long lists in pages: ``?limit=&after=&q=``.
 
-A page is cut from the sorted keys. ``after`` is the last key of the previous page, so rows that are added or removed in
-between neither repeat nor hide others. Building rows yields to the event loop every few milliseconds, because a listing of
+A page is cut from the sorted keys. ``after`` is the last key of the previous page, so if rows are added or removed between two
+pages, no other row is repeated or left out. Building rows yields to the event loop every few milliseconds, because a listing of
 10,000 topics of 300 brokers must not delay a route query.
 """
 

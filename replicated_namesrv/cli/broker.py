@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--topic-prefix", default="topic-", metavar="P", help="topics are called P0, P1, … (default topic-)")
     what.add_argument("--host", default="127.0.0.1", help="address the brokers announce (default 127.0.0.1)")
     what.add_argument(
-        "--port", type=positive, default=10911, help="port of the first broker; each next one 4 higher (default 10911)"
+        "--port", type=positive, default=10911, help="port of the first broker; each further one is 4 higher (default 10911)"
     )
     how = parser.add_argument_group("how it behaves")
     how.add_argument(
         "--version",
         choices=[version.value for version in BrokerVersion],
         default="5.3",
-        help="RocketMQ line to imitate (default 5.3)",
+        help="RocketMQ version to imitate (default 5.3)",
     )
     how.add_argument("--period-ms", type=positive, default=30_000, metavar="MS", help="between registrations (default 30000)")
     how.add_argument(
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="heartbeat time-out to request from the name servers (5.3; default: 10000 with a heartbeat)",
     )
-    how.add_argument("--no-force-register", action="store_true", help="ask for data versions (322), register on a difference")
+    how.add_argument("--no-force-register", action="store_true", help="ask for data versions (322), register only if one differs")
     how.add_argument("--compressed", action="store_true", help="deflate registrations")
     how.add_argument("--zone", metavar="Z", help="zone name to register with (5.3)")
     how.add_argument("--listen", action="store_true", help="listen at the announced addresses and report pushes (905)")

@@ -30,7 +30,7 @@ _EXAMPLES = """\
   namesrv brokers                                      name, id, address, cluster of every registered broker
   namesrv brokers --cluster DefaultCluster --json
   namesrv brokers wipe-write broker-a                  producers stop sending to broker-a, before maintenance
-  namesrv brokers add-write broker-a                   ... and return
+  namesrv brokers add-write broker-a                   they send to it again
 """
 
 

@@ -50,7 +50,7 @@ examples:
   namesrv cluster --mode ap                         three independent nodes, like RocketMQ's own
   namesrv cluster --listen 0.0.0.0:9876             reachable from other machines
   namesrv cluster --nodes 5 --listen 127.0.0.1:19876 --data-dir /tmp/five
-  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0, 1, or 2: stopped
+  namesrv cluster --once --json                     a health check: start, ask each node, stop; exit code 0, 1, or 2: interrupted
 
 To connect a broker, put the printed namesrvAddr line into its broker.conf.
 """

@@ -17,7 +17,7 @@ HELP = "run the Raft core under seeded faults in virtual time and check that no 
 
 _EXAMPLES = """\
   namesrv simulate --seeds 0:500                 500 runs of three nodes, each half a minute of faults
-  namesrv simulate --seeds 0:5000 --nodes 5      a night's worth
+  namesrv simulate --seeds 0:5000 --nodes 5      for a whole night
   namesrv simulate --seeds 0:20 --off pre_vote   is this defence needed? violations are expected
   namesrv simulate --seeds 0:20 --plain          unmodified PySyncObj in the same simulator
   namesrv simulate --seeds 0:50 --application routes   name servers and their brokers on top of the core
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", default="0:20", metavar="FROM:TO", help="seeds to run, TO excluded (default 0:20)")
     parser.add_argument("--nodes", type=int, choices=(1, 3, 5), default=3, help="nodes of the cluster (default 3)")
     parser.add_argument("--duration-s", type=float, default=30.0, metavar="S", help="virtual seconds of faults (default 30)")
-    parser.add_argument("--off", metavar="DEFENCE", help="switch off one defence; a wrong name lists them")
+    parser.add_argument("--off", metavar="DEFENCE", help="switch off one defence; an unknown name prints the list of all")
     parser.add_argument(
         "--application", choices=("registers", "routes"), default="registers", help="what runs on the core (default registers)"
     )
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop-after", type=int, default=0, metavar="N", help="stop at the N-th failing seed (default: never)")
     parser.add_argument("--no-shrink", action="store_true", help="do not make the first failing run smaller")
     parser.add_argument("--trace", action="store_true", help="print each run in full, with its messages")
-    parser.add_argument("--json", action="store_true", help="one JSON object a run, then a summary object")
+    parser.add_argument("--json", action="store_true", help="one JSON object per run, then a summary object")
 
 
 def run(arguments: argparse.Namespace) -> int:

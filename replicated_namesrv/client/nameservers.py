@@ -2,10 +2,10 @@
 
 - The list is shuffled when it is set. The server chosen first is kept while its connection is up: whatever it answers, an error
   code included, counts as its answer, and only a broken connection, a refusal or silence moves a client on.
-- One call goes through the whole list at most once, as 4.9 does for servers that refuse; 5.x fails the call and moves on with
-  the next one, which ``attempts=1`` gives.
+- One call goes through the whole list at most once, as 4.9 does for servers that refuse; in 5.x the call fails and only the next
+  call uses another server; ``attempts=1`` gives this behaviour.
 - ``query`` is for requests that may be repeated: it also moves on after a server kept silent. ``submit`` is for the others: it
-  moves on only from a server that surely did not get the request, and otherwise says that the outcome is unknown.
+  moves on only from a server that certainly did not get the request, and otherwise says that the outcome is unknown.
 - ``ask_all`` is what a comparison needs and ``send_to_all`` what mqadmin does for writes: every server, each with its own
   outcome.
 """

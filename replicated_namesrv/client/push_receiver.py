@@ -1,4 +1,5 @@
-"""A broker's door: accepts connections at the address that the broker announces and hands over what name servers push there."""
+"""The listening side of a broker: accepts connections at the address that the broker announces, and reports what name servers
+push there."""
 
 import asyncio
 from collections.abc import Callable

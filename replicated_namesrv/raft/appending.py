@@ -52,7 +52,7 @@ class Appending:
             self._context.counters["appends_refused"] += 1
             if message.term == core.term:
                 self._elections.leader_contact(peer)
-            return  # without an answer, so that the leader's window closes
+            return  # no answer: the leader's window fills up and it stops sending
         entries = unpack_entries(message.entries, message.previous_index + 1, message.previous_term, message.term)
         if self._leadership.is_large(len(message.entries)):
             last = message.previous_index + len(entries)

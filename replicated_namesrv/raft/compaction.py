@@ -1,12 +1,12 @@
-"""When a snapshot of our own is taken, and how much of the log goes after it.
+"""When a snapshot of our own is taken, and how much of the log is dropped after it.
 
-PySyncObj starts a snapshot when the log has ``compact_entries`` entries, the node when ``compact_bytes`` were written. The log
-is then dropped up to ``compact_margin_entries`` before the end of the snapshot. But while a leader sends a snapshot to a
-follower, it keeps the log after that snapshot. Otherwise the follower would need another snapshot as soon as it has this one,
-again and again while writes continue.
+PySyncObj starts a snapshot when the log has ``compact_entries`` entries; this module starts one when ``compact_bytes`` were
+written. The log is then dropped up to ``compact_margin_entries`` before the end of the snapshot. But while a leader sends a
+snapshot to a follower, it keeps the log after that snapshot. Otherwise the follower would need another snapshot as soon as it has
+this one, again and again while writes continue.
 
     follower that is sent a snapshot, or what follows it     the log behind it is
-    answers, or has until ``transfer_silence_ms`` ago        kept from the end of its snapshot, then from its match
+    has answered in the last ``transfer_silence_ms``         kept from the end of its snapshot, then from its match
     has what was written meanwhile                           no longer kept
     silent for ``transfer_silence_ms``                       dropped, the transfer is given up
     lags by more than ``transfer_log_*_max``                 dropped, the transfer is given up
@@ -15,7 +15,7 @@ On a disk that is nearly full, a snapshot is due when ``SHORT_DISK_BYTES`` were 
 ``SHORT_DISK_PAUSE_S``. Segments are then closed early and one snapshot is kept, so that what was deleted from the state soon
 leaves the disk.
 
-A follower whose transfer was given up is sent the newest snapshot; for one that is silent still, no log is kept until it answers.
+A follower whose transfer was given up is sent the newest snapshot; while it is still silent, no log is kept for it.
 """
 
 from typing import Protocol
@@ -124,7 +124,7 @@ class Compaction:
         return index if index > first else None
 
     def _needed_from(self) -> int:
-        """The target, or the index after which a follower needs the log."""
+        """Index up to which entries are not needed: the target, or less if a follower needs entries before it."""
         index = self._target
         for progress in self._followers.progress.values():
             if progress.kept_from is None:

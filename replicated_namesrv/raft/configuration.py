@@ -10,7 +10,7 @@ A change that is in the log and not applied is in force by the first row that ma
 |-----|---------|--------------|--------------|---------------------------------------------------------------------------|
 | C1  | vacancy | any          | in the log   | a quorum without the place is a quorum with it, too                       |
 | C2  | join    | vacant       | in the log   | a quorum with the place shares a voter with each quorum without it        |
-| C3  | join    | occupied     | when applied | versions before protocol 1 write it; quorums before and after may be apart |
+| C3  | join    | occupied     | when applied | versions before protocol 1 write it; quorums may share no such voter       |
 
 Test: ``tests/raft/test_lost_memory.py::test_configuration_by_rows``. Transcripts: ``tests/golden/raft/lost_disk.txt``,
 ``join_of_an_older_version.txt``.

@@ -1,6 +1,7 @@
 """Elections: pre-vote, stickiness, and the requests and answers for votes. PySyncObj counts the votes and takes the roles.
 
-- The timer runs from the last contact with the current leader; a random share spreads candidates (``leadership.py``).
+- The timer runs from the last contact with the current leader; a random part makes it unlikely that two nodes campaign at the
+  same time (``leadership.py``).
 - Pre-vote (dissertation, 9.6): a node raises its term only after a majority said it could win, so one that was cut off does
   not depose a leader when it returns.
 - Stickiness (4.2.3): a node grants no vote or pre-vote within the minimum election time after contact with a leader. A leader
@@ -25,9 +26,11 @@ from replicated_namesrv.raft.stall import Stall
 from replicated_namesrv.raft.standing import Memory, PeerMemories
 
 REPEAT_ELECTIONS = 4
-"""Greatest election times between two messages that count as one continued refusal. A candidate sends one in each."""
+"""In units of the greatest election time: the longest pause between two refused messages of one series. A candidate sends one
+message in each election time."""
 PATIENCE_ELECTIONS = 10
-"""Greatest election times after which a group with a leader gives it up for a peer with a term out of reach: 3 s by default."""
+"""In units of the greatest election time (3 s in all by default): how long a peer must send terms out of reach before a node that
+has a leader raises its term by one step."""
 
 
 class ElectionCore(RaftState, Protocol):
@@ -202,7 +205,8 @@ class Elections:
         self._core.observe_term(peer, message.term)
 
     def approach_term(self, peer: str) -> None:
-        """``peer`` has a term that is too far away to be adopted (``message_bounds.py``). If it keeps saying so, go one step."""
+        """``peer`` has a term that is too far away to be adopted (``message_bounds.py``). If it continues to send such terms,
+        raise the term of this node by one step."""
         now, longest = self._now(), self._context.config.election_max_ms / 1000
         since, last = self._refused_terms.get(peer, (now, now))
         if now - last > REPEAT_ELECTIONS * longest:

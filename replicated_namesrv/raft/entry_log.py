@@ -12,10 +12,10 @@ one whose sync was reported. The argument:
    damaged and the log refuses to open, since a node that forgets what it acknowledged breaks Raft. A mark is also written when
    writing pauses, so that damage to the last batch is recognised too; only a crash within that pause leaves a last batch whose
    damage looks torn.
-4. What was readable on opening but not marked as synced may be in memory alone: after a failed fsync Linux takes the pages for
-   clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new files,
-   which are synced and then take the old names, before any of it counts as durable.
-5. Whole segments are deleted; each begins with the term, vote and commit index, so it stands alone.
+4. What was readable on opening but not marked as synced may be in memory alone: after a failed fsync Linux treats the pages as
+   clean, and the next fsync succeeds without writing them. So the segments that hold such records are copied to new files, which
+   are synced and then take the old names, before any of it counts as durable.
+5. Whole segments are deleted; each begins with the term, vote and commit index, so it can be read without earlier ones.
 
 The commit index in a mark is a hint that lets a restarted node apply before it has contact with a leader; it is never ahead of
 its entries in the stream.
@@ -128,9 +128,9 @@ class Log:
         self.entries_max = self.buffered_bytes_max = ENTRIES_READ_MAX
         """Bounds for ``is_full``."""
         self.on_add: Callable[[int, bytes], None] = lambda index, payload: None
-        """Told index and payload of each entry that is appended."""
+        """Called with index and payload of each entry that is appended."""
         self.on_cut: Callable[[int], None] = lambda index: None
-        """Told the first index that goes when the log is cut."""
+        """Called with the first removed index when the log is cut."""
         self.cut_records = 0
         """Records dropped as a torn tail when opening."""
         self._open()
@@ -169,7 +169,7 @@ class Log:
             )
 
     def _make_durable(self, opened: list[_Opened]) -> None:
-        """All that was replayed is on disk, also what an earlier process could not sync."""
+        """Make everything that was replayed durable, including what an earlier process could not sync."""
         if not self._segments:
             self._new_segment()
             self.sync_now()
@@ -183,15 +183,16 @@ class Log:
         self._storage.sync([s.name for s in self._segments], True)
 
     def _follows_released(self, names: list[str], data: bytes, expected: int) -> bool:
-        """Whether records are missing before the first of ``names`` that had been synced: then a snapshot had replaced them,
-        and what was opened so far is older still. (That the snapshot is there, ``align`` checks.)"""
+        """Whether synced records are missing before the first of ``names``. Then a snapshot had replaced them, and everything
+        opened so far is even older. (``align`` checks that the snapshot is there.)"""
         if len(data) < HEADER.size or crc32(data[: HEADER.size - 4]) != HEADER.unpack_from(data)[3]:
             return False
         first = HEADER.unpack_from(data)[2]
         return first > expected and any(self._synced_behind(self._storage.read(name), 0) >= first - 1 for name in names)
 
     def _drop_reappeared(self) -> None:
-        """Deleted segments that a power loss has brought back, though not the ones after them."""
+        """Remove what was opened so far: deleted segments that reappeared after a power loss, while segments between them and the
+        next one did not."""
         for segment in self._segments:
             self._storage.remove(segment.name)
         self._segments, self._entries, self.base_index = [], [], 0

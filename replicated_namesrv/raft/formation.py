@@ -11,10 +11,10 @@ the founders that we have promised, or founded with:
 |-----|----------|----------------------------------------------------|----------------------|-----------------------------------|
 | F1  | blank    | one is a member                                    | member, its founders | join as a learner                 |
 | F2  | blank    | not all have greeted                               | wait                 | one may be a member               |
-| F3  | blank    | one has promised others than those who greet       | wait; problem        | a disk was lost while founding    |
+| F3  | blank    | one has promised other founders than these         | wait; problem        | a disk was lost while founding    |
 | F4  | blank    | all are blank, or have promised those who greet    | promise              |                                   |
 | F5  | promised | one is a member of ours                            | member, ours         | all have promised                 |
-| F6  | promised | one, of an incarnation in ours, is one of others   | member, its founders | without its promise ours is dead  |
+| F6  | promised | one of ours is a member with other founders        | member, its founders | ours can never be complete        |
 | F7  | promised | all have promised ours                             | member, ours         | no other set can be complete      |
 | F8  | promised | one is of another incarnation than in ours         | wait; problem        | a disk was lost while founding    |
 | F9  | promised | otherwise                                          | wait                 | a promise may be on its way       |

@@ -123,7 +123,7 @@ class Inspection:
     terms: list[dict[str, Any]]
     """Every change of term or vote: file, offset, term, votedFor."""
     commit_index: int
-    """Highest commit index recorded in the log. A node may know a higher one, because it does not record each."""
+    """Highest commit index recorded in the log. A node may know a higher one, because it does not record every change."""
     last_index: int
     problems: list[str]
     """Damage that keeps a node from starting, or snapshots that a start would ignore. Each text has file and offset."""

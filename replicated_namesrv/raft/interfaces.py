@@ -18,7 +18,7 @@ class Environment(Protocol):
     """Clock, randomness, network and disk completion, as seen by one node."""
 
     rng: Random
-    """Source of election jitter and of incarnation numbers. Seed it and a run repeats."""
+    """Source of election jitter and of incarnation numbers. With a fixed seed a run can be repeated."""
 
     def now(self) -> float:
         """Seconds of a clock that never goes back. Its rate may differ between nodes by ``RaftConfig.clock_drift_max``."""
@@ -187,7 +187,7 @@ class Observer:
         """This node votes for ``candidate`` in ``term``."""
 
     def leader_changed(self, leader: str | None, term: int) -> None:
-        """The leader this node believes in, or None."""
+        """The leader as this node knows it, or None."""
 
     def applied(self, index: int, term: int, payload: bytes) -> None:
         """An entry was applied; ``payload`` is the whole entry, equal on every node."""

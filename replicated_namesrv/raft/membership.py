@@ -24,8 +24,9 @@ from replicated_namesrv.raft.standing import Memory, PeerMemories, Standing
 INTRODUCTION_HEARTBEATS = 4
 """Heartbeats between two introductions to a peer. A peer's memory of a disk is at most this old."""
 ANSWERS_MAX = 8
-"""Introductions answered at once between two of those. Two processes that accept each other need at most three. If two
-processes use one name, each answer is a change for the other, and without a bound answers would never end."""
+"""Maximum of introductions that are answered at once in the time between two regular ones. Two processes that accept each other
+need at most three. If two processes use one name, each answer changes what the other one knows; without a bound they would answer
+each other for ever."""
 _STANDINGS = frozenset(Standing)
 
 
@@ -65,7 +66,7 @@ class Membership:
         self._greetings: dict[str, Greeting] = {}
         """The last greeting of each peer since this process started."""
         self._introductions: dict[str, Introduction] = {}
-        """The last accepted greeting of each peer."""
+        """The last accepted introduction of each peer."""
         self._newest_received: dict[str, tuple[int, int]] = {}
         """Peer -> (process, sequence) of its newest introduction, which we echo."""
         self._sequence = 0
@@ -202,7 +203,7 @@ class Membership:
         before = self._greetings.get(peer)
         self._greetings[peer] = greeting
         if greeting.protocol == 0:
-            self._introductions.pop(peer, None)  # its version may have been newer before
+            self._introductions.pop(peer, None)  # the peer may have run a newer version before
             if self.known.get(peer) != greeting.source:
                 self._accept(peer, greeting.source)
         if greeting.echo != self.identity.incarnation:

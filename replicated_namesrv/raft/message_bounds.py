@@ -1,23 +1,23 @@
-"""Which numbers a node takes from a message: none that the work of years could not have produced.
+"""Which numbers a node accepts from a message: only those that a correct cluster can have reached within years of work.
 
-A number near 2^64 leaves no room for the next one. A cluster that adopts such a term never elects again, and has it on its disks.
-The field's type in ``raft_messages.py`` says which kind of number it is, so that a new message is covered. A message is dropped
-by the first row that matches:
+A number near 2^64 leaves no room for the next one. A cluster that adopts such a term can never elect a leader again, because the
+term is on its disks. The field's type in ``raft_messages.py`` says which kind of number it is, so that a new message is covered.
+A message is dropped by the first row that matches:
 
 | row | number                       | condition                                         | why                                   |
 |-----|------------------------------|---------------------------------------------------|---------------------------------------|
 | B1  | term, ordinal                | > `NUMBER_MAX`                                    | leaves no room for the next ones      |
 | B2  | term                         | > own term + `TERM_STEP_MAX`, own term is not 0   | no election has led there             |
-| B3  | term of an entry or snapshot | > term of the message; of a vote: not below it    | a log has no entries of later terms   |
+| B3  | term of an entry or snapshot | > term of the message; in a vote: >= that term    | a log has no entries of later terms   |
 | B4  | acknowledged                 | > index before the entries                        | a leader sends what follows the match |
 | B5  | offset                       | > total                                           | a file has no bytes behind its end    |
 
 B2 does not hold for term 0: a new disk joins a cluster of any age. Identities (incarnations, nonces, checksums) may have any
 value, because they are drawn from all 64-bit numbers.
 
-A node that keeps sending terms refused by B2 may have been driven away by several steps. So the receiver raises its own term by
-one step (``Elections.approach_term``) after an election time of such messages, or after ``PATIENCE_ELECTIONS`` of them while it
-has a leader. One forged message has no effect.
+A node that repeatedly sends terms refused by B2 may have been raised by several steps, so that no other node accepts its term any
+more. So the receiver raises its own term by one step (``Elections.approach_term``) after an election time of such messages, or
+after ``PATIENCE_ELECTIONS`` of them while it has a leader. One forged message has no effect.
 
 Only authentication keeps out a process that repeats steps within the bound.
 
@@ -42,9 +42,9 @@ NUMBER_MAX = 1 << 62
 """Greatest term and ordinal. Sequence numbers begin at ``boot << 32``, so this is also room for 2^30 restarts. With a greater
 term on its disk a node does not start."""
 TERM_STEP_MAX = 1 << 30
-"""Greatest distance of a term from the own one. A node that was cut off for a year and raised its term every 150 ms, which
-pre-vote prevents, comes back 2.1 * 10^8 terms later: a fifth of this. From term 1 to ``NUMBER_MAX`` there are 2^32 such steps,
-each with a sync of the disk."""
+"""Greatest accepted distance of a term above the term of this node. A node that was cut off for a year and raised its term every
+150 ms, which pre-vote prevents, comes back 2.1 * 10^8 terms later: a fifth of this. From term 1 to ``NUMBER_MAX`` there are 2^32
+such steps, each with a sync of the disk."""
 
 
 class TermError(MalformedError):
@@ -64,7 +64,7 @@ class _Fields(NamedTuple):
 def _fields(kind: type[Message]) -> _Fields:
     hints = list(get_type_hints(kind, include_extras=True).values())
     for name, hint in zip(kind._fields, hints, strict=True):
-        if hint is int:  # neither of the three kinds
+        if hint is int:  # none of the three kinds
             raise TypeError(f"{kind.__name__}.{name}: say whether it is an Identity, a Term or an Ordinal")
     return _Fields(*(tuple(n for n, hint in enumerate(hints) if hint == wanted) for wanted in (Term, Ordinal)))
 

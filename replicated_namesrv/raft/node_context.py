@@ -15,7 +15,8 @@ class NodeContext:
     def __init__(
         self, node_id: str, members: Sequence[str], cluster_id: str, environment: Environment, config: RaftConfig
     ) -> None:
-        """``members``: all configured nodes, this one included. ValueError if ``node_id`` is not among them, once."""
+        """``members``: all configured nodes, this one included. ValueError if ``node_id`` is not among them, or a name occurs
+        twice."""
         self.node_id, self.members, self.cluster_id = node_id, sorted(members), cluster_id
         if node_id not in self.members or len(set(self.members)) != len(self.members):
             raise ValueError(f"node {node_id!r} must be among the members, each once: {', '.join(self.members)}")

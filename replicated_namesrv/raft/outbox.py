@@ -11,8 +11,8 @@ from typing import Protocol
 from replicated_namesrv.raft.raft_messages import AppendReply, Message, PeerMessage, Vote, VoteReply
 
 HELD_MAX = 1_024
-"""Maximum of messages that wait for the disk. At this number only the newest of each kind to each peer stay, which include the
-older ones. A few hundred are usual; more mean that the disk does not answer."""
+"""Maximum of messages that wait for the disk. At this number only the newest of each kind to each peer is kept, because it
+includes the older ones. A few hundred are usual; more mean that the disk does not answer."""
 
 DurableMessage = Vote | VoteReply | AppendReply
 """Messages that may have to wait for the disk."""
@@ -67,7 +67,7 @@ class Outbox:
         return len(self._held)
 
     def address(self, peer: str) -> tuple[int, int]:
-        """Source and destination of a message to ``peer``, the first two fields of each. Destination 0: it would be dropped."""
+        """Source and destination, the first two fields of every message to ``peer``. Destination 0: it would be dropped."""
         return self._addresses.incarnation, self._addresses.known.get(peer, 0)
 
     def send(self, peer: str, message: PeerMessage) -> None:

@@ -1,7 +1,7 @@
 """A leader's knowledge of one follower, and its transitions. No IO and no clock: times and sequence numbers are arguments.
 
     state      the leader sends                            it ends
-    PROBE      an empty append a heartbeat                 in REPLICATE, when an answer shows where both logs meet
+    PROBE      one empty append per heartbeat              in REPLICATE, when an answer shows where both logs meet
     REPLICATE  entries, as far as the window allows        in PROBE, when an answer shows that entries were lost
     SNAPSHOT   chunks, as far as the window allows         in PROBE, when the follower has what the snapshot covers
 
@@ -19,15 +19,16 @@ from replicated_namesrv.raft.snapshots import Snapshot
 
 PROBE, REPLICATE, SNAPSHOT = "probe", "replicate", "snapshot"
 HEARTBEATS_REMEMBERED_MAX = 64
-"""Number of unanswered messages without data that are remembered per follower, 3 s of heartbeats. They serve the lease, for
-which answers to older ones are useless."""
+"""Number of unanswered messages without data that are remembered per follower: the heartbeats of about 3 s. They are needed for
+the lease, for which answers to older ones are useless."""
 PAUSE_HEARTBEATS_MAX = 16
-"""Longest back-off before data is sent again, 0.8 s of heartbeats. A follower that returns catches up within about an election
-time."""
+"""Longest back-off before data is sent again: 0.8 s with the default heartbeat. A follower that returns catches up within about
+an election time."""
 
 ROUNDS_MIN = 10
-"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each: in the
-tenth even the shortest delays have become longer than an election time. Half a second of heartbeats if nothing is written."""
+"""Number of rounds as in the dissertation. A learner that receives half of what is written doubles its lag in each: in the tenth
+even the shortest delays have become longer than an election time. If nothing is written, ten rounds take half a second with the
+default heartbeat."""
 
 
 class Inflight:
@@ -247,8 +248,8 @@ class Progress:
     # Transitions
 
     def reset(self, following: int, sequence: int) -> None:
-        """Forget everything, for a new term or another incarnation. Try ``following`` next. Answers to ``sequence`` and older
-        are stale."""
+        """Forget everything, for a new term or another incarnation. The first index to try is ``following``. Answers to
+        ``sequence`` and older are stale."""
         self.match, self.delivered = 0, 0
         self.acknowledged_at = NEVER
         """When the newest acknowledged message was sent."""
@@ -266,7 +267,7 @@ class Progress:
         self.rounds.reset()
 
     def become_replicate(self, sequence: int) -> None:
-        """They match: stream entries. Later conflicts count only for messages sent after ``sequence``."""
+        """The logs match: stream entries. Later conflicts count only for messages sent after ``sequence``."""
         self.state, self.probe_sent, self.floor = REPLICATE, False, sequence
 
     def become_snapshot(self) -> None:

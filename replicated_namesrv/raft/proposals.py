@@ -346,7 +346,7 @@ class Proposals:
             # not this copy; but the network may have repeated it, and the leader may have accepted that copy
             self._requeue(numbers, False)
         elif message.log_index <= self._core.applied_index:
-            self._requeue(numbers, False)  # already decided: proposals still pending were not in it, as far as we know
+            self._requeue(numbers, False)  # already applied: our pending proposals were not in it, as far as we know
         else:
             self.placed.setdefault(message.log_index, []).append((message.term, numbers))
 
@@ -421,7 +421,7 @@ class Proposals:
             self._check_issued(log_index, session.origin, max(self._first, session.next - 1))
         if session is not None and session.origin == self.origin:
             for number in [n for n in self._pending if session.applied(n)]:
-                self._end(number, Indeterminate("applied, but the result is hidden in a snapshot"))
+                self._end(number, Indeterminate("applied, but the result is unknown: a snapshot replaced the entry"))
         for index in [i for i in self.placed if i <= log_index]:
             for _, numbers in self.placed.pop(index):
                 self._requeue(numbers, False)

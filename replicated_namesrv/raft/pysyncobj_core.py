@@ -32,7 +32,7 @@ TOUCHED = {
     "SyncObj.__doApplyCommand": "overridden: no pickle, never raises",
     "SyncObj.__raftElectionDeadline": "written: starts an election",
     "SyncObj.__newAppendEntriesTime": "written: when the next heartbeat is due",
-    "SyncObj.__lastResponseTime": "kept: an index that is on a disk is no contact",
+    "SyncObj.__lastResponseTime": "kept: that an index is on a follower's disk is no contact with it now",
     "SyncObj.__raftMatchIndex": "written: what a lost disk acknowledged counts no longer",
     "SyncObj.__serializer": "written: our snapshot store in place of fork, gzip and pickle",
     "SyncObj.__loadDumpFile": "called when opening a snapshot; it swallows exceptions, so its result is checked",
@@ -40,7 +40,7 @@ TOUCHED = {
     "SyncObj._applyCommand": "called: proposes",
     "SyncObj._checkCommandsToApply": "called: appends what was proposed",
     "SyncObj._isLeader": "called",
-    "syncobj.createJournal": "wrapped: a Log passes through",
+    "syncobj.createJournal": "wrapped: returns a Log unchanged",
     "syncobj.monotonicTime": "replaced: the clock of the node being driven",
 }
 RELIED_UPON = (
@@ -221,7 +221,7 @@ class _Raft(SyncObj):
 
 
 class Core:
-    """PySyncObj as calls. ``now`` is the clock it reads; the log is the journal it writes."""
+    """PySyncObj behind method calls. ``now`` is the clock that it reads; the log is the journal that it writes."""
 
     def __init__(
         self,

@@ -101,9 +101,9 @@ class RaftConfig:
     """Version of the state machine's digests. Nodes compare digests of equal versions only, so a new form of the digest stops
     no node in a rolling upgrade."""
     election_grace_bytes_per_second: int = 2_500_000
-    """Pace, that of a very busy machine, for data larger than ``append_bytes_max``, which is received, written and applied in
-    one piece. A node is silent while it does so. Before it could be done at this pace, no node campaigns and no leader
-    steps down. After such a command the loss of the leader is noticed later by as much. Lower it if machines are slower."""
+    """Data larger than ``append_bytes_max`` is received, written and applied in one piece, and a node is silent meanwhile. This
+    is the assumed pace, that of a very busy machine. No node campaigns and no leader steps down before the work could be done at
+    this pace, so after such a command the loss of a leader is noticed later by this time. Lower it if machines are slower."""
     election_grace_ms_max: int = 3_000
     """Maximum extension of the election time-out, for messages of any size."""
     clock_drift_max: float = 0.05
@@ -138,10 +138,10 @@ class RaftConfig:
     """Bytes of a snapshot sent to a follower and not acknowledged. Heartbeats queue behind them: over 100 Mbit/s they take 84 ms,
     well below the least election time."""
     transfer_log_entries_max: int = 400_000
-    """Entries kept for a follower that is being sent a snapshot. Beyond, they are dropped and the transfer is given up; the
+    """Entries kept for a follower that is being sent a snapshot. Beyond it they are dropped and the transfer is given up; the
     follower gets a newer snapshot, which succeeds once writes slow down. About 100 MB of small entries."""
     transfer_log_bytes_max: int = 128 << 20
-    """The same in bytes written since the transfer began, and once more since the snapshot arrived."""
+    """The same in bytes: so many may be written during the transfer, and again so many after the snapshot has arrived."""
     transfer_silence_ms: int = 10_000
     """The same for a follower that has not answered for this long and may never return."""
     apply_entries_max: int = 512
@@ -167,8 +167,9 @@ class RaftConfig:
     second of writes at full speed."""
     sync_stall_ms: int = 5_000
     """A sync of the log that takes longer counts as stalled: a leader transfers leadership or steps down, and no node
-    campaigns. Longer than the pauses of a second or two that busy or remote disks sometimes have, when an election would
-    not help; at most the usual time-out of a proposal. Syncs of snapshots have twelve times as long."""
+    campaigns. The time is longer than the pauses of a second or two that busy or remote disks sometimes have, because an
+    election would not help then, and at most the usual time-out of a proposal. Syncs of snapshots have twelve times as
+    long."""
     sync_mark_ms: int = 20
     """After this time without writes the log notes what has been synced, so that damage to it can be distinguished from a torn
     tail.

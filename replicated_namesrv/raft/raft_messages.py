@@ -31,7 +31,7 @@ class Greeting(NamedTuple):
     """Incarnation the sender knows of the receiver, 0 for none: greet again until it is right."""
     versions: Ordinal
     """Lower 16 bits: ``RaftConfig.command_version`` of the sender. Upper 16 bits: its ``PROTOCOL``. Versions of protocol 0 read
-    the whole as a command version; their rule, that every member applies at least a given version, holds for it, too."""
+    the whole number as a command version. Their rule, that every member applies at least a given version, stays correct."""
 
     @property
     def command_version(self) -> int:
@@ -226,7 +226,7 @@ class Forward(NamedTuple):
     source: Identity
     destination: Identity
     term: Term
-    """The term that the receiver is taken to lead."""
+    """The term in which the sender assumes the receiver to lead."""
     sequence: Ordinal
     """Number of this forward; the reply repeats it."""
     proposals: bytes
@@ -306,7 +306,7 @@ _KINDS: tuple[type[PeerMessage | Introduction], ...] = (
 PROTOCOL = 1
 """The newest protocol that this version speaks. It speaks all older ones, too."""
 SINCE: dict[type[Message], int] = {Introduction: 1}
-"""The protocol that brought a kind; kinds of protocol 0 are left out."""
+"""The protocol that introduced each kind; kinds of protocol 0 are left out."""
 GREETING_CODE = 1
 _BY_CODE = {code: _Layout(code, kind) for code, kind in enumerate(_KINDS, GREETING_CODE + 1)}
 _BY_KIND = {layout.kind: layout for layout in _BY_CODE.values()}
@@ -339,14 +339,14 @@ def decode(data: bytes) -> Message:
         return _decode_greeting(data)
     layout = _BY_CODE.get(data[0])
     if layout is None:
-        raise MalformedError(f"no message has code {data[0]}")
+        raise MalformedError(f"unknown message code {data[0]}")
     size = layout.fixed.size
     if len(data) < size or (len(data) > size and not layout.has_tail):
         raise MalformedError(f"{layout.kind.__name__} of {len(data)} bytes")
     values: list[object] = list(layout.fixed.unpack_from(data))[1:]
     for position in layout.switches:
         if values[position] not in (0, 1):
-            raise MalformedError(f"{layout.kind.__name__}: a switch is {values[position]}")
+            raise MalformedError(f"{layout.kind.__name__}: a boolean field is {values[position]}")
         values[position] = values[position] == 1
     if layout.has_tail:
         values.append(data[size:])

@@ -133,7 +133,7 @@ class RaftNode:
         self.sessions = Sessions()
         self.snapshots = SnapshotStore(storage, self.cluster_id)
         opened = self.snapshots.open_newest()
-        self.notes.extend(f"damaged snapshot passed over: {reason}" for reason in self.snapshots.skipped)
+        self.notes.extend(f"damaged snapshot ignored: {reason}" for reason in self.snapshots.skipped)
         if opened:
             self.log.align(opened[0].metadata.previous, opened[0].metadata.last)
         elif self.log.first_number > 1 or (len(self.log) and self.log.first_index > 1):
@@ -358,7 +358,7 @@ class RaftNode:
         if self.defences.check_quorum:
             self.core.set_quorum_seconds(self.leadership.quorum_timeout(now, self.core.commit_index))
         if not self.peers and not self.waits_for_disk:
-            self.core.tick()  # before anything is appended: durable records must not wait for that
+            self.core.tick()  # before anything is appended: records that are already durable must not wait for the new ones
         self.proposals.tick(now)
         if self.membership.formed:
             if self.peers:
@@ -379,7 +379,7 @@ class RaftNode:
 
     @property
     def leader_change_notified(self) -> bool:
-        """False: a new leader is known, or lost, and the next ``tick`` processes it."""
+        """False: the known leader has changed, or is no longer known, and the next ``tick`` processes this."""
         return self._notified_leader == self.leader_id
 
     def tick_reads(self) -> None:
@@ -558,7 +558,7 @@ class RaftNode:
         self.observer.truncated(index, self.core.commit_index)
 
     def _formed_changed(self) -> None:
-        """Founding has got further."""
+        """Founding has progressed."""
         self.elections.restart_timer(self.context.now())
 
     def _restored(self, log_index: int) -> None:
@@ -615,7 +615,7 @@ class RaftNode:
         except MalformedError as error:
             raise CorruptionError(f"entry {log_index} cannot be applied: {error}") from None
         if self.leadership.is_large(len(payload)):
-            self.leadership.extend_election_timeout(len(payload), self.context.now())  # the others apply it now or soon
+            self.leadership.extend_election_timeout(len(payload), self.context.now())  # the others apply it now or soon, silently
         if self.proposals.placed:
             self.proposals.applied(log_index)
         if log_index % self._digest_interval == 0:

@@ -182,7 +182,7 @@ class RaftService:
         return future
 
     def disk_is_short(self, short: bool) -> None:
-        """The disk is nearly full: keep the log short. Or it has room again: hold some of it for the next time."""
+        """True: the disk is nearly full, so keep the log short. False: it has room again, so refill the ballast."""
         self.node.compaction.disk_is_short(short)
         if not short:
             self.loop.run_in_executor(None, self.storage.fill_ballast)
@@ -251,8 +251,8 @@ class RaftService:
         self._run()
 
     def kick_for_reads(self) -> None:
-        """Like ``kick``, after events that concern only reads and the application. A busy node so confirms reads in every turn
-        of the loop."""
+        """Like ``kick``, after events that concern only reads and the application. So even a busy node confirms reads in every
+        turn of the loop."""
         if not (self._kicked or self._kicked_for_reads) and self._running:
             self._kicked_for_reads = True
             self.loop.call_soon(self._run_reads)

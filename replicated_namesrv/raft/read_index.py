@@ -84,7 +84,7 @@ class ReadIndex:
         self._ready: deque[tuple[int, Batch]] = deque()
         """(index to be applied first, reads)."""
         self._sequence = first_sequence
-        """Different in all lives of a node, so that a late answer is not matched to another request."""
+        """It starts at another number after each restart of the node, so that a late answer is not matched to another request."""
         self.count = 0
 
     @property

@@ -75,8 +75,9 @@ class EncodedEntries:
 
 
 ROUND_TRIP_ELECTIONS = 2
-"""Number of maximum election times that a message may wait in queues while its answer still counts for CheckQuorum, which is
-that much later for a leader whose answers are late. Two windows of entries take 0.7 s over 100 Mbit/s."""
+"""In units of the maximum election time: how long a message may wait in queues so that its answer still counts for CheckQuorum.
+If answers are late, a leader that lost its majority steps down later by this time. Two windows of entries take 0.7 s over 100
+Mbit/s."""
 
 
 class ReplicationCore(RaftState, Protocol):

@@ -63,7 +63,7 @@ class SnapshotReceiving:
         """The file that a newer version wrote; its chunks are ignored."""
         self._received = 0
         self._generation = 0
-        """Distinguishes transfers: a sync that completes for one given up is ignored."""
+        """Number of the transfer: if a sync completes for a transfer that was given up, it is ignored."""
         self._syncing = 0
         """Syncs in progress, of all transfers."""
         self._reader: Reader | None = None

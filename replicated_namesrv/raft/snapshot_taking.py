@@ -1,9 +1,9 @@
 """Taking a snapshot of our own state, in small steps between other work.
 
-The state machine yields the state as of one index; each tick writes one chunk aside, then the file is synced and read back, a
-block each tick. If that gives what was written, the file is renamed and the directory synced. Only then PySyncObj may drop the
-log that it replaces, and older snapshots are deleted. If it does not, or the disk is full, the file is deleted, and another
-snapshot is tried after a while: the node goes on with a longer log.
+The state machine yields the state as of one index; each tick writes one chunk to a temporary file. Then the file is synced and
+read back, one block in each tick. If that gives what was written, the file is renamed and the directory synced. Only then may
+PySyncObj drop the log that it replaces, and older snapshots are deleted. If it does not, or the disk is full, the file is
+deleted, and another snapshot is tried after a while: the node goes on with a longer log.
 """
 
 import errno
@@ -50,7 +50,7 @@ class SnapshotTaking:
         self._not_before = 0.0
         self.taken = 0
         self.problem: str | None = None
-        """Why the last snapshot could not be written or read back; None: it could."""
+        """Why the last snapshot could not be written or read back; None: there was no problem."""
 
     @property
     def running(self) -> bool:

@@ -34,7 +34,7 @@ RECEIVING = "snapshot.receiving"
 class Metadata(NamedTuple):
     cluster: str
     previous: tuple[int, int]
-    """(index, term) of the last entry but one that the snapshot covers."""
+    """(index, term) of the entry before ``last``."""
     last: tuple[int, int]
     voters: dict[str, int]
     sessions: list[list[object]]

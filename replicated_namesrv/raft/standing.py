@@ -15,7 +15,7 @@ not detected (DESIGN.md, "Rolled-back disks").
 | S3 | current        | any                    | yes                | CONTESTED | two processes on copies of one directory    |
 | S4 | other          | lacks, or boot repeats | yes                | CONTESTED | a copy of an older directory was started    |
 | S5 | other          | lacks, or boot repeats | no                 | REGRESSED | the directory was rolled back: rejoin       |
-| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one speaks on: S3  |
+| S6 | other          | whole, later boot      | any                | ACCEPTED  | a restart; if the former one goes on: S3    |
 
 "Memory" is what was on the disk when the process started: records in the log, term, last entry. "Lately" is within the contest
 time.
@@ -136,7 +136,7 @@ class IncarnationRecord:
         if said.sequence <= process.sequence:
             return None
         if said.echo_process != own_process or said.echo_sequence < process.challenge:
-            return Standing.PENDING  # S1; its number may be wrong, too, so later ones are not measured by it
+            return Standing.PENDING  # S1; its sequence number may be wrong, so it is not stored
         process.sequence = said.sequence
         process.fresh_at = now
         contested = single_process and any(

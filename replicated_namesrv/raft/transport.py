@@ -88,11 +88,11 @@ LENGTH = struct.Struct("<I")
 MAGIC = b"RAFT\x01"
 NONCE_BYTES = 16
 PROCESS_MARK = b"RNp1"
-"""Begins the nonce of a dialler that names its process in it; versions before that draw all of it."""
+"""Begins the nonce of a dialler that names its process in it. Versions without this mark draw the whole nonce at random."""
 SEALING_MARK = b"RNp2"
 """The same, of a dialler that also seals its frames. Only sent to an acceptor that offers to check them."""
 OFFER_MARK = b"RNs1"
-"""Begins the nonce of an acceptor that checks seals of frames; versions before that draw all of it."""
+"""Begins the nonce of an acceptor that checks seals of frames. Versions without this mark draw the whole nonce at random."""
 PROCESS_BYTES = 6
 REFUSAL_REPEAT_SECONDS = 10.0
 """The same refusal is logged once in this time."""
@@ -108,7 +108,8 @@ HELLO_SECONDS = 3.0
 DIAL_SECONDS = 2.0
 DIAL_PAUSE_MIN_SECONDS, DIAL_PAUSE_MAX_SECONDS = 0.05, 1.0
 UNACKNOWLEDGED_MS_MAX = 3_000
-"""TCP gives a connection up when sent bytes are unacknowledged this long: after a cut, dialling anew beats its retries."""
+"""TCP closes a connection when sent bytes are unacknowledged for this long. After a cut, a new connection is faster than TCP's
+retries."""
 UNAUTHENTICATED_MAX = 64
 
 
@@ -146,7 +147,8 @@ class TransportSettings:
 class Tls:
     """SSL contexts that follow their files.
 
-    Each change makes new contexts: a context never forgets an authority, and one that failed to load is neither old nor new.
+    Each change makes new contexts: a context never forgets an authority, and after a failed load a context may hold a part of the
+    old files and a part of the new ones.
     """
 
     def __init__(self, files: TlsFiles) -> None:
@@ -282,7 +284,7 @@ class _Frames(asyncio.Protocol):
         """After a frame that closes the connection, later bytes are not read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport is not derived from asyncio.Transport
 
     def abort(self) -> None:
         if self.transport is not None:
@@ -434,7 +436,7 @@ class _Accepted(_Frames):
         return f"another process speaks as {source} already, its last message is {silent:.1f} s old; stop one of the two"
 
     def _check_certificate(self, source: str) -> None:
-        """With TLS, the certificate must be that of the node it says it is."""
+        """With TLS, the certificate must name the node that the hello names as the sender."""
         if self.owner.tls is None:
             return
         assert self.transport is not None
@@ -543,7 +545,7 @@ class PeerTransport:
         self.tls = Tls(settings.tls) if settings.tls else None
         self.on_message = on_message
         self.on_arriving: Callable[[str, int], None] = lambda peer, size: None
-        """Told the size of a message while it arrives in parts."""
+        """Called with the size of a message while it arrives in parts."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._warn = warn
         self.accepted: dict[str, _Accepted] = {}

@@ -1,4 +1,4 @@
-"""AppliedCommands: performs the effects of applied commands, and reports them to the liveness of brokers.
+"""AppliedCommands: performs the effects of applied commands, and reports registrations and removals to ``BrokerLiveness``.
 
 when                                   effects are performed
 replay of the log known at the start   none; ended registrations are forgotten here
@@ -35,8 +35,8 @@ class AppliedCommands:
         machine.on_lead = self._on_lead
 
     def _on_registered(self, key: Key, epoch: int | None, content: str) -> None:
-        """Report a registration in a later turn. In replay only a leader is notified: nodes may already wait for it, but a
-        replayed registration is not contact.
+        """Report a registration in a later turn. In replay only a leader gets the report, because other nodes may already wait
+        for its decision on a copy; there a registration does not count as a contact.
         """
         if self.is_live or self._liveness.role is not None:
             epoch = epoch if self.is_live else None
@@ -46,7 +46,7 @@ class AppliedCommands:
         asyncio.get_running_loop().call_soon(self._liveness.lead_applied, term)
 
     def applied(self, term: int) -> None:
-        """An entry of that term was applied: perform the effects of its commands."""
+        """An entry of ``term`` was applied: perform the effects of its commands."""
         effects, self._machine.effects = self._machine.effects, []
         if not effects:
             return

@@ -4,14 +4,15 @@ A registration that changes nothing here is a renewal: if the leader accepts it,
 Otherwise this node asks the leader whether a copy of it is in progress or was already applied. If so, this node catches up and
 checks again. Only an admitted copy is proposed. So one change that n nodes receive is one entry of the log.
 
-A registration that is refused for every caller (a deposed master, a single topic of an unknown broker) is a linearizable read.
-``UNREGISTER_BROKER`` (104) waits for the registrations that came before it over its connection.
+A registration that is refused for every caller (a deposed master, a single topic of an unknown broker) is not written to the log
+either: it is answered after a read index is confirmed, like a linearizable read. ``UNREGISTER_BROKER`` (104) waits for the
+registrations that came before it over its connection.
 
     row  code 104 over a connection                                    removes
-    D1   whose last registration of the broker has ended since         nothing, and is answered: a newer life is registered
+    D1   whose last registration of the broker has ended since         nothing, and is answered: a newer one may be registered
     D2   whose last registration of the broker is in force             the broker, if the leader says so (``departures.py``)
     D3   that never registered the broker                              what is registered now, if the leader says so
-    D4   whose registration before it failed, the first                nothing; the connection is closed
+    D4   whose first registration of the broker then fails             nothing; the connection is closed
     D5   older than another one by more than a second                  nothing; the connection is detached and closed
 """
 
@@ -294,7 +295,7 @@ class BrokerCalls:
                     epoch = self._registered_epoch(removal, connection) or epoch
                     if epoch is None and (pending.cancelled() or pending.exception() is not None):
                         raise self._not_taken(removal, connection, "an earlier registration over this connection failed")
-                await confirm(self._consensus)  # what was acknowledged before counts, on any node
+                await confirm(self._consensus)  # the decision must include what any node acknowledged before
                 registration = self._machine.state.registration(*key)
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue
@@ -320,7 +321,7 @@ class BrokerCalls:
 
     @staticmethod
     def _not_taken(removal: BrokerRemoval, connection: Connection | None, why: str) -> UnavailableError:
-        """Close the connection instead of answering: 0 would mean that the broker is removed."""
+        """Close the connection instead of answering, because the answer code 0 would mean that the broker is removed."""
         if connection is not None:
             connection.close(CloseReason.OURS)
         return UnavailableError(f"{removal.broker_addr} is not removed: {why}")

@@ -1,18 +1,18 @@
 """Restores a backup into a fresh cluster, through the log, while the cluster runs.
 
-A backup may be larger than a command, and reading it may take longer than an election. So it is sent in pieces, each a
-command, from which every node builds a second state. The last command replaces the current state, on all nodes at the same log
-index. The received pieces are part of the replicated state: of snapshots and of digests.
+A backup may be larger than a command, and reading it may take longer than an election. So it is sent in pieces, each a command,
+from which every node builds a second state. The last command replaces the current state, on all nodes at the same log index. The
+received pieces are part of the replicated state, and so of its snapshots and digests.
 
 If the restoring node dies, the restore is abandoned through the log: by the next restore, which it would block, or by the
 leader after ``IDLE_MS_MAX`` without a piece. Until then its pieces are in every state and snapshot.
 
 Only a fresh cluster, without brokers, topics and KV entries, accepts a backup. This is checked at the first and the last piece,
 because restoring over data would undo acknowledged writes. Revisions continue far above those of the backup
-(``REVISIONS_SKIPPED``), so that a watcher of the lost cluster gets an error that it missed changes, and does not confuse new
-changes with them.
+(``REVISIONS_SKIPPED``), so a watcher of the lost cluster gets an error because it missed changes. It does not confuse new changes
+with old ones.
 
-``RestorableMachine`` is between Raft and ``RouteStateMachine``, which only provides ``take_over``.
+``RestorableMachine`` is between Raft and ``RouteStateMachine``. For a restore it uses only the latter's ``take_over``.
 """
 
 import contextlib
@@ -35,7 +35,8 @@ PIECE_BYTES = 64 << 10
 REVISIONS_SKIPPED = 1_000_000_000
 REFUSED = 1
 IDLE_MS_MAX = 60_000.0
-"""The leader abandons a restore after this time without a piece: twice what the body of a request may pause."""
+"""The leader abandons a restore after this time without a piece. It is twice the longest pause allowed within the body of a
+request."""
 
 Propose = Callable[[bytes], Awaitable[ProposalResult]]
 
@@ -195,7 +196,7 @@ class Leftovers:
     def __init__(self, machine: RestorableMachine, now_ms: Callable[[], float]) -> None:
         self._machine, self._now_ms = machine, now_ms
         self._seen: tuple[str, int] | None = None
-        """The restore in progress, and its number of pieces when that last changed."""
+        """The restore in progress and its number of pieces, as of the last change of either."""
         self._since_ms = 0.0
 
     def tick(self, leads: bool) -> bytes | None:
@@ -205,13 +206,13 @@ class Leftovers:
         if seen != self._seen:
             self._seen, self._since_ms = seen, now_ms
         elif seen is not None and leads and now_ms - self._since_ms > IDLE_MS_MAX:
-            self._since_ms = now_ms  # repeat after the same time, should this command be lost
+            self._since_ms = now_ms  # repeat after the same time, in case this command is lost
             return encode(ABANDON, seen[0])
         return None
 
 
 class _Restoring:
-    """A state being read from a snapshot of Raft's, chunk by chunk as they were yielded."""
+    """A state that is being read from a Raft snapshot, in the chunks in which it was yielded."""
 
     def __init__(self, machine: RestorableMachine) -> None:
         self._machine = machine

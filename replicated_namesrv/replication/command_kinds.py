@@ -1,4 +1,4 @@
-"""The kinds of commands in the log, with the command version since which nodes apply each.
+"""The kinds of commands in the log, each with the first command version in which nodes apply it.
 
 A new kind, or a changed meaning or content of a command, gets a new kind and a new version here. This keeps it out of the log
 until all nodes are upgraded (``consensus.py``). A kind that was once proposed stays, because logs contain it.
@@ -15,7 +15,7 @@ BEGIN, PIECE, FINISH, ABANDON = range(4)
 BASE_VERSION = 1
 """Version of the commands that every node applies."""
 SUSPICION_VERSION = 2
-"""Version of those that record the silence of brokers."""
+"""Version of the commands that record the silence of brokers."""
 
 
 class CommandKind(NamedTuple):

@@ -9,10 +9,11 @@ proposed only when every member applies it:
     version of the command                        the proposal is
     <= newest version of a command applied here   accepted: a member that could not apply it has stopped already
     <= newest version that every member greeted   accepted
-    otherwise                                     rejected, surely not applied: upgrade every member first
+    otherwise                                     rejected, certainly not applied: upgrade every member first
 
-The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Without it a node
-that was restarted could not propose commands that the cluster has used for long, until every other member has greeted it.
+The newest version applied is part of the state (``RouteStateMachine.command_version``) and survives restarts. Without it a
+restarted node would have to wait for a greeting, which names the version, from every other member before it could propose
+commands that the cluster already uses.
 """
 
 import asyncio
@@ -46,8 +47,8 @@ class Consensus(Protocol):
     """Raft as a node's parts use it."""
 
     def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
-        """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: the command
-        version that it needs, 1 for commands that all versions apply. ``timeout_ms`` None: that of all requests."""
+        """Apply ``command`` once on every node and return the outcome; the Future never fails. ``version``: the command version
+        that it needs, 1 for commands that all versions apply. ``timeout_ms`` None: the time limit of all requests."""
 
     def read_index(self) -> "Future[ReadOutcome]":
         """Completes when the local state includes everything acknowledged before this call. All parts that need to know of a
@@ -194,8 +195,8 @@ class RaftConsensus(Observer):
             raise StorageError(f"cannot take part in the cluster: {error}") from error
 
     async def catch_up(self) -> float:
-        """Wait until this node has caught up with a majority. Returns when the confirming read index was requested, by
-        ``now_ms``.
+        """Wait until this node has caught up with a majority. The result is the time, by ``now_ms``, at which the read index was
+        requested that confirmed it.
 
         Raises StorageError."""
         while True:
@@ -226,12 +227,12 @@ class RaftConsensus(Observer):
         UnavailableError.
         """
         if self.led_term is None:
-            known = f"{self.leader} does" if self.leader else "no leader is known"
+            known = f"{self.leader} is" if self.leader else "no leader is known"
             raise SettingError(f"{self._node_id} is not the leader, {known}; ask the leader")
         others = [member for member in self._members if member != self._node_id]
         if to is not None and to not in others:
             raise SettingError(
-                f"{to} is no other node of this cluster; give one of {', '.join(others) or 'none: it has one node'}"
+                f"{to} is not another node of this cluster; give one of {', '.join(others) or 'none: it has one node'}"
             )
         return asyncio.ensure_future(self._transfer_leadership(to))
 
@@ -327,7 +328,8 @@ HEAVY_TOPICS = 5_000
 """A command that concerns more topics (some 5 ms if all change) is proposed when the one before it has been applied: many of them
 in one entry would keep all nodes busy for longer than an election takes."""
 HEAVY_BYTES = 256 << 10
-"""The same for a command of more bytes: on a leader, copies of several to all followers would keep heartbeats waiting."""
+"""The same for a command with more bytes: heartbeats would have to wait behind several such commands that the leader sends to all
+followers."""
 
 
 class CommandProposer:
@@ -342,8 +344,9 @@ class CommandProposer:
         """Locked by the heavy command in progress."""
 
     async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
-        """Through the log. Raises UnavailableError (surely not applied), OutcomeUnknownError, at the latest when the fence
-        comes. ``timeout_ms`` None: that of all requests. ``topics``: number of topics that the command concerns."""
+        """Propose through the log. Raises UnavailableError (certainly not applied) or OutcomeUnknownError, at the latest when
+        this node fences itself. ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the
+        command concerns."""
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
             return await self._propose(data, timeout_ms)
         async with Budget((timeout_ms or self._budget_ms) / 1000):

@@ -1,8 +1,8 @@
 """DiskAlarm: whether the disks of all nodes have room for more.
 
-A node whose disk is nearly full says so to the others once a second. All of them refuse then what adds to the state, because each
-entry of the log is written to every disk. The alarm ends by itself: on the node when there is room again, on the others when they
-have not received the message for ``SILENCE_MS``. A node that cannot be reached raises no alarm.
+A node whose disk is nearly full says so to the others once a second. Then all of them refuse everything that adds to the state,
+because each entry of the log is written to every disk. The alarm ends by itself: on the node when there is room again, on the
+others when they have not received the message for ``SILENCE_MS``. A node that cannot be reached raises no alarm.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from replicated_namesrv.files import DiskReserve
 
 DISK_SHORT = b"\x06"
-"""The message. The first byte of others says their kind (``leader_messages.py``); 0.1 drops this one."""
+"""The message. Its only byte is a kind that no message of ``leader_messages.py`` has. Version 0.1 drops it."""
 REPEAT_MS, SILENCE_MS = 1_000.0, 5_000.0
 
 
@@ -24,13 +24,13 @@ class DiskAlarm:
         keep_log_short: Callable[[bool], None],
         now_ms: Callable[[], float],
     ) -> None:
-        """``send``: to all other nodes. ``keep_log_short``: whether the own disk is short, at each change."""
+        """``send``: to all other nodes. ``keep_log_short``: called at each change with whether this node's disk is short."""
         self.disk = disk
         self._send, self._keep_log_short, self._now_ms = send, keep_log_short, now_ms
         self._was_short = False
         self._send_at_ms = 0.0
         self._heard_ms: dict[str, float] = {}
-        """When other nodes have said so."""
+        """When the message last came from each other node."""
 
     @property
     def _others(self) -> list[str]:
@@ -50,7 +50,7 @@ class DiskAlarm:
         return f"the disk of {', '.join(others)} is nearly full: what adds to the state is refused until there is room"
 
     def tick(self) -> None:
-        """Look at the own disk, and say what is to be said."""
+        """Check this node's disk, and send the message if it is due."""
         self.disk.room()
         is_short = self.disk.is_short
         if is_short != self._was_short:
@@ -62,7 +62,7 @@ class DiskAlarm:
             self._send(DISK_SHORT)
 
     def received(self, peer: str, data: bytes) -> bool:
-        """Take a message, if it is one of these."""
+        """Process ``data`` if it is the message of this alarm. Returns whether it is."""
         if data != DISK_SHORT:
             return False
         self._heard_ms[peer] = self._now_ms()

@@ -1,9 +1,10 @@
 """Facts about brokers beyond their registrations, and the first line of a snapshot, which contains them.
 
 The line is one JSON array: three numbers, the table of marks, the table of unregistrations, each in the order of its table. If
-the command version is newer than the first, it is a fourth number, and the table of suspicions is the last. The line is
-written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote and
-read the same line in one step, so its form stays. It begins with a blank, after which ``encoding.load`` expects any text.
+the command version is not the first one, it follows as a fourth number, and a table of suspicions follows the other two. The line
+is written and read ROWS_MAX rows at a time. The tables may have as many rows as there are brokers. Earlier versions wrote and
+read the same line in one step, so its form stays. It begins with a blank, because ``encoding.load`` accepts any text after a
+blank.
 """
 
 import json
@@ -148,7 +149,7 @@ class OwnLineReader:
 
     def _take_rows(self, data: bytes) -> bytes:
         found = _ROWS.match(data)
-        assert found is not None, "it matches nothing at all, too"
+        assert found is not None, "the pattern also matches an empty text"
         try:
             rows = json.loads(b"[" + data[: found.end()].removesuffix(b",") + b"]")
             for cluster, address, *values in rows:

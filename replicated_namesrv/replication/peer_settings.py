@@ -48,7 +48,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
         raise SettingError(f"peers has {len(peers)} nodes; give 1, 3 or {MEMBERS_MAX}")
     dial = parse_peers("peerDial", settings.peer_dial)
     if unknown := sorted(dial.keys() - peers.keys()):
-        raise SettingError(f"peerDial names {', '.join(unknown)}, which peers does not; give one of {', '.join(peers)}")
+        raise SettingError(f"peerDial names {', '.join(unknown)}: not among peers; give one of {', '.join(peers)}")
     listen = parse_address("peerListen", settings.peer_listen) if settings.peer_listen else peers[settings.node_id]
     secret, tls = _secret(settings.peer_secret_file), _tls(settings)
     if secret is None and tls is None and not is_loopback(listen[0]):

@@ -30,8 +30,8 @@ A read waits:
     W5   fence                                        none   serve-stale  stale             as R5
     W6   fence                                        named  serve-stale  UnavailableError  as R6
 
-A tick, or a confirmation of any read index that this node asked for. *Silence* is time in which this process ran since the last
-confirmation:
+A tick comes, or any read index that this node requested is confirmed. *Silence* is the time in which this process ran since the
+last confirmation:
 
     row  caught up  fenced  event         silence          outcome   reason
     F1   no         -       tick          -                none      it does not serve yet
@@ -69,7 +69,7 @@ COLLECTING_MAX_MS = 1.0
 PROBE_AFTER_MS = 200.0
 """A majority is asked when the state has become this old, even without reads."""
 STEP_MAX_MS = 250.0
-"""Maximum of the time between two ticks that counts as run."""
+"""Of the time between two ticks at most this much counts as time in which the process ran."""
 LINEARIZABLE, LEASE, STALE = ReadLevel.LINEARIZABLE, ReadLevel.LEASE, ReadLevel.STALE
 
 
@@ -126,7 +126,7 @@ class ReadBarrier:
         StaleReadError."""
         shared = self._collecting
         if shared is not None and level is None and max_staleness_ms is None and self._default is not STALE:
-            self._others_came = True  # R7 without further checks: they held for the first of these reads, and all wait together
+            self._others_came = True  # R7; the checks held for the first of these reads, and all wait together
             return shared
         if not self._is_live:  # R1
             raise UnavailableError("this node has not caught up with a majority since its start")
@@ -204,7 +204,7 @@ class ReadBarrier:
         return Freshness(STALE, self._consensus.term, self._consensus.leader or "", age_ms)
 
     def _judged(self, shared: Future[Freshness], level: ReadLevel | None, max_staleness_ms: int | None) -> Future[Freshness]:
-        """``shared`` for a request that does not accept every level if this node fences in between."""
+        """``shared`` for a request that may not accept its result if this node fences itself while the request waits."""
         own: Future[Freshness] = asyncio.get_running_loop().create_future()
 
         def judge(done: Future[Freshness]) -> None:

@@ -5,7 +5,7 @@
       brokers        broker_calls.py       register, renew, heartbeat, 322, 104
       writes         consensus.py          commands on their way through the log
       settings       config_updates.py     shared by the log, this node's in its file
-      which brokers live: liveness/        called by broker_calls and applied_commands
+      live brokers   liveness/             called by broker_calls and applied_commands
     consensus.py     the only user of Raft
     route_machine.py the replicated state; applied_commands.py does what follows from a command
 
@@ -242,7 +242,7 @@ class ReplicatedNode:
             self._disk.tick()
 
     def _change_serving(self, serving: bool) -> None:
-        """The fence came (False) or went."""
+        """This node has fenced itself (False) or serves again."""
         if not serving:
             self.liveness.client.fail(NO_MAJORITY)
             self.proposer.give_up(NO_MAJORITY)
@@ -377,7 +377,7 @@ class ReplicatedNode:
 
     @property
     def disk_warning(self) -> str | None:
-        """That little of the disk is free, if so."""
+        """A warning if little of the disk is free, else None."""
         return None if self._disk is None else self._disk.warning
 
     @property

@@ -4,8 +4,8 @@ Each rule is decided here, from state and command alone, so that all nodes decid
 
 - A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node found that
   the broker repeats it. It then names the revision up to which stored versions may be replaced (``liveness/copies.py``).
-- A registration received (by the revision noted then) before the broker was unregistered does not bring the broker back, and
-  one received before another address took over its name and id does not take them back.
+- A registration names the revision at which it was received. If the broker was unregistered after that, it does not bring the
+  broker back. If another address took over its name and id after that, it does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
   another leader's LEAD is void. So once a leader has applied its own LEAD it knows every removal that can still happen.
 - A removal by ``UNREGISTER_BROKER`` (104) names its epoch. If its sender saw no registration, it removes none that came since.
@@ -81,7 +81,7 @@ class ProposalResult(NamedTuple):
     result: Result
     ignored: Ignored | None = None
     leftover: str | None = None
-    """If the begin of a restore was refused: the other restore, whose pieces this node still has."""
+    """If the start of a restore was refused: the other restore, whose pieces this node still has."""
 
 
 class Suspect(NamedTuple):
@@ -226,7 +226,7 @@ class RouteStateMachine:
         return applied
 
     def _register(self, command: Command, received: int, replaces: int, unused: int | None, content: str) -> ProposalResult:
-        """The common end of every registration: those that wait for a copy of it accept any outcome."""
+        """Report every registration, whatever its outcome: nodes with a copy of it wait for any outcome."""
         assert isinstance(command, RegisterBroker)
         applied = self._judge(command, received, replaces, content)
         epoch = applied.result.epoch if applied.ignored is None else None
@@ -263,8 +263,9 @@ class RouteStateMachine:
         return holder.epoch > received
 
     def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
-        """Whether the stored version is newer, for any broker id in the copy, because a broker that changed its id continues
-        to count. Version 0.1 compares only versions of one id, so nodes do the same until all of them have a newer version."""
+        """Whether the stored version is newer. The broker id in the copy does not matter, because a broker that changed its id
+        continues its counter. Version 0.1 compares only versions of the same id, so all nodes do this until every member is
+        newer."""
         if self.command_version < SUSPICION_VERSION and command.broker_id != held.broker_id:
             return False
         return is_older(command.data_version, held.data_version)
@@ -338,7 +339,7 @@ class RouteStateMachine:
             self.suspected.take(key)
             self.on_suspected([key])
 
-    # The whole
+    # The state as a whole
 
     def _numbers(self) -> list[int]:
         """The numbers of the first line. The command version is the last one if it is newer than the first: until then there

@@ -98,7 +98,7 @@ def _head(line: bytes) -> Head:
             raise ValueError(fields["format"])
         version, revision = fields["version"], fields["revision"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise BackupError("this is not a backup of 'namesrv backup'") from None
+        raise BackupError("this is not a backup made by 'namesrv backup'") from None
     if version != VERSION:
         raise BackupError(f"the backup has format version {version}, this program reads {VERSION}: use the one that made it")
     return Head(revision, fields)

@@ -80,7 +80,7 @@ class BrokerGroup:
         self.kinds: dict[QueueData, TopicCount] = {}
         """Exactly the values of ``topics``."""
         self.topics_sum = 0
-        """Over ``topics``: hash of the topic times hash of its queue settings."""
+        """Sum over ``topics`` of the topic's hash times the hash of its queue settings."""
         self.generation = 0
         self.counted = 0
         """The hash of this group in ``Tables.groups_sum``."""

@@ -4,9 +4,9 @@ Every table counts as a sum over its entries, which each change updates (sums.py
 table. Only groups are hashed here, those that changed since the last digest, because many commands between two digests change
 the same ones. A state without ``keeps_sums`` keeps no sums over topics: the digest recomputes those of the changed groups.
 
-The revisions of topics are added without hashing, because a command changes those of all topics of a group at once, and they
-only affect cached answers. So it is not detected if nodes gave a revision to different topics of a group and the sums are
-equal. It is detected if one node gave it to none.
+The revisions of topics are added without hashing, because a command changes those of all topics of a group at once, and they only
+affect cached answers. So a difference is not detected if two nodes gave a revision to different topics of a group and the sums
+are equal. It is detected if one of them gave the revision to no topic.
 """
 
 import json

@@ -80,7 +80,7 @@ def number_queue_datas(queue_datas: Collection[QueueData]) -> tuple[list[list[in
 
 
 def queue_datas_of(table: list[list[int]], numbers: list[int] | int) -> Iterable[QueueData]:
-    """Inverse of ``number_queue_datas``; endless if there is only one value."""
+    """Inverse of ``number_queue_datas``. A single value is repeated without end."""
     distinct = [QueueData(*fields) for fields in table]
     return repeat(distinct[numbers]) if isinstance(numbers, int) else map(distinct.__getitem__, numbers)
 

@@ -46,7 +46,7 @@ class Change:
     __slots__ = ("_data", "_fields", "kind", "revision", "size_bytes")
 
     def __init__(self, revision: int, kind: str, time_ms: int, fields: dict[str, Any]) -> None:
-        """``fields``: immutable values; a tuple of names is not sorted yet."""
+        """``fields``: immutable values. Tuples of names are sorted later, when the text is made."""
         self.revision, self.kind = revision, kind
         self.size_bytes = _CHANGE_OVERHEAD_BYTES + _characters(fields)
         """Approximate memory use, with or without its text; equal on all nodes."""
@@ -96,8 +96,8 @@ class History:
         self.oldest = 0
         self.newest = 0
         self.replaced_at = 0
-        """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state, so it needs no
-        change in between: a watcher there continues from ``replaced_at - 1``."""
+        """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state, so the changes
+        between are not needed: such a watcher continues from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:

@@ -1,8 +1,8 @@
 """A map topic -> name -> value, efficient for changes of many topics at once.
 
-In a large cluster with large brokers, most topics have one name. Such a topic has the value itself instead of a dictionary of
-one entry. Then all topics of a name are linked or unlinked by dictionary operations, without a step of Python or an object for
-each topic.
+In a large cluster with large brokers, most topics have a value of only one name. Such a topic is stored with the value itself
+instead of a dictionary of one entry. Then all topics of a name are linked or unlinked by dictionary operations, without a step of
+Python or an object for each topic.
 """
 
 from collections import deque
@@ -87,7 +87,7 @@ class Holders(Generic[V]):
         return alone
 
     def leave(self, topic: str, names: Iterable[str]) -> bool:
-        """Remove what these names hold of one topic; True if nobody holds it any more. Costs the names."""
+        """Remove what these names hold of one topic; True if it has no value left. The cost is the number of names."""
         held = self._by_topic[topic]
         if type(held) is dict:
             _exhaust(map(held.__delitem__, names))

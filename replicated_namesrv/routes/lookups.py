@@ -91,7 +91,8 @@ def topics_by_cluster(tables: Tables, cluster: str) -> list[str]:
 
 
 def system_topics(tables: Tables) -> TopicList:
-    """Code 304 (``getSystemTopicList``): all cluster and broker names, and the address of some broker that knows the rest."""
+    """Code 304 (``getSystemTopicList``): all cluster and broker names, and the address of a broker, which clients ask for its own
+    system topics."""
     names: dict[str, None] = {}
     for cluster in sorted(tables.cluster_names):
         names[cluster] = None

@@ -160,8 +160,8 @@ def _broker_needs(tables: Tables, growth: Mapping[str, int], listed: int) -> lis
 
 
 def _registration_growth(tables: Tables, command: RegisterBroker) -> tuple[int, int]:
-    """Upper bound of what a registration adds to its broker name and to the clusters' lists. It may be refused in part, so
-    bytes that one part frees are no room for another part."""
+    """Upper bound of what a registration adds to its broker name and to the clusters' lists. A part of it may be refused, so
+    bytes that one part would free are not counted as room for another part."""
     group = tables.groups.get(command.broker_name)
     more = sizes.group_bytes(command.broker_name, command.cluster_name if group is None else group.cluster, command.zone_name)
     if group is not None:
@@ -249,8 +249,8 @@ class Quotas:
         self._disk_bytes: Callable[[Command, int], int] = lambda command, growth: 0
 
     def keep_disk_reserve(self, room: Callable[[], int], disk_bytes: Callable[[Command, int], int]) -> None:
-        """Refuse what adds more to this node's disk than ``room()``. ``disk_bytes(command, growth)``: what a command adds that
-        adds ``growth`` bytes to the state."""
+        """Refuse commands that add more bytes to this node's disk than ``room()``. ``disk_bytes(command, growth)``: the bytes
+        that a command adds to the disk if it adds ``growth`` bytes to the state."""
         self.limits[DISK] = room
         self._disk_bytes = disk_bytes
 
@@ -327,7 +327,7 @@ BROKER_NAMES_MAX = 20_000
 BROKERS_MAX = 20_000
 """Registered brokers, as many as connections by default. A snapshot begins with a line that has an item for each."""
 ALL_TOPICS_MAX = 300_000
-"""Different topics of all brokers. A change of a shared setting goes over all of them, at 0.1 to 0.2 us each."""
+"""Different topics of all brokers. A change of a shared setting visits all of them, at 0.1 to 0.2 us each."""
 MAPPINGS_MAX = 10_000
 """Maximum of static topic mappings of one broker name, and in one registration. Each costs every node some 10 us when the
 command is applied, 0.1 s in all."""
@@ -440,8 +440,8 @@ def check_whole(tables: Tables) -> None:
 
 
 def _counts(tables: Tables) -> Iterator[tuple[str, int, int]]:
-    """Kinds of objects, with their present and maximum numbers. Registrations of mappings are not known, so their bound is
-    only applied to single mappings."""
+    """Kinds of objects, with their present and maximum numbers. It is not known which mappings came in one registration, so the
+    bound of a registration is applied to each mapping alone."""
     yield "KV namespaces", len(tables.kv), KV_NAMESPACES_MAX
     yield "clusters", len(tables.cluster_names), CLUSTERS_MAX
     yield "broker names", len(tables.groups), BROKER_NAMES_MAX

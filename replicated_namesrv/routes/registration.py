@@ -225,7 +225,7 @@ def _take_topics(tables: Tables, group: BrokerGroup, command: RegisterBroker, ta
 
 
 def _differing(topics: Mapping[str, QueueData], stored: Mapping[str, QueueData]) -> Mapping[str, QueueData]:
-    """Those of ``topics`` that are not stored like that."""
+    """The part of ``topics`` whose stored queue settings differ or are missing."""
     held = list(map(stored.get, topics))
     differs = list(map(is_not, topics.values(), held))  # a third of the time of a comparison; equal ones are mostly one object
     if not all(differs):

@@ -71,7 +71,7 @@ class Sizes:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sizes) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes, so it is no key
+    __hash__ = None  # type: ignore[assignment]  # it is mutable, so it must not be a key
 
     def __repr__(self) -> str:
         return f"Sizes(total={self.total}, kv={self.kv}, brokers={self.brokers}, namespaces={self.namespaces})"

@@ -209,7 +209,7 @@ class SnapshotReader:
 
     def _line(self, line: bytes) -> None:
         if self._complete:
-            raise RouteFormatError("snapshot goes on after its end")
+            raise RouteFormatError("snapshot continues after its end")
         try:
             kind, *fields = load(line)
             if kind == "end":
@@ -236,7 +236,7 @@ class SnapshotReader:
 
     def _end(self, count: int) -> None:
         if type(count) is not int or count != self._lines:
-            raise RouteFormatError(f"snapshot has {self._lines} lines where it says {count}")
+            raise RouteFormatError(f"snapshot has {self._lines} lines, but its end says {count}")
         self._complete = True
 
     def _head(self, version: int, revision: int, settings_revision: int, settings: dict[str, bool]) -> None:

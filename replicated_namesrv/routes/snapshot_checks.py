@@ -20,7 +20,7 @@ SHOWN_CHARACTERS = 60
 def _refuse(field: str, value: object, wanted: str) -> ValueError:
     shown = repr(value)
     return ValueError(
-        f"{field} is {shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + '…'}: {wanted} belongs there"
+        f"{field} is {shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + '…'}: expected {wanted}"
     )
 
 
@@ -72,7 +72,7 @@ def _add(known: set[Any], values: Iterable[Any], field: str) -> None:
     """Raise ValueError if one of ``values`` is already known or occurs twice."""
     for value in values:
         if value in known:
-            raise _refuse(field, value, "one that has not been before")
+            raise _refuse(field, value, "a value that has not occurred before")
         known.add(value)
 
 
@@ -98,7 +98,7 @@ class SnapshotChecks:
             raise _refuse("the kind of the line", kind, "one of " + ", ".join(_CHECKS))
         check, count = _CHECKS[kind]
         if len(fields) != count:
-            raise ValueError(f"a line of kind {kind} has {len(fields)} fields: {count} belong there")
+            raise ValueError(f"a line of kind {kind} has {len(fields)} fields: expected {count}")
         check(self, *fields)
 
     def _head(self, version: object, revision: object, settings_revision: object, settings: object) -> None:
@@ -112,12 +112,12 @@ class SnapshotChecks:
     def _topic(self, topics: object, revisions: object) -> None:
         names = _texts("topics", topics)
         if len(_numbers("topic revisions", revisions, 0, self._revision)) != len(names):
-            raise ValueError("topics and topic revisions are not equally many")
+            raise ValueError("there are not as many topic revisions as topics")
         _add(self._topics, names, "a topic")
 
     def _group(self, name: object, cluster: object, zone_name: object, acting: object, generation: object) -> None:
         if _text("brokerName", name) in self._members:
-            raise _refuse("brokerName", name, "one that has not been before")
+            raise _refuse("brokerName", name, "a value that has not occurred before")
         _text("cluster of a broker name", cluster)
         if zone_name is not None:
             _text("zoneName", zone_name)
@@ -136,7 +136,7 @@ class SnapshotChecks:
             _numbers("queue settings", _list("queue settings", kind, 4), INT_MIN, INT_MAX)
         if type(queue_numbers) is list:
             if len(_numbers("numbers of queue settings", queue_numbers, 0, len(kinds) - 1)) != len(found):
-                raise ValueError("topic numbers and numbers of queue settings are not equally many")
+                raise ValueError("there are not as many numbers of queue settings as topic numbers")
         else:
             _number("number of queue settings", queue_numbers, 0, len(kinds) - 1)
 
@@ -144,13 +144,13 @@ class SnapshotChecks:
         for entry in _list("clusters", clusters):
             cluster, names = _list("a cluster", entry, 2)
             if _name("clusterName", cluster) in self._clusters:
-                raise _refuse("clusterName", cluster, "one that has not been before")
+                raise _refuse("clusterName", cluster, "a value that has not occurred before")
             self._clusters[cluster] = set()
             self._listed(cluster, names)
 
     def _listed(self, cluster: object, names: object) -> None:
         if _text("clusterName", cluster) not in self._clusters:
-            raise _refuse("clusterName", cluster, "one that has been in a line of kind clusters")
+            raise _refuse("clusterName", cluster, "a value from a line of kind clusters")
         if not _texts("broker names of a cluster", names):
             raise _refuse("broker names of a cluster", names, "a list that is not empty")
         _add(self._clusters[str(cluster)], _texts("broker names of a cluster", names), "a broker name of a cluster")
@@ -164,7 +164,7 @@ class SnapshotChecks:
             if sum(map(len, names)) > NAMES_CHARACTERS_MAX:
                 raise ValueError(f"clusterName, brokerAddr and brokerName have more than {NAMES_CHARACTERS_MAX} characters")
             if name not in self._members:
-                raise _refuse("brokerName", name, "one that has a line of kind group")
+                raise _refuse("brokerName", name, "a name that has a line of kind group")
             _add(self._live, [(cluster, address)], "clusterName and brokerAddr of a registration")
             _number("brokerId", broker_id, LONG_MIN, LONG_MAX)
             _add(self._members[name], [broker_id, address], f"brokerId or brokerAddr at {name:.{SHOWN_CHARACTERS}}")
@@ -198,12 +198,12 @@ class SnapshotChecks:
 
     def _namespace(self, namespace: object) -> None:
         if _text("namespace", namespace) in self._kv:
-            raise _refuse("namespace", namespace, "one that has not been before")
+            raise _refuse("namespace", namespace, "a value that has not occurred before")
         self._kv[str(namespace)] = set()
 
     def _entries(self, namespace: object, entries: object) -> None:
         if _text("namespace", namespace) not in self._kv:
-            raise _refuse("namespace", namespace, "one that has a line of kind namespace")
+            raise _refuse("namespace", namespace, "a name that has a line of kind namespace")
         for entry in _list("KV entries", entries):
             key, value = _list("a KV entry", entry, 2)
             _add(self._kv[str(namespace)], [_text("key", key)], "key")

@@ -82,7 +82,8 @@ class RouteInfoManager:
         check_whole(self._tables)
 
     def topics_concerned(self, command: Command) -> int:
-        """Estimate of the topics that applying ``command`` visits besides those in it: its cost, independent of its own size."""
+        """Estimated number of topics that applying ``command`` visits besides those in it. This is the part of its cost that does
+        not depend on its size."""
         match command:
             case UpdateSettings():
                 return len(self.topic_revisions)
@@ -110,8 +111,8 @@ class RouteInfoManager:
     # -- the whole
 
     def digest(self) -> bytes:
-        """16 bytes that are equal for equal states and differ for others. It costs the groups that changed since the last
-        digest.
+        """16 bytes that are equal for equal states and differ for others. Its cost depends on the groups that changed since the
+        last digest.
 
         Comparable between processes of the same ``DIGEST_VERSION``."""
         tables = self._tables

@@ -12,9 +12,10 @@ RocketMQ's six tables (``RouteInfoManager.java``), arranged so that what belongs
 A queue entry belongs to its group, and its group is reachable from its topic, so that neither adding a group's missing entries
 nor dropping a group visits the topics of others. Static topic mappings are arranged in the same way.
 
-**Invariant: the cost of a command depends on what it names, not on the size of the state.** A command that concerns a whole
-group (its addresses, its write permission, its removal) costs the topics of this group, and then by operations on whole
-dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change updates (sums.py).
+**Invariant: the cost of a command depends on what it names, not on the size of the state.** The cost of a command that concerns a
+whole group (its addresses, its write permission, its removal) depends on the topics of this group, but it works by operations on
+whole dictionaries, without a step of Python for each topic. For the digest each table has a sum that every change updates
+(sums.py).
 
 **Invariant: registrations and members correspond one to one.** ``group.members[id]`` is the very Registration that ``live``
 holds under its key. Java has two tables that can drift apart, with live entries that no scan removes and addresses in groups
@@ -92,9 +93,9 @@ class Tables:
         self.shared_mappings: set[str] = set()
         """Names whose mappings a snapshot still reads: copy before changing."""
         self.mapping_sums: dict[str, int] = {}
-        """By the same names."""
+        """Sum of the mappings of each broker name."""
         self.mappings_sum = 0
-        """Over ``mapping_sums``."""
+        """Sum over ``mapping_sums``."""
         self.topic_mappings: Holders[TopicQueueMappingInfo] = Holders(attrgetter("bname"))
         self.kv: dict[str, dict[str, str | None]] = {}
         self.kv_revision = 0
@@ -103,7 +104,7 @@ class Tables:
         """Size of everything stored; every change below updates it."""
         self.kv_index = KVIndex(self.kv)
         self.kv_sum = 0
-        """Over the namespaces and their entries."""
+        """Sum over the namespaces and their entries."""
         self._interned: dict[QueueData, QueueData] = {}
 
     # -- the command in progress
@@ -146,8 +147,8 @@ class Tables:
         self.live_sum = sum(map(_live_hash, self.live.values())) % PRIME
 
     def count_groups(self, topics_max: int | None = None) -> bool:
-        """Update ``groups_sum``: costs the groups that changed since the last time, and without ``keeps_sums`` their topics.
-        Stops after about ``topics_max`` topics. True if no group is left."""
+        """Update ``groups_sum``. The cost depends on the groups that changed since the last time, and without ``keeps_sums`` on
+        their topics. Stops after about ``topics_max`` topics. True if no group is left."""
         topics = 0
         while self.uncounted and (topics_max is None or topics < topics_max):
             group = self.groups[self.uncounted.popitem()[0]]
@@ -159,13 +160,13 @@ class Tables:
     # -- groups and clusters
 
     def touch(self, group: BrokerGroup) -> None:
-        """A value on which a registration of this group depends changes."""
+        """Note that a value changes on which a registration of this group depends."""
         group.generation = self.next_revision
         self.uncounted[group.broker_name] = None
         self.changed = True
 
     def touch_routes(self, group: BrokerGroup) -> None:
-        """A value that every route through this group shows changes."""
+        """Note that a value changes that every route through this group shows."""
         self.touch(group)
         self.moved.append((len(group.topics), group.topics))
         self._touched[group.broker_name] = group
@@ -370,7 +371,7 @@ class Tables:
         self.sizes.topics(group.broker_name, topics, -1)
         self.moved.append((len(topics), topics))
         gone = self.topic_groups.unlink(group.broker_name, topics, repeat(group))
-        self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))  # one of this command may have none yet
+        self.revisions_sum -= sum(map(self.topic_revisions.pop, gone, repeat(0)))  # a topic of this command may have none yet
         if not gone:
             self._stamp(topics)
         elif len(gone) < len(topics):

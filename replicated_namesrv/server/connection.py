@@ -165,7 +165,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # -- called by the event loop ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's is registered nowhere as one
+        self._transport = stream = cast(asyncio.Transport, transport)  # uvloop's class is not registered as one
         address = stream.get_extra_info("peername")
         self.address = str(address[0]) if address else "?"
         self.peer = f"{address[0]}:{address[1]}" if address else "?"
@@ -324,7 +324,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def give_up(self) -> None:
-        """A request cannot be answered here: close, so that the peer uses another server. A connection that drains anyway
+        """A request cannot be answered here: close, so that the peer uses another server. A connection that is already draining
         first answers what it can."""
         if self._ended is None:
             self.close(CloseReason.OURS)
@@ -423,7 +423,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if data[0] == TLS_HANDSHAKE_BYTE:
             self._start_tls(data)
         elif self._host.tls.server_mode == "enforcing":
-            self._refuse("it speaks no TLS, which tls.server.mode=enforcing asks for")
+            self._refuse("it does not speak TLS, which tls.server.mode=enforcing requires")
         else:
             self._is_plain = True
             self._take(data)

@@ -139,7 +139,7 @@ class RequestDispatcher:
             request.connection.give_up()
             return None
         if isinstance(error, StorageError):
-            self._problems.report("storage", "a change was refused: it could not be written down", why=str(error))
+            self._problems.report("storage", "a change was refused: it could not be written to disk", why=str(error))
         if isinstance(error, NamesrvError):
             return Answer(error.response_code, str(error))
         name = type(error).__name__

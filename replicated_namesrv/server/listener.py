@@ -33,7 +33,7 @@ class Listener:
         """Listen. Raises SettingError if address or port cannot be used."""
         if self._server is not None:
             return
-        await asyncio.sleep(0)  # a listener that was closed in this turn of the loop lets go of the port
+        await asyncio.sleep(0)  # a listener that was closed in this turn of the loop releases the port
         listening = self._bound_socket()
         self._port = listening.getsockname()[1]
         loop = asyncio.get_running_loop()

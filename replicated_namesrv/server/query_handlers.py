@@ -309,5 +309,5 @@ def data_version_answer(answer: DataVersionAnswer) -> Answer:
 
 
 def text(value: str | None) -> str:
-    """As Java concatenates it."""
+    """The text as Java's string concatenation shows it: null as "null"."""
     return "null" if value is None else value

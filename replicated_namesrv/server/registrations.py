@@ -1,20 +1,20 @@
 """``REGISTER_BROKER`` (103): registrations, recognised without decoding if nothing can have changed, otherwise evaluated in
 slices.
 
-**Recognised.** Brokers send the same registration every 30 s or less. Per (cluster, address) the header fields that matter, a
-hash of the body (less the one stamp in it that means nothing), and the group's generation are remembered, but only of a
-registration that was fully evaluated, changed nothing, and during whose evaluation the generation did not move.
-``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the same answer while
-the generation is the same; it is only a renewal then. The hash has 128 bits and is not cryptographic: a forged collision only
-suppresses the forger's own registration.
+**Recognised.** Brokers send the same registration every 30 s or less. For each (cluster, address) three things are remembered:
+the header fields that matter, a hash of the body (without the one time stamp in it that has no meaning), and the group's
+generation. They are remembered only if the registration was fully evaluated, changed nothing, and the generation did not change
+during the evaluation. ``RouteInfoManager.group_generation`` has the proof that the same registration changes nothing and has the
+same answer while the generation is the same; it is only a renewal then. The hash has 128 bits and is not cryptographic: a forged
+collision only suppresses the forger's own registration.
 
 The checksum of the body that brokers send along is compared each time. If a body differs from the remembered one only in its
 stamp, its checksum is derived from the remembered one (``wire.crc32``), so that the body is read only once, for the hash.
 
 **Evaluated in slices**, so that no registration delays other connections. A small body is evaluated on arrival, as far as this
-turn of the loop has time. The others wait, and so does every large one: forty large frames that are completed in one turn cost
-that turn only their reception. There are two queues, so that small ones do not wait for large ones. Only the first of each is
-in work, so that the memory for decoding is used only once.
+turn of the loop has time. The others wait, and so does every large one: if forty large frames are completed in one turn, that
+turn only receives them. There are two queues, so that small ones do not wait for large ones. Only the first of each is in work,
+so that the memory for decoding is used only once.
 
 Reading from the connection of a waiting registration stops until it is applied, which keeps the order of its requests. If the
 peer closes the connection, the kernel reports it. A large registration is then dropped at once with its memory, because its

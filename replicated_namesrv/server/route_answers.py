@@ -4,16 +4,16 @@ Two bounded caches, each with half of ``routeCacheBytes``:
 
 *Bodies*, by (topic, dialect): the JSON of a route while its topic's revision is the same. All requests share one body.
 
-*Prepared answers*, by everything in a request frame except its opaque. If two frames differ only in the number that was proven
-to be the opaque (``wire.header.opaque_is_certain``), they are equal requests. So the second is answered without decoding, by
-the prepared header around its opaque and the shared body. An answer depends only on the frame and the topic's revision, so it
-is valid while ``state.topic_revisions`` has the revision it was made at. This includes "no such topic" (no revision). Answers
-that depend on anything else (time, per-request consistency, other environments) are never cached. The length field must also
-be equal: it determines the number of digits of the opaque, and so all lengths are constants. An answer is looked up by the
-bytes before the opaque (which include the topic in Java's requests), and the bytes after it are then compared. If several
-requests share the former, they are stored under both. A cache of two generations approximates least-recently-used without work
-on a hit: a used entry of the old generation moves to the young one; when the young one is full, the old one is dropped and
-they are swapped.
+*Prepared answers*, by everything in a request frame except its opaque. If two frames differ only in the number that was proven to
+be the opaque (``wire.header.opaque_is_certain``), they are equal requests. So the second is answered without decoding, by the
+prepared header around its opaque and the shared body. An answer depends only on the frame and the topic's revision, so it is
+valid while ``state.topic_revisions`` has the revision it was made at. This includes "no such topic" (no revision). Answers that
+depend on anything else (time, per-request consistency, other environments) are never cached. The length field must also be equal:
+it determines the number of digits of the opaque, and so all lengths are constants. An answer is looked up by the bytes before the
+opaque (which include the topic in Java's requests), and the bytes after it are then compared. If several requests have the same
+bytes before the opaque, the first is stored under these, and the others under the bytes before and after it. A cache of two
+generations approximates least-recently-used without work on a hit: a used entry of the old generation moves to the young one;
+when the young one is full, the old one is dropped and they are swapped.
 """
 
 from collections.abc import Callable, Hashable
@@ -35,7 +35,7 @@ ENTRY_OVERHEAD_BYTES = 600
 LARGE_ANSWER_BYTES = 65_536
 """A larger answer is written at once, so that back-pressure counts it before the next one is made."""
 HEAD_MAX_BYTES = 1024
-"""No answer is prepared for a request whose opaque begins further behind."""
+"""No answer is prepared for a request whose opaque begins after this position."""
 REQUEST_MAX_BYTES = 4096
 """Nor for a longer request, because the look-up would copy and hash all of it."""
 MARK = b'"opaque":'
@@ -210,7 +210,8 @@ class RouteAnswers:
         return start
 
     def _find(self, data: bytes, start: int) -> Prepared | None:
-        """The prepared answer of the frame at ``start``, in either place; ``answer`` looks at the likelier one first."""
+        """The prepared answer of the frame at ``start``, found by (head) or (head, tail). ``answer`` itself first tries the usual
+        case."""
         if len(data) - start < LEAST_BYTES:
             return None
         end = start + 4 + LENGTH_AT(data, start)[0]
@@ -231,7 +232,7 @@ class RouteAnswers:
 
 
 def cut_frame(data: bytes, start: int, end: int) -> tuple[bytes, int, bytes] | None:
-    """The frame around its opaque: (head, bytes of the opaque, tail). None if it has not the usual form.
+    """The frame around its opaque: (head, bytes of the opaque, tail). None if it does not have the usual form.
 
     The length field is part of the head, so a head determines the number of digits after it.
     """

@@ -233,7 +233,8 @@ class TlsContexts:
         """Build the first context and, with files, begin to watch them. Raises SettingError: enforcing mode without usable
         files.
 
-        A thread makes a self-signed certificate, so that the start does not wait for it. Earlier clients wait.
+        A thread makes a self-signed certificate, so that the start does not wait for it. Clients that connect before it is ready
+        wait.
         """
         if self.server_mode == "disabled":
             self._context_built = True
@@ -244,7 +245,7 @@ class TlsContexts:
             wanted = self._settings.tls_server_need_client_auth
             if wanted.lower() in CLIENT_AUTH and not self._settings.tls_server_auth_client:
                 log.warning(
-                    "client certificates are not asked for: with tls.server.authClient=false any would do",
+                    "client certificates are not requested: tls.server.authClient=false would accept any",
                     extra={"tls.server.need.client.auth": wanted},
                 )
             self.watch_present_files()
@@ -293,7 +294,7 @@ class TlsContexts:
         except (OSError, ValueError) as error:
             self.problem = _explain(self._settings, self._names, error)
             self._metrics.tls_reload_failures += 1
-            log.error("new TLS files cannot be used; the old certificate stays in force", extra={"error": self.problem})
+            log.error("new TLS files cannot be used; the old certificate stays in use", extra={"error": self.problem})
             return False
         self.problem = None
         self._metrics.tls_reloads += 1

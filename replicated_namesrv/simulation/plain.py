@@ -8,7 +8,7 @@ In its favour:
 - Links never lose or repeat a message within a connection, as with TCP.
 - Its journal, which it never syncs, loses nothing in a power loss.
 - The log is never compacted, because a compaction interrupted by a kill loses acknowledged entries.
-- Reads count only on a node that believes to be the leader.
+- Reads count only on a node that regards itself as the leader.
 
 Some violations are counted but do not end a run, so that worse ones can be found. Followers cut committed entries and decrease
 their commit index, even without any fault. Proposals never end. A leader that was cut off continues for half a minute.

@@ -6,10 +6,10 @@ No IO, no clock, no randomness and no knowledge of routes. A function takes byte
 ========================  =========================================================================================
 ``codes``                 request and response codes, languages, versions, flag bits
 ``frame``                 where a frame ends in a read buffer, and building one
-``header``                headers in both encodings, prepared answers, what makes two requests alike but for their opaque
+``header``                headers in both encodings, prepared answers, when two requests differ only in their opaque
 ``fastjson``              reader of the JSON dialect of fastjson 1, and what Java's types make of its values
 ``fastjson_writer``       the two ways in which RocketMQ writes JSON, and Java's hash order
-``bodies``                every body but registrations: routes, cluster info, lists, tables, versions
+``bodies``                all bodies except registrations: routes, cluster info, lists, tables, versions
 ``registration_body``     decoding of registrations (code 103), fast, and in slices for big ones
 ``properties``            java.util.Properties text
 ``proxy_protocol``        PROXY protocol versions 1 and 2

@@ -1,9 +1,9 @@
-"""Reader of the JSON dialect of fastjson 1, on which peers rely. It accepts in addition to JSON: keys without quotes or in
-single quotes, strings in single quotes, whole numbers as keys (``{0:"a"}``, as fastjson itself writes maps with integer
-keys), surplus commas, ``/* */`` and ``//`` comments, a byte order mark, raw control characters and ``\\x41 \\v \\0`` in
-strings, leading zeros and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null). Not accepted is what fastjson
-accepts by accident or for Java only: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, any character in place of a comma.
-``@type`` and ``$ref`` are keys like any other.
+"""Reader of the JSON dialect of fastjson 1, on which peers rely. It accepts in addition to JSON: keys without quotes or in single
+quotes, strings in single quotes, whole numbers as keys (``{0:"a"}``, as fastjson itself writes maps with integer keys), surplus
+commas, ``/* */`` and ``//`` comments, a byte order mark, raw control characters and ``\\x41 \\v \\0`` in strings, leading zeros
+and ``1L``-like suffixes of numbers, ``undefined`` and ``NaN`` (null). The following, which fastjson accepts by accident or for
+Java only, is not accepted: object keys, ``Set[…]``, ``new Date(…)``, ``x'…'``, any character in place of a comma. ``@type`` and
+``$ref`` are keys like any other.
 
 The reader has its own stack and does not recurse. Depth, digits and work are bounded, and ``parse_steps`` runs in slices. Keys
 are returned as text, a later duplicate wins, whole numbers of up to 18 digits as int, every other number as ``NumberText``. A

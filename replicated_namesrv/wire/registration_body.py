@@ -15,7 +15,7 @@ Decoding is a generator that yields after every few milliseconds of work and ret
 others between the slices of a large body::
 
     steps = decode_register_body(body, header.version, compressed)
-    body = finish(steps)                      # at one go, or: next(steps) until StopIteration, whose value is the result
+    body = finish(steps)                      # in one go, or: next(steps) until StopIteration, whose value is the result
 
 Inflated bytes, bytes of one text, nesting, members and topics are bounded. So is the cache between bodies, and results do not
 depend on it.

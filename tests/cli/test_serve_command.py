@@ -191,7 +191,7 @@ def test_full_disk_refuses_the_change_and_nothing_else(tmp_path: Path) -> None:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (65_536, hard))
         refused = put("x" * 100_000)
         assert (refused.code, "the old content is unchanged" in str(refused.remark)) == (1, True)
-        wait_until(lambda: "could not be written down" in (tmp_path / "stderr").read_text(), "the line in the log", DEADLINE_S)
+        wait_until(lambda: "could not be written to disk" in (tmp_path / "stderr").read_text(), "the line in the log", DEADLINE_S)
         kept = asyncio.run(ask(port, RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "k"}))
         assert (kept.ext_fields or {})["value"] == "first"
         assert asyncio.run(ask_cluster_info(port)) == 0

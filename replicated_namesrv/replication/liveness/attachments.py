@@ -67,7 +67,8 @@ class Attachments:
     def attach(self, key: Key, epoch: int, connection_id: int, opened_ms: float, now_ms: float, registers: bool) -> None:
         """The broker made contact over this connection, opened at ``opened_ms`` by a clock that never stops.
 
-        ``registers``: by a registration in force; a heartbeat may be of an earlier process."""
+        ``registers``: the contact was a registration that is in force. A heartbeat proves less, because it may come from an
+        earlier process."""
         broker = self._brokers.get(key)
         if broker is not None and epoch < broker.epoch:
             return
@@ -166,7 +167,7 @@ class _Conversation:
 
 
 class Conversations:
-    """The conversations of one node. ``now_ms`` is the time of a clock that never stops."""
+    """The open connections of one node, with their unanswered requests. ``now_ms`` is the time of a clock that never stops."""
 
     def __init__(self, now_ms: float) -> None:
         self._open: dict[int, _Conversation] = {}
@@ -194,7 +195,7 @@ class Conversations:
         self._open[connection_id] = _Conversation(self._stalled_from_ms if is_backlog else now_ms)
 
     def closed(self, connection_id: int, now_ms: float) -> bool:
-        """The connection has ended. Returns whether in peace, if the peer closed it."""
+        """The connection has ended. Returns whether it ended in peace, provided that the peer closed it."""
         self.tick(now_ms)
         talk = self._open.pop(connection_id, None)
         return talk is not None and not talk.unanswered and now_ms > max(talk.doubtful_until_ms, self._slow_until_ms)
@@ -203,7 +204,7 @@ class Conversations:
         return connection_id in self._open
 
     def opened_ms(self, connection_id: int) -> float | None:
-        """When it was opened at the latest. None: it has ended."""
+        """The time at which the node accepted it, or after a stall the start of the stall. None: it has ended."""
         talk = self._open.get(connection_id)
         return None if talk is None else talk.opened_ms
 

@@ -38,9 +38,9 @@ class BrokerLiveness:
         self.role: LeaderRole | None = None
         """While this node leads."""
         self._expired = self._lost = 0
-        """Counts of the terms that this node led before."""
+        """The counts below, summed over the terms that this node led before."""
         self._encoded: tuple[Message | None, bytes] = (None, b"")
-        """The last message that was sent, because it may be sent to other nodes, too."""
+        """Cache of the encoded last message, which may be sent to several nodes."""
 
     @property
     def expired_count(self) -> int:
@@ -102,8 +102,8 @@ class BrokerLiveness:
             asyncio.get_running_loop().call_soon(self.client.report_soon)
 
     def received(self, peer: str, data: bytes) -> None:
-        """A message of another node's ``tell``. It takes effect in a later turn, because a node's entry points are not called
-        back.
+        """A message of another node's ``tell``. It takes effect in a later turn, because Raft's entry points must not be called
+        from inside this callback.
         """
         if is_obsolete(data):
             return

@@ -4,18 +4,18 @@
 registration would change something asks the leader before proposing it. The first copy is admitted. Equal ones (same broker,
 same content) wait for any outcome of that copy:
 
-    row  outcome of the copy that was let through               the others
+    row  outcome of the admitted copy                           the others
     P1   applied: accepted, refused or ignored                  look again; most find a renewal, or the same refusal
-    P2   not proposed, rejected, or its outcome is unknown      the next one is let through
-    P3   its node is silent, or GRANT_MS have passed            the next one is let through
+    P2   not proposed, rejected, or its outcome is unknown      the next one is admitted
+    P3   its node is silent, or GRANT_MS have passed            the next one is admitted
 
-A node that asks after the commit but compared before it also compares again. A node counts once: its new question replaces the
-old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
+A node that compared before the commit and asks after it also has to compare again. A node counts once: its new question replaces
+the old one. Admission only saves work. A wrongly admitted copy is harmless: applying it is a no-op.
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
-the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers
-again in its next round, and the shortest period between rounds is 10 s. A renewal of the stored version between two older ones
-clears the record of the first.
+the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers again
+in its next round, and the shortest period between rounds is 10 s. If a renewal of the stored version comes between two late
+copies, the record of the first one is cleared.
 
     row  data version    this node got the same before      outcome                             test
     L1   not older       -                                  taken                               test_newer_version_is_taken

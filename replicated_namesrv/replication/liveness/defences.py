@@ -26,7 +26,8 @@ class LivenessDefences:
     peace: bool = True
     """6. A connection that was closed because of an unanswered request is not evidence that its broker left."""
     newest_connection: bool = True
-    """7. ``UNREGISTER_BROKER`` (104) over an older connection than another attached one only detaches its own."""
+    """7. ``UNREGISTER_BROKER`` (104) that comes over a connection older than another attached one only detaches its own
+    connection."""
     all_lists: bool = True
     """7. ``UNREGISTER_BROKER`` (104) is decided when the lists of all nodes have arrived."""
     running_time: bool = True

@@ -33,8 +33,8 @@ process must not remove the new one, even if equal content gives both the same e
                                               after the request's own          request's connection
     U4   arrived                              any other                        remove the broker          test_104
 
-A process that starts connects to all nodes within ROUND_MS (``attachments.py``). Ages of connections use clocks that continue
-while a process stalls (``clock_ms``); everything else counts only time in which the leader ran.
+A broker's process connects to all nodes within ROUND_MS after its start (``attachments.py``). Ages of connections use clocks that
+continue while a process stalls (``clock_ms``); everything else counts only time in which the leader ran.
 """
 
 import math

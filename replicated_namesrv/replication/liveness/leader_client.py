@@ -114,8 +114,8 @@ class LeaderClient:
             self._send(leader, Inquiry(self._session, number, self._consensus.term, WITHDRAW, 0, AGE_MAX, key, content))
 
     def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
-        """``UNREGISTER_BROKER`` (104): REMOVED or LATE. ``opened_ms``: when its connection was opened; None: it came over
-        none. The caller gives up by cancelling; the broker may be removed nevertheless."""
+        """``UNREGISTER_BROKER`` (104): REMOVED or LATE. ``opened_ms``: when the connection over which it came was opened; None:
+        it came over no connection. The caller gives up by cancelling; the broker may be removed nevertheless."""
         return self._ask(REMOVE, (removal.cluster_name, removal.broker_addr), encode_removal(removal), 0, opened_ms)
 
     def _ask(self, kind: int, key: Key, content: str, serial: int, opened_ms: float | None) -> "Future[int]":
@@ -133,7 +133,7 @@ class LeaderClient:
         serial = question.serial
         if question.kind == REMOVE:
             if self._leader_clock is None or self._leader_clock[0] != self._consensus.term:
-                return  # clocks of leaders differ; ``tick`` asks once this one has answered a report
+                return  # clocks of leaders differ, so ``tick`` asks only after this leader has answered a report
             serial = self.leader_time_ms
         question.sent_ms, question.term = now, self._consensus.term
         since_ms = AGE_MAX

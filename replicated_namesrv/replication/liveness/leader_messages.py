@@ -1,11 +1,11 @@
-"""Messages between nodes beside Raft: reports of brokers, renewals, and questions for the leader. Strict binary encoding;
-every length is checked.
+"""Messages between nodes that are not part of Raft: reports of brokers, renewals, and questions for the leader. Strict binary
+encoding; every length is checked.
 
 ``NodeReport``: a node to the leader, answered by ``ReportAnswer``. ``Inquiry``: the same, answered by ``Decision``.
 
-The layouts are those of version 0.1, so that nodes of both versions understand each other in a rolling upgrade. Fields that
-only 0.1 reads are sent as *unknown*. A 0.1 leader then takes each entry for a contact of this moment, which only extends
-time-outs. Its ``Ages`` (kind 3) are ignored.
+The layouts are those of version 0.1, so that nodes of both versions understand each other in a rolling upgrade. Fields that only
+0.1 reads are sent as *unknown*. A 0.1 leader then counts each entry as a contact at this moment, which only extends time-outs.
+Its ``Ages`` (kind 3) are ignored.
 """
 
 import struct
@@ -50,7 +50,7 @@ class ReportEntry(NamedTuple):
 
 class NodeReport(NamedTuple):
     session: int
-    """Drawn at the start of the sending process."""
+    """A random number of the sending process, drawn at its start."""
     sequence: int
     term: int
     is_full: bool
@@ -60,7 +60,7 @@ class NodeReport(NamedTuple):
 
 
 DIFFERS, REMOVING = 1, 2
-"""The renewal does not match the leader's state; a removal of that life is proposed."""
+"""The renewal does not match the leader's state; a removal of this registration is proposed."""
 
 
 class ReportAnswer(NamedTuple):
@@ -88,9 +88,9 @@ class Inquiry(NamedTuple):
     kind: int
     """REGISTER, REMOVE or WITHDRAW."""
     serial: int
-    """REGISTER: commands applied when the registration was found to change something. REMOVE: the leader's clock when the inquiry
-    was sent, milliseconds since 1970, as far as the sender knows it; ``since_ms`` is of that moment. 0: unknown, sent by 0.1,
-    whose leaders ignore the field. WITHDRAW: 0."""
+    """REGISTER: commands applied when the registration was found to change something. REMOVE: the leader's clock at the moment of
+    sending, as far as the sender knows it, in milliseconds since 1970; ``since_ms`` counts back from this moment. 0: unknown;
+    version 0.1 sends 0 and its leaders ignore the field. WITHDRAW: 0."""
     since_ms: int
     """REMOVE: connections opened after this age belong to another process; AGE_MAX: none do."""
     key: Key
@@ -219,14 +219,14 @@ def _decode(reader: _Reader) -> Message:
         case 4:
             _, session, number, term, kind, serial, since_ms = reader.take(_INQUIRY)
             if kind > WITHDRAW:
-                raise MalformedError(f"no inquiry is of kind {kind}")
+                raise MalformedError(f"unknown kind of inquiry: {kind}")
             return Inquiry(session, number, term, kind, serial, since_ms, reader.key(), reader.text())
         case 5:
             _, session, number, verdict = reader.take(_DECISION)
             if verdict > LATE:
-                raise MalformedError(f"no decision is {verdict}")
+                raise MalformedError(f"unknown decision: {verdict}")
             return Decision(session, number, verdict)
-    raise MalformedError(f"no message between nodes has kind {reader.data[0]}")
+    raise MalformedError(f"unknown kind of message between nodes: {reader.data[0]}")
 
 
 def _entry(reader: _Reader) -> ReportEntry:
@@ -238,7 +238,7 @@ def _entry(reader: _Reader) -> ReportEntry:
 
 def _check(count: int, switch: int) -> None:
     if count > ENTRIES_MAX or switch > 1:
-        raise MalformedError(f"a message between nodes with {count} entries and switch {switch}")
+        raise MalformedError(f"a message between nodes with {count} entries and flag {switch}")
 
 
 def encode_removal(removal: BrokerRemoval) -> str:

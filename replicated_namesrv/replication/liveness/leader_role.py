@@ -1,10 +1,10 @@
 """LeaderRole: the work of a leader in one term. It decides about all brokers.
 
-    departures.py    who has a connection of which broker; who has left; which code 104 is late
+    departures.py    which node is connected to which broker; which brokers have left; which code 104 is late
     silence.py       for how long there was no contact with each broker; recording that in the log
-    renewals.py      the leader's word on renewals
+    renewals.py      the leader's decisions on renewals
     removals.py      proposing removals
-    copies.py        of the copies of one registration one is let through
+    copies.py        admitting one of the copies of a registration
 
 The first command of a leader is LEAD. Nothing is decided before it is applied: from then on no other leader's removals or
 suspicions can take effect (``route_machine.py``).
@@ -58,7 +58,7 @@ class LeaderRole:
         self._machine, self._defences, self._send = node.machine, node.defences, send
         self._now_ms, self._clock_ms = node.running_ms, node.monotonic_ms
         self.silence: Silence | None = None
-        """Since LEAD is applied."""
+        """None until LEAD is applied."""
         self.departures = Departures(node.members, node.node_id, node.grace_ms, node.running_ms(), node.defences)
         self.removals = Removals(term, self._expire)
         self._suspicions = Suspicions(term, self._recorded)
@@ -66,10 +66,10 @@ class LeaderRole:
         self._admission = Admission(node.machine.marks)
         self._registered_lately: dict[Key, float] = {}
         self._early: dict[Asker, tuple[BrokerRemoval, float]] = {}
-        """``UNREGISTER_BROKER`` (104) removals that came before this leader knew enough. Connections opened later than the
-        moment, by ``clock_ms``, belong to another process."""
+        """``UNREGISTER_BROKER`` (104) removals that came before this leader knew enough. The float is a time of ``clock_ms``:
+        connections opened after it belong to another process."""
         self._unregistering: set[Asker] = set()
-        """Those in progress."""
+        """Senders of the ``UNREGISTER_BROKER`` (104) removals that are in progress."""
         self._is_claimed = False
         """Whether LEAD is proposed."""
         self._claim()
@@ -153,8 +153,8 @@ class LeaderRole:
             self._answer(peer, report, taken, ())
 
     def _may_be_registered(self, entry: ReportEntry) -> bool:
-        """False for a broker whose removal this leader has applied and the sender had not. Its record would never be removed
-        again."""
+        """False for a broker whose removal this leader has applied but the sender had not. A record of such a broker would never
+        be removed."""
         state = self._machine.state
         return entry.epoch > state.revision or state.registration(*entry.key) is not None
 
@@ -205,7 +205,7 @@ class LeaderRole:
 
     def _unregister(self, asker: Asker, removal: BrokerRemoval, since_ms: float) -> None:
         """Remove for the node that asked. Repeated inquiries start no second proposal."""
-        assert removal.epoch is not None, "a node names what it removes"
+        assert removal.epoch is not None, "the epoch is set by the node that asks"
         key = (removal.cluster_name, removal.broker_addr)
         if self.departures.is_late(key, removal.epoch, since_ms):
             self._decide(asker, LATE)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 EXPIRED_BROKERS_MAX, EXPIRED_TOPICS_MAX = 200, 20_000
 """Maximum of brokers that expire in one command, and of topics of their groups, unless one broker alone has more. The next
-command follows when these are removed. Either maximum takes a node 7 to 20 ms in one step."""
+command follows when these are removed. A command that reaches either maximum costs a node 7 to 20 ms in one step."""
 LARGE_TOPICS = 20_000
 """A broker with more topics is removed alone by ``UNREGISTER_BROKER`` (104); the next one waits for a tick."""
 
@@ -27,7 +27,7 @@ class Removals:
     """The removals of one term of one leader."""
 
     def __init__(self, term: Term, on_expired: Callable[[], None]) -> None:
-        """``on_expired``: called when all pending brokers have expired, so that others may."""
+        """``on_expired``: called when all brokers of the command have expired and the next ones may be removed."""
         self.expired_count = self.lost_count = 0
         self._term, self._machine, self._on_expired = term, term.node.machine, on_expired
         self._expiring = 0
@@ -50,14 +50,15 @@ class Removals:
             propose()
 
     def expire(self, due: Iterable[tuple[Lease, bool]]) -> None:
-        """Remove the first of those brokers, unless others are expiring now. The bool: it has left, and is not only silent."""
+        """Remove the first of these brokers, unless others are expiring now. The bool: whether the broker has left; otherwise it
+        is only silent."""
         if self._expiring:
             return
         gone, silent = list[BrokerRemoval](), list[BrokerRemoval]()
         topics = 0
         for lease, is_gone in due:
             registration = self._machine.state.registration(*lease.key)
-            assert registration is not None, "leases are made of registrations"
+            assert registration is not None, "every lease belongs to a registration"
             if (lease.key, lease.epoch) in self._lives:
                 continue
             topics += self._machine.state.topic_count(registration.broker_name)
@@ -84,7 +85,7 @@ class Removals:
             count = sum(self._is_ended(*life) for life in lives)
             self.lost_count += count if is_gone else 0
             self.expired_count += 0 if is_gone else count
-            if count == len(lives):  # otherwise a registration came first, and the others have to be notified of it first
+            if count == len(lives):  # otherwise a registration came before, and the other parts must learn of it first
                 self._on_expired()
 
         self._decide(lambda: data, ended)
@@ -95,7 +96,7 @@ class Removals:
 
     def unregister(self, removal: BrokerRemoval, done: Callable[[bool], None]) -> None:
         """``UNREGISTER_BROKER`` (104); ``done(is_removed)`` is called once the outcome is known."""
-        assert removal.epoch is not None, "a node names what it removes"
+        assert removal.epoch is not None, "the epoch is set by the node that asks"
         life = ((removal.cluster_name, removal.broker_addr), removal.epoch)
         command = UnregisterBrokers((removal,))
         self._lives.add(life)
@@ -119,7 +120,8 @@ class Removals:
         done: Callable[[ProposalResult], None],
         tried: Callable[[], None] = lambda: None,
     ) -> None:
-        """Propose until the outcome is known. ``data`` None: later. ``tried``: a proposal has ended."""
+        """Propose until the outcome is known. ``data()`` returns None if it is too early to propose. ``tried``: called whenever a
+        proposal has ended."""
 
         def propose() -> None:
             command = data()

@@ -12,9 +12,9 @@ index serves all renewals that came before its request, and there is at most one
                                                                             contact is recorded
     R5   the epoch named            none        the same      no            accepted: a contact         test_unsuspected_broker
 
-A refused renewal is registered through the log, or asked again. A ``BROKER_HEARTBEAT`` (904) needs no answer, so it counts as
-a contact at once. A node that sends its whole list repeats its unanswered renewals, so its earlier reports are dropped: at
-most one report for each node waits, besides later ones.
+The node of a refused renewal registers the broker through the log, or asks again. A ``BROKER_HEARTBEAT`` (904) needs no answer,
+so it counts as a contact at once. A node that sends its whole list repeats its unanswered renewals, so its earlier reports are
+dropped. Of each node only its last whole list and later reports wait.
 """
 
 from asyncio import Future
@@ -67,7 +67,7 @@ class Renewals:
         self._asked_ms = -JUDGING_INTERVAL_MS
         """When a majority was last asked."""
         self._is_pausing = self._is_hurried = False
-        """Whether the interval is being waited for; whether a report cannot wait."""
+        """Whether a timer runs until the end of the interval; whether a report must not wait for it."""
 
     def put(self, reported: Reported, is_hurried: bool) -> None:
         """Judge this report. ``is_hurried``: do not wait for the interval."""

@@ -5,7 +5,7 @@
 
     row  what the leader knows of the registration    silent since                              test
     B1   accepted a renewal, or applied it itself     that moment                               test_contact_ends_silence
-    B2   it was there when this leader began          its beginning less the recorded           test_successor_continues
+    B2   it was there when this leader began          that beginning less the recorded          test_successor_continues
                                                       suspicion
 
 T is the broker's time-out. The suspicion is part of the replicated state: thirds of T that are recorded.
@@ -31,12 +31,12 @@ makes contact within a third of its time-out causes no log entry.
 A broker is *suspected* if the state says so, or if a SUSPECT for it was proposed and its outcome is not known. Renewals of a
 suspected broker are acknowledged after the command that clears it is applied: then no later leader counts the silence before it.
 
-A SUSPECT names its term, and the number of commands that the leader had applied. It has no effect in another term, nor behind a
+A SUSPECT names its term, and the number of commands that the leader had applied. It has no effect in another term, nor after a
 registration or a clearing of the broker. So one whose outcome is unknown has no effect once the broker was cleared. Contacts
 whose outcome is unknown are proposed again (test_a_heartbeat_is_recorded_again).
 
-While a member of the cluster runs version 0.1, silence is not recorded. The very first command, without brokers, is proposed
-as soon as every member knows it; from then on the version is part of the state (``consensus.py``).
+While a member of the cluster runs version 0.1, silence is not recorded. As soon as every member knows SUSPECT, a first one
+without brokers is proposed. From then on the command version is part of the state (``consensus.py``).
 """
 
 import math
@@ -251,7 +251,7 @@ class Suspicions:
             if outcome.cancelled() or self._term.is_over:
                 return
             contacts = {key: suspect for key, suspect in batch.items() if not suspect.share}
-            if outcome.result() is None:  # silence becomes due again, but a heartbeat may not be repeated
+            if outcome.result() is None:  # silence becomes due again, but perhaps the broker does not repeat its heartbeat
                 self._wanted = contacts | self._wanted
                 return
             self._doubtful.difference_update(batch)
