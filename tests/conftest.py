@@ -81,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests for ``--dist loadgroup``: slow ones of real processes one after the other, the others by file.
 
-    The slow tests of the simulator only compute, so that each may run beside anything.
+    The slow tests of the simulator only compute, so each may run at the same time as any other test.
     """
     for item in items:
         group = item.path.stem
@@ -108,7 +108,7 @@ def seed(pytestconfig: pytest.Config) -> int:
 
 @pytest.fixture
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
-    """Randomness of one test: fixed by the run's seed and the test's name, whatever else runs."""
+    """Randomness of one test. It depends only on the run's seed and the test's name."""
     return random.Random(f"{seed} {name_of(request.node)}")
 
 

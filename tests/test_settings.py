@@ -147,7 +147,7 @@ def test_the_variable_for_operators_is_no_setting() -> None:
 
 
 def test_a_file_that_an_earlier_version_rewrote_can_be_read(tmp_path: Path) -> None:
-    """It has every setting, and those that say where to listen must not contradict each other."""
+    """Such a file has every setting, and its listen addresses must not contradict each other."""
     file = write(tmp_path / "f", listen="127.0.0.1:9877", listenPort="9876", bindAddress="0.0.0.0", waitSecondsForService="7")
     again = load_settings(file, environment={})
     assert again.listen_address == ("127.0.0.1", 9877)

@@ -1,4 +1,4 @@
-"""How a disk whose syncs do not end is shown to operators."""
+"""Operators see a disk whose syncs do not end."""
 
 import asyncio
 import threading

@@ -50,7 +50,7 @@ async def test_pages_miss_and_repeat_nothing(tmp_path: Path, namespace: str | No
 
 
 def work_of_a_page(folder: Path, count: int) -> Work:
-    """Of a page from the middle, after one entry was changed; the order had been made before."""
+    """The work of a page from the middle, after one entry was changed. The order was built before."""
     with asyncio.Runner() as runner:
         context = running_node(folder)
         node, port = runner.run(context.__aenter__())

@@ -1,4 +1,4 @@
-"""Peers that take without giving: the admin side bounds what they hold and goes on serving others."""
+"""Peers that occupy connections and memory: the admin side bounds both and continues to serve others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,8 @@ from tests.support.nodes import DEADLINE_S, http, running_node
 
 @pytest.fixture
 async def tight(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]:
-    """A node, and the port of a second admin server of it that holds three connections and waits half a second."""
+    """A node, and the port of a second admin server for it, which accepts three connections and closes idle ones after half a
+    second."""
     async with running_node(tmp_path) as (node, _):
         context = AdminContext(node.settings, node.service, node.remoting, (), LoopLag(), monotonic())
         server = AdminServer(context, connections_max=3, keepalive_timeout_s=0.5)

@@ -194,7 +194,7 @@ async def test_an_open_watcher_is_told_that_a_snapshot_took_the_place_of_the_sta
 
 
 async def test_a_node_that_may_lag_denies_no_revision_before_it_has_asked_a_majority(tmp_path: Path) -> None:
-    """Also not under readConsistency=stale, which lets views be answered from what the node has applied."""
+    """The same with readConsistency=stale, with which the node answers other views from its own state."""
     async with operated(tmp_path, readConsistency="stale", fenceAfterMs="700") as cluster:
         leader = await cluster.elected()
         port = next(port for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True) if node is not leader)

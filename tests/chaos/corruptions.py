@@ -69,7 +69,7 @@ def _gets(story: Story, *, final: bool) -> list[Op]:
 
 
 def _overtaken(read: Op, writes: Sequence[Op]) -> list[Op]:
-    """puts whose value ``read`` surely did not see."""
+    """Puts whose value ``read`` cannot have seen."""
     older = [write for write in writes if write.kind == "put" and write.end_ns < read.start_ns]
     return [put for put in older if overtaken(read._replace(value=put.value), writes)]
 
@@ -298,7 +298,7 @@ def acknowledged_put_lost(story: Story, rng: random.Random) -> Changes | None:
 
 
 def put_of_another_node(story: Story, rng: random.Random) -> Changes | None:
-    """An independent node answers what only another one was told."""
+    """An independent node answers with a value that only another node received."""
     for read in _shuffled(rng, _gets(story, final=True)):
         other = _one(rng, (op for op in kv_writes(story).get(read.key, ()) if op.node != read.node and op.kind == "put"))
         if other is not None:

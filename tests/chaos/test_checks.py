@@ -47,8 +47,8 @@ def registered(mode: str = "cp") -> Script:
 
 
 def dead(at: float) -> Script:
-    """The second of them dies without a word. Its time-out is 1 s and a third of it after an election, the scan interval 0.5 s,
-    the margin 1 s."""
+    """The second broker dies without unregistering. Its time-out is 1 s, plus a third of it after an election, the scan interval
+    0.5 s, the margin 1 s."""
     return registered().truth(at, "g2/0", "silent", version=2)
 
 
@@ -653,7 +653,7 @@ def test_differences_shorter_than_a_look_are_not_counted() -> None:
 
 
 def test_divergence_of_generated_traces_is_what_they_were_made_with(tmp_path: Path) -> None:
-    """tests/spark/test_analysis.py holds the analysis against the same truth."""
+    """tests/spark/test_analysis.py compares the analysis with the same truth."""
     for folder in generate(10_000, 3, 5, tmp_path, print):
         made, known = (json.loads((folder / name).read_text()) for name in ("manifest.json", "truth.json"))
         story = Story(read_trace(folder / "trace.jsonl"), manifest(made["mode"]) | made | {"scenario": ANY_SCENARIO})
@@ -683,7 +683,8 @@ def test_consumers_with_different_routes_read_queues_twice_or_not_at_all() -> No
 
 
 def test_a_check_with_nothing_to_judge_says_so_and_passes_nothing() -> None:
-    """No broker died, so ghosts cannot be judged. The run is not unknown for that, and the check does not count as held."""
+    """No broker died, so ghosts cannot be judged. The verdict of the run is not unknown for this reason, and the check does not
+    count as passed."""
     story = Script().busy("c1", 1000, 12500, every=50).story
     ghosts = check_ghosts(story)
     assert (ghosts.verdict, ghosts.looked_at, ghosts.idle) == (Verdict.UNKNOWN, 0, True)

@@ -1,4 +1,4 @@
-"""Runs of a true cluster are valid; with one thing changed that no correct cluster can have said they never are."""
+"""Runs of a correct cluster are valid. After one change to an answer that no correct cluster can have given, they are not."""
 
 import random
 
@@ -27,7 +27,7 @@ def verdicts(story: Story) -> dict[str, Verdict]:
 @pytest.mark.parametrize("mode", ["ap", "cp"])
 @pytest.mark.parametrize("seed", range(10))
 def test_true_runs_are_valid_by_every_check(seed: int, mode: str) -> None:
-    """None that the mode promises has nothing to judge, either."""
+    """Every check that the mode promises also has something to judge."""
     judgement = judge(true_run(seed, mode), mode)
     promised = [check for check in judgement.checks if judgement.promised(check)]
     assert [check for check in promised if check.verdict is not Verdict.VALID] == [], f"seed {seed}"
@@ -49,7 +49,7 @@ def test_whatever_is_corrupted_is_found(mode: str, corruption: Corruption) -> No
 
 @pytest.mark.parametrize("mode", ["ap", "cp"])
 def test_every_check_finds_something(mode: str) -> None:
-    """Each that the mode promises, but for those that judge the run itself."""
+    """Every check that the mode promises, except those that judge the run itself."""
     named = {name for names in (FOUND_BY if mode == "cp" else FOUND_BY_OF_NODES).values() for name in names}
     judgement = judge(true_run(0, mode), mode)
     itself = [check(true_run(0, mode)).name for check in (check_enough, check_crashes)]

@@ -24,7 +24,8 @@ Recorded = list[tuple[str, str | None, str | None, str]]
 
 
 def written(tmp_path: Path, behaviours: list[Behaviour], *, refuses: int | None = None, to_all: bool = True) -> Recorded:
-    """(kind, value, node, outcome) of what one write of a client records, with nodes that behave so; one of them may refuse."""
+    """(kind, value, node, outcome) of each operation that one write of a client records. The nodes have these ``behaviours``;
+    node number ``refuses`` answers with an error."""
     writer = TraceWriter(tmp_path / "trace.jsonl")
     writer.write(Header(0, SCHEMA_VERSION, "by hand", 0))
 
@@ -96,7 +97,7 @@ def two_writers(*reads: tuple[float, str]) -> Script:
 
 
 def test_in_a_cluster_each_request_is_a_write_so_an_old_value_may_return() -> None:
-    """It returns with the request to the second node. A value that no later request wrote does not."""
+    """The request to the second node writes the old value again. A value that no later request wrote must not return."""
     good = with_renewals(two_writers((1012, "a"), (1052, "b"), (1075, "a")))
     assert [check(good).verdict for check in (check_kv, check_sessions)] == [Verdict.VALID] * 2
     assert check_kv(with_renewals(two_writers((1052, "b"), (1075, "b")))).verdict is Verdict.VIOLATED

@@ -16,7 +16,7 @@ BUSY = "import os\nos.sched_setaffinity(0, {%d})\nos.nice(%d)\nwhile True: pass"
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[int, int]]:
-    """What the scheduler tells of each process: (nanoseconds run, nanoseconds waited)."""
+    """The scheduler's statistics of each process: (nanoseconds run, nanoseconds waited)."""
     stats: dict[int, tuple[int, int]] = {HERE: (0, 0)}
     monkeypatch.setattr(machine_load, "_schedstat", stats.get)
     return stats

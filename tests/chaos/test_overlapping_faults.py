@@ -1,4 +1,4 @@
-"""Overlapping faults of processes: a node stays dead or paused until the last fault that holds it has ended."""
+"""Overlapping faults of processes: a node stays dead or paused until the last fault that keeps it so has ended."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Traces: what is written is read back, whatever happened to the writer; what is no trace is refused by name."""
+"""Traces: every written record is read back, also if the writer was killed. A file that is not a trace is refused by name."""
 
 import json
 import os

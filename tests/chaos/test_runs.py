@@ -26,7 +26,7 @@ SAFETY = {
 
 
 def patient(plan: RunPlan) -> RunPlan:
-    """The same run with limits of time that no busy machine reaches."""
+    """The same run with time limits so long that not even a busy machine exceeds them."""
     promises = dataclasses.replace(plan.scenario.promises, converge_s=120.0, gap_s=120.0, ghost_margin_s=60.0)
     timing = dataclasses.replace(plan.scenario.timing, heal_s=120.0, final_s=120.0)
     return dataclasses.replace(plan, scenario=dataclasses.replace(plan.scenario, promises=promises, timing=timing))
@@ -49,7 +49,7 @@ def test_smoke(plan: RunPlan, tmp_path: Path) -> None:
 
 
 def found_by_history(found: dict[str, Verdict]) -> Verdict:
-    """The exported history holds what the two linearizability checks judged."""
+    """The verdict that the exported history must have: it contains what the two linearizability checks judged."""
     both = {found["linearizable KV"], found["linearizable registration"]}
     return Verdict.VIOLATED if Verdict.VIOLATED in both else Verdict.VALID
 
@@ -62,7 +62,7 @@ def test_stale_reads_are_caught(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mutation", chosen(("read_term_commit", "read_index")), ids=lambda mutation: mutation.defences)
 def test_cp_without_a_defence_is_caught_where_cp_as_shipped_passes(mutation: Mutation, tmp_path: Path) -> None:
-    """On a busy machine little may happen in a run, and then another seed finds it."""
+    """On a busy machine too little may happen in a run to show the defect. Then the next seed is tried."""
     seeds = iter(range(SEED, SEED + 6))
     broken: set[str] = set()
     while not broken:
@@ -76,8 +76,8 @@ def test_cp_without_a_defence_is_caught_where_cp_as_shipped_passes(mutation: Mut
 
 
 def test_a_leader_that_does_not_ask_its_majority_is_caught(tmp_path: Path) -> None:
-    """Two defences, since either alone keeps an isolated leader from answering for long: it asks a majority before it
-    answers, and it steps down when it hears none."""
+    """Two defences are off, because either alone prevents an isolated leader from answering for long: it asks a majority before
+    it answers, and it steps down when no majority answers."""
     without = (sys.executable, "-m", "tests.support.node_without_defence", "--off", "read_index,check_quorum")
     alone = RunPlan(load("isolate-leader-peers"), "cp", 3, seed=2, duration_s=3.0, node_command=without)
     done = execute(alone, tmp_path, print)

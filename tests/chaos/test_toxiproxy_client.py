@@ -110,7 +110,7 @@ async def test_held_bytes_arrive_afterwards_and_silent_ones_do_not(tmp_path: Pat
 @pytest.mark.parametrize("first", [Effect.SLOW, Effect.HELD])
 @pytest.mark.parametrize("ends_first", [Effect.SLOW, Effect.HELD, None])
 async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, first: Effect, ends_first: Effect | None) -> None:
-    """While one fault holds, no byte passes, and other faults can begin and end. None: both end at once."""
+    """While one fault stops all bytes, other faults can begin and end. None: both end at the same time."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]
@@ -148,7 +148,7 @@ async def test_faults_on_one_link_begin_and_end_in_any_order(tmp_path: Path, fir
 @pytest.mark.parametrize("effect", [Effect.SILENT, Effect.HELD])
 @pytest.mark.parametrize("stream", [Stream.UPSTREAM, Stream.DOWNSTREAM])
 async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path, effect: Effect, stream: Stream) -> None:
-    """Both ends send. One direction is never interrupted; the bytes of the other arrive after the hold ends, or never."""
+    """Both ends send. One direction is never interrupted. The bytes of the other one arrive after the fault ends, or never."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     accepted: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
     upstream = await asyncio.start_server(lambda *connection: accepted.put_nowait(connection), "127.0.0.1", 0)
@@ -182,7 +182,8 @@ async def test_one_stream_of_a_link_is_cut_and_the_other_goes_on(tmp_path: Path,
 
 @pytest.mark.parametrize("first_to_end", [1, 2, 3])
 async def test_faults_on_the_two_streams_of_a_link_do_not_disturb_each_other(tmp_path: Path, first_to_end: int) -> None:
-    """Requests are held and slow, answers slow: every fault ends at once, and what was not cut arrives meanwhile."""
+    """Requests are stopped and slow, answers are slow. Every fault ends at once, and bytes that were not stopped arrive
+    meanwhile."""
     control, listen = Ports(2, random.SystemRandom()).numbers
     upstream = await asyncio.start_server(echo, "127.0.0.1", 0)
     target = upstream.sockets[0].getsockname()[1]

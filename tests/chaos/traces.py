@@ -1,4 +1,4 @@
-"""Traces written by hand or made up at random, for the checkers: times are milliseconds after the begin."""
+"""Traces for the checkers, written by hand or generated at random. Times are milliseconds after the start."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ class Script:
         members: Sequence[tuple[str, int]] | None = None,
         probe: int | None = None,
     ) -> "Script":
-        """One operation; ``end`` None: its client never learned. For reads ``value`` or ``members`` is the answer."""
+        """One operation; ``end`` None: its client did not learn the outcome. For reads ``value`` or ``members`` is the answer."""
         self._op += 1
         read = kind in ("get", "route", "perm", "topic")
         topics = BROKERS.get(key) if kind.startswith(("register", "unregister")) else None
@@ -153,7 +153,8 @@ def manifest(mode: str) -> dict[str, Any]:
 
 
 def random_kv(rng: random.Random, operations: int) -> Script:
-    """Clients, one operation at a time each, on a register that really is one: every operation takes effect between its ends."""
+    """Clients of a correct register: every operation takes effect between its start and its end. Each client has one operation at
+    a time."""
     script, effects = Script(), []
     free = {f"c{number}": 1_000.0 for number in (1, 2, 3)}
     for number in range(operations):

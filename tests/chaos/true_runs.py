@@ -1,11 +1,12 @@
-"""Runs of a cluster that really is one: every operation takes effect between its ends, on whichever node. All checks hold.
+"""Runs of a correct cluster: every operation takes effect between its start and its end, through any node. All checks pass.
 
 Three brokers serve one topic: one changes its topics, one is exposed for a while, dropped and taken back, one dies and returns. A
 fourth loses its write permission and gets it back; a topic that was dropped is deleted. Three clients use few KV keys, and ask
-where brokers are; every node is looked at and asked once more at the end. One node has no majority for a while, and refuses what
-the client asks that knows only this node.
+where brokers are; every node is looked at and asked once more at the end. One node has no majority for a while, and refuses the
+requests of the client that uses only this node.
 
-``TrueNodes`` are independent ones: each keeps what it was told itself. One of them is killed and returns without brokers.
+``TrueNodes`` are independent nodes: each keeps the data that it received itself. One of them is killed and returns without
+brokers.
 """
 
 import random

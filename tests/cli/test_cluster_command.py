@@ -44,7 +44,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def wait_dead(pids: list[int]) -> None:
-    """Until none of the processes runs."""
+    """Wait until none of the processes runs."""
     wait_until(lambda: not any(map(is_alive, pids)))
 
 

@@ -49,7 +49,7 @@ def test_files_that_the_page_names_are_there() -> None:
 
 
 class Deployment:
-    """Ports that stay, whatever runs on them."""
+    """Fixed ports, on which one set of nodes after the other runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ class Deployment:
 
 @contextlib.contextmanager
 def brokers(deployment: Deployment) -> Iterator[RunningCommand]:
-    """Two that register every second, with whoever listens."""
+    """Two brokers that register every second with all nodes that listen."""
     arguments = ("broker", "--brokers", "2", "--topics", "2", "-n", deployment.namesrv, "--period-ms", "1000")
     with running_command(*arguments, stderr=deployment.folder / "broker.err") as running:
         yield running

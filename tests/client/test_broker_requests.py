@@ -135,7 +135,7 @@ def test_heartbeat_is_the_recorded_one(frame: Recorded) -> None:
 
 
 def test_every_kind_of_frame_was_compared() -> None:
-    """So that the test fails if a file of recordings is empty."""
+    """Otherwise an empty file of recordings would not be noticed."""
     compared = {(frame.release, frame.command.code, frame.command.flag) for frame in recorded()}
     assert compared >= {
         ("5.3.3", 103, 0),

@@ -1,4 +1,5 @@
-"""How an address list is used: kept while it answers, left when it refuses, hangs or closes; writes never given twice."""
+"""How an address list is used: a client keeps a server while it answers, and leaves it when it refuses, hangs or closes. A write
+is never sent twice."""
 
 import asyncio
 import random
@@ -36,7 +37,7 @@ async def servers_that(
 
 
 class InOrder(random.Random):
-    """Leaves lists as they are and begins with the first."""
+    """Does not shuffle lists, and chooses the first element."""
 
     def shuffle(self, x: object) -> None:
         pass
@@ -62,7 +63,7 @@ def test_the_chosen_server_is_kept_while_its_connection_is_up() -> None:
 
 @pytest.mark.parametrize("code", [1, 2, 17, 1500])
 def test_an_error_code_is_an_answer_and_moves_nobody(code: int) -> None:
-    """Measured on real clients of both lines: 8 of 8 look-ups stay."""
+    """Measured with real clients of RocketMQ 4.9 and 5.x: 8 of 8 look-ups stay."""
 
     async def scenario() -> None:
         async with servers_that(*[Behaviour.ANSWER] * 2) as (names, servers):
@@ -194,7 +195,7 @@ def test_a_new_list_keeps_the_choice_only_if_it_is_in_it() -> None:
 
 
 def test_clients_spread_over_the_list(rng: random.Random) -> None:
-    """A third each of 300 clients, within five standard deviations (41 of 100 at 8.2 each)."""
+    """Each server gets a third of 300 clients, within five standard deviations (100 ± 41; one is 8.2)."""
     client = RemotingClient()
     addresses = ["10.0.0.1:9876", "10.0.0.2:9876", "10.0.0.3:9876"]
     first = [next(iter(NameServers(addresses, client, rng=rng)._candidates())) for _ in range(300)]

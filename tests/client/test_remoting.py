@@ -112,7 +112,7 @@ def test_one_silence_ends_the_connection_for_all_that_wait_on_it() -> None:
 
 
 def test_a_connection_that_ends_at_once_leaves_nobody_waiting() -> None:
-    """As of a proxy whose name server is away: it accepts, and closes before the first request is written."""
+    """A proxy whose name server does not run behaves in this way: it accepts, and closes before the first request is written."""
 
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -187,7 +187,7 @@ def test_oneway_is_flagged_and_waits_for_nothing() -> None:
 
 
 def test_a_peer_that_reads_nothing_is_not_fed_for_ever() -> None:
-    """Memory stays bounded: beyond the socket's buffers a request is refused as surely not sent."""
+    """Memory stays bounded: beyond the socket's buffers a request is refused as certainly not sent."""
 
     async def scenario() -> None:
         accepted = asyncio.Event()

@@ -103,7 +103,7 @@ class Coverage:
 
 
 def attempt(name: str, target: Target, data: bytes, how: str) -> None:
-    """Give ``data`` to the parser. Raises FuzzError if the oracle does not hold."""
+    """Give ``data`` to the parser. Raises FuzzError if the oracle is violated."""
     began = time.process_time()
     try:
         target.run(data)

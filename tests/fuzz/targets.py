@@ -112,7 +112,7 @@ def log_file(data: bytes) -> None:
 
 
 def repaired_log(data: bytes) -> bytes:
-    """With right checksums of the header and the records."""
+    """``data`` with correct checksums of the header and the records."""
     fixed = bytearray(data)
     header, record = entry_log.HEADER, entry_log.RECORD
     if len(fixed) >= header.size:
@@ -137,7 +137,7 @@ def snapshot_file(data: bytes) -> None:
 
 
 def repaired_snapshot(data: bytes) -> bytes:
-    """With right checksums of the blocks and of the whole."""
+    """``data`` with correct checksums of the blocks and of the whole file."""
     fixed = bytearray(data)
     offset, block = HEADER.size, BLOCK
     while offset + block.size <= len(fixed):

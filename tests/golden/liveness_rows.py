@@ -1,4 +1,4 @@
-"""Which rows of the tables of ``replication/liveness`` and of ``broker_calls.py`` a story takes."""
+"""Records the rows that a story takes in the tables of ``replication/liveness`` and of ``broker_calls.py``."""
 
 from asyncio import Future
 from collections.abc import Callable, Iterator

@@ -299,7 +299,7 @@ def defences_without(name: str) -> Defences:
 
 
 def outcome_text(outcome: Outcome | ReadOutcome) -> str:
-    """How a proposal or a read ended."""
+    """The outcome of a proposal or a read, as text."""
     if isinstance(outcome, Committed):
         return f"committed at {outcome.log_index}@{outcome.term}, result {outcome.result}"
     if isinstance(outcome, ReadReady):

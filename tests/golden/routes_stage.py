@@ -1,8 +1,8 @@
 """Scripts of name servers and brokers: ``ReplicatedNode`` as it ships on simulated machines, with the connections of its brokers.
 
 A broker is a name in lower case, like ``a``. It registers as cluster ``c``, address ``a:1``, broker name ``a``, id 0. It has one
-connection to each node, made when it is first used; ``wire=2`` names another one. What is told is what an operator or a broker
-could observe, whatever rules decide it.
+connection to each node, made when it is first used; ``wire=2`` names another one. The output shows only what an operator or a
+broker could observe, so it does not depend on the rules inside.
 """
 
 from asyncio import Future
@@ -91,13 +91,13 @@ class RouteStage(Stage):
         return super().convert(kind, word)
 
     def tell_message(self, name: str, arrow: str, link: Link, message: Message, fate: str = "") -> None:
-        """Not even looked at unless asked for: there are many."""
+        """Messages are processed only if the level asks for them, because there are many."""
         if self.level >= MESSAGES:
             super().tell_message(name, arrow, link, message, fate)
 
     def arrive(self, target: Machine, link: Link, message: Message) -> None:
-        """As at the shipped driver, ``deliver`` and ``repeat`` hand over a message in a callback of the loop, so that timers that
-        are due are called before what follows from it."""
+        """As in the shipped driver, ``deliver`` and ``repeat`` hand over a message in a callback of the loop. So timers that are
+        due are called before the effects of the message."""
         server = self._server(target)
 
         def receive() -> None:
@@ -273,8 +273,8 @@ class RouteStage(Stage):
 
     @command
     def live(self, broker: Broker, version: int, *, period: int = PERIOD_MS, timeout: int = TIMEOUT_MS, nodes: str = "*") -> None:
-        """The broker registers with all nodes (or ``nodes=n1,n2``) now and once every period. An answer is told if
-        it is another one than the last of the same node."""
+        """The broker registers with all nodes (or ``nodes=n1,n2``) now and once every period. An answer is written if it differs
+        from the last one of the same node."""
         targets = self.names if nodes == "*" else nodes.split(",")
         if unknown := set(targets) - set(self.names):
             raise ScriptError(f"no node {', '.join(sorted(unknown))}")

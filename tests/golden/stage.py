@@ -255,7 +255,7 @@ class Stage:
         self._changed_ns = self.world.now_ns
 
     def reach(self, condition: Callable[[], bool]) -> None:
-        """Let time pass until it holds."""
+        """Let time pass until ``condition`` is true."""
         if not condition():
             self.world.run_until(self.world.now_ns + UNTIL_LIMIT_MS * MS, condition)
         if not condition():
@@ -368,7 +368,7 @@ class Stage:
 
     @command
     def release_disk(self, node: Machine) -> None:
-        """Undo ``hang-disk``; what was held back completes."""
+        """Undo ``hang-disk``: the waiting syncs complete."""
         node.resume_disk()
 
     @command

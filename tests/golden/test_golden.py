@@ -1,4 +1,4 @@
-"""Every transcript of ``raft/`` and ``routes/`` is what the nodes do now, and the harness notices when it is not."""
+"""Every transcript of ``raft/`` and ``routes/`` is what the nodes do now, and the harness notices a difference."""
 
 import os
 import subprocess
@@ -41,7 +41,8 @@ def test_every_row_of_the_tables_occurs_in_a_story() -> None:
 
 
 def test_rows_are_taken_by_the_stories_that_need_them() -> None:
-    """A claim of a row that is not taken would be noticed: a restart takes S6, a group of one takes no row."""
+    """The harness would notice the claim of a row that is not taken: a restart takes S6 and not S5, and a group of one takes only
+    D1."""
     with rows_taken() as taken:
         check(HERE / "raft" / "restart.txt", RaftStage(), rewrite=False)
     assert "standing S6" in taken
@@ -72,7 +73,7 @@ def test_an_altered_output_is_noticed(tmp_path: Path) -> None:
 
 
 def test_an_altered_script_changes_the_output() -> None:
-    """The output comes from the nodes: another proposal leads to another account."""
+    """The output comes from the nodes: with another proposal it is different."""
     text = (HERE / "raft" / "one_node.txt").read_text().replace("propose n1 x", "propose n1 other")
     assert "applies other" in play(parse(text, "script"), RaftStage(), "script")
 

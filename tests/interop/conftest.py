@@ -23,7 +23,7 @@ def classes(jars: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def mode() -> str:
-    """Of the name servers that are started together; test_replicated.py has another."""
+    """Mode of the name servers that are started together; test_replicated.py has another one."""
     return "ap"
 
 

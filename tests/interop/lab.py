@@ -1,4 +1,4 @@
-"""Real RocketMQ processes beside ours: name servers, brokers, and one JVM with all clients."""
+"""Real RocketMQ processes together with ours: name servers, brokers, and one JVM with all clients."""
 
 import contextlib
 import json
@@ -103,12 +103,12 @@ class Process:
         return self.child.poll() is None
 
     def last_words(self) -> str:
-        """How it stands and the end of its log, for the reader of an error."""
+        """Whether the process runs, and the last lines of its log, for error messages."""
         lines = self.log.read_text(errors="replace").splitlines()[-3:]
         return f"{self.name} {'runs' if self.alive() else 'has ended'}, {self.log}: " + " | ".join(lines)
 
     def kill(self) -> None:
-        """End it at once, without a word to anyone."""
+        """Kill the process."""
         self.child.kill()
         self.child.wait()
 

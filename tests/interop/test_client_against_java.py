@@ -1,4 +1,4 @@
-"""Our commands and broker agents against RocketMQ's own name servers, alone and beside ours."""
+"""Our commands and broker agents against RocketMQ's own name servers, alone and together with ours."""
 
 import json
 import subprocess

@@ -127,7 +127,7 @@ class Clients:
         return {"sent": self._driver.sender_state("s")["sent"], "received": received, **answered}
 
     def longest_gap_ms(self) -> int:
-        """Without an answered look-up, of any of the clients, since ``forget_gaps``."""
+        """The longest time without an answered look-up of any client since ``forget_gaps``."""
         gaps: list[int] = [self._driver.looker_state(looker)["longest_gap_ms"] for looker in self.LOOKERS]
         return max(gaps)
 

@@ -34,7 +34,7 @@ def text_files() -> Iterator[tuple[str, str]]:
 
 
 def test_no_file_names_a_package_registry_host() -> None:
-    """Lists and scripts work with whatever index the machine is set up for."""
+    """Lists and scripts work with the package index that the machine is configured for."""
     assert not [(name, host) for name, text in text_files() for host in REGISTRY_HOSTS if host in text]
 
 

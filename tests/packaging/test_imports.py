@@ -1,4 +1,4 @@
-"""Directions of import between the layers, what pure layers may know of the world, and names that mean somebody else's code."""
+"""Directions of import between the layers, imports that pure layers may not have, and names that belong to other projects."""
 
 import sys
 import tomllib

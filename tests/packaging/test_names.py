@@ -30,7 +30,7 @@ def test_file_names_are_unique() -> None:
 
 
 def test_class_names_are_unique() -> None:
-    """Of classes at the top of a module that do not begin with an underscore."""
+    """This concerns classes at the top of a module whose names do not begin with an underscore."""
     classes = [
         (node.name, file)
         for file, tree in product_sources().items()

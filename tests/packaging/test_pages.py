@@ -1,4 +1,4 @@
-"""Pages lead somewhere: their relative links, the headings that links name, and the files that CONTRIBUTING.md names, exist."""
+"""The targets of relative links in pages, the headings that links name, and the files that CONTRIBUTING.md names exist."""
 
 import re
 from functools import cache

@@ -1,4 +1,4 @@
-"""Programs from outside: old ones are passed over, a named one is taken or refused, Toxiproxy is built once and really runs."""
+"""External programs: old ones are ignored, a named one is used or refused, Toxiproxy is built once and runs."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 def program(path: Path, says: str) -> Path:
-    """An executable that answers whatever it is asked with ``says``."""
+    """An executable that prints ``says`` for all arguments."""
     path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n", encoding="utf-8")
     path.chmod(0o755)
     return path

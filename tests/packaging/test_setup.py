@@ -37,7 +37,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_list(checkout: Path, *packages: str) -> None:
-    """Let the base list hold only these packages, with the pins and hashes that the real one has."""
+    """Reduce the base list to these packages, with the pins and hashes of the real list."""
     text = (ROOT / ".ci" / "requirements" / "base.txt").read_text(encoding="utf-8")
     blocks = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)
     chosen = [block for block in blocks if block.split("==")[0] in packages]

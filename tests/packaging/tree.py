@@ -59,7 +59,7 @@ def sources() -> dict[str, ast.Module]:
 
 
 def product_sources() -> dict[str, ast.Module]:
-    """Those of ``sources`` that are shipped."""
+    """The ``sources`` that are shipped."""
     return {name: tree for name, tree in sources().items() if name.split("/")[0] in ("replicated_namesrv", *LINKED)}
 
 

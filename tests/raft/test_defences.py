@@ -131,7 +131,7 @@ def test_lease_drift(defended: bool) -> None:
 
 @both
 def test_digest_check(defended: bool) -> None:
-    """A state that changed by itself (memory, a defect of the state machine) is noticed, and its node serves no longer."""
+    """A state that changed by itself (memory, a defect of the state machine) is detected, and its node stops serving."""
     world = world_with("digest_check", defended)
     leader = world.elect()
     commit(world, leader, b"a")

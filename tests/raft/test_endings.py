@@ -54,7 +54,7 @@ def test_proposals_and_reads_of_a_node_without_a_cluster_end_in_time() -> None:
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["deposed", "restarted"])
 def test_a_repeated_forward_is_not_refused_as_if_it_had_never_been_taken(restarted: bool) -> None:
-    """Its first copy was appended and committed; the answer to that was lost, the follower was cut off from the rest."""
+    """The first copy was appended and committed. Its answer was lost, because no message reaches the follower."""
     world = World(config=RaftConfig(proposal_timeout_ms=3_000))
     world.start_all()
     leader = settled(world)

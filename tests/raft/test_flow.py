@@ -1,6 +1,6 @@
 """From the leader to its followers under steady writes, cut links and slow links: what is sent, how often, and what is kept.
 
-Every schedule goes on while writes do: a flow that works only when they pause does not work.
+Every schedule continues during writes, because replication must not depend on pauses between writes.
 """
 
 from collections import Counter
@@ -219,7 +219,7 @@ def check_what_is_lost(kind: type, without: str | None, seconds: float) -> None:
 
 
 def test_acknowledgements_after_a_long_silence_renew_the_lease() -> None:
-    """Of heartbeats that were not answered only the newest are remembered: their answers must still count."""
+    """Only the newest unanswered heartbeats are remembered. Their answers must still count."""
     world = world_of(lease_reads=True)
     leader = world.elect()
     world.drop = lambda source, target, message: target == leader.node_id and isinstance(message, AppendReply)
@@ -307,7 +307,7 @@ def test_a_lost_chunk_is_sent_again_and_nothing_else_changes(lost: int) -> None:
 
 
 def test_a_dead_follower_cannot_keep_the_log() -> None:
-    """It answers the first chunks of its snapshot and then stops answering, but its connection stays."""
+    """The follower answers the first chunks of its snapshot and then stops answering, but its connection stays open."""
     world = world_of(**SMALL, transfer_silence_ms=2_000, inflight_messages_max=4)
     leader, lagging = behind_a_snapshot(world)
     progress = leader.followers.progress[lagging.node_id]

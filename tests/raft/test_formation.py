@@ -15,7 +15,7 @@ OTHERS = {"a": 1, "b": 2, "c": 33}
 
 
 def identity(state: int) -> Identity:
-    """That of node a, which has incarnation 1."""
+    """The identity of node a, with incarnation 1."""
     found = Identity(Disk(), "a", "cluster", MEMBERS, 1)
     found.state, found.founders = state, {} if state == BLANK else dict(OURS)
     return found

@@ -1,4 +1,5 @@
-"""A command too large for slices silences whoever works on it: no election for that, and a prompt one for anything else."""
+"""A node is silent while it works on a command too large for slices. This causes no election, while other silence causes one
+soon."""
 
 import pytest
 

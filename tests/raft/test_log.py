@@ -275,8 +275,8 @@ def test_a_million_entries_open_within_five_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("segment_bytes", [16 << 20, 100])
 @pytest.mark.parametrize("defended", [True, False], ids=["with", "without"])
 def test_what_a_failed_sync_left_in_memory_becomes_durable(segment_bytes: int, defended: bool) -> None:
-    """A sync fails, the process stops, the next one reads what it wrote, goes on and is told that all is synced; then power
-    fails. Without a copy of the tail in a new file that process has vouched for what never reached the disk."""
+    """A sync fails and the process stops. The next process reads what was written, continues, and its syncs succeed. Then the
+    power fails. Without a copy of the tail in a new file, that process has acknowledged records that never reached the disk."""
     harmed = 0
     for seed in range(30):
         disk = SimulatedDisk(Random(seed))
@@ -305,7 +305,8 @@ def test_what_a_failed_sync_left_in_memory_becomes_durable(segment_bytes: int, d
 
 @pytest.mark.parametrize("cut_at", range(1, 9))
 def test_power_fails_while_the_tail_is_copied(cut_at: int) -> None:
-    """Wherever the copying ends, and whatever of it stays, the log opens again with all that had been synced."""
+    """The power may fail at any step of the copy and may keep any part of it. The log opens again with everything that had been
+    synced."""
     for seed in range(20):
         disk = SimulatedDisk(Random(seed))
         log = Log(disk, 100)

@@ -1,7 +1,7 @@
 """Directed tests: disks that are lost, go back to an older image or are copied, and the votes that must not count then.
 
-Every test with ``defended`` runs twice: with the defence the rule holds, without it the harm is seen. "Image" means what a
-snapshot of the volume or virtual machine would keep.
+Every test with ``defended`` runs twice: with the defence the rule is kept, without it the damage is visible. An "image" is the
+content of a snapshot of the volume or virtual machine.
 """
 
 from collections.abc import Callable
@@ -73,8 +73,8 @@ def test_current_votes(defended: bool) -> None:
 
 
 def lose_leader_when_join_commits(world: World) -> tuple[RaftNode, RaftNode]:
-    """A follower loses its disk, and its leader is lost for good in the moment when the join commits: (the follower with its
-    new disk, the third node)."""
+    """A follower loses its disk, and its leader is lost for ever at the moment when the join commits. Returns (the follower with
+    its new disk, the third node)."""
     leader = world.elect()
     commit(world, leader, b"acknowledged")
     lost, third = others(world, leader)
@@ -90,7 +90,7 @@ def lose_leader_when_join_commits(world: World) -> tuple[RaftNode, RaftNode]:
 
 @both
 def test_changes_in_log(defended: bool) -> None:
-    """Dissertation 4.1: the two nodes that are left hold every committed entry; one has a join that it has not applied."""
+    """Dissertation 4.1: both remaining nodes have every committed entry; one of them has a join that it has not applied."""
     world = world_with("changes_in_log", defended)
     node, third = lose_leader_when_join_commits(world)
     if not defended:
@@ -410,7 +410,7 @@ class Copied:
         assert original.node is not self.node
 
     def ticking(self, world: World, condition: Callable[[], bool], seconds: float = 10.0) -> None:
-        """Let time pass for all, the copy included, until ``condition`` holds."""
+        """Let time pass for all nodes, including the copy, until ``condition`` is true."""
         end = world.time + seconds
         while not condition():
             assert world.time < end, f"not reached within {seconds} virtual seconds"

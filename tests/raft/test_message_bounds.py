@@ -75,7 +75,7 @@ def commits(world: World) -> None:
 @pytest.mark.parametrize("to", ["leader", "follower"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_a_number_at_a_bound_neither_stops_a_node_nor_the_cluster(kind: type[Message], to: str) -> None:
-    """A leader sends what only leaders send. The values just accepted may cost an election."""
+    """Messages that only leaders send come from the leader. Accepted values near a bound may cause an election."""
     world, recorder = elected()
     receivers, tried = 0, 0
     while True:
@@ -134,7 +134,8 @@ def test_a_node_that_was_cut_off_for_a_year_is_accepted() -> None:
 
 
 def test_a_node_that_was_driven_away_by_several_steps_comes_back() -> None:
-    """The others have a leader. They follow after ten election times for each step; one message alone has no effect."""
+    """The other nodes have a leader. They raise their term by one step after ten election times of such messages; a single
+    message has no effect."""
     world, _ = elected()
     leader = world.elect()
     away, other = (node for node in world.nodes if node is not leader)
@@ -191,7 +192,7 @@ BOUNDS_ROWS: dict[str, list[tuple[Message, Message]]] = {
     "B4": [(APPEND, APPEND._replace(acknowledged=11))],
     "B5": [(CHUNK, CHUNK._replace(offset=101))],
 }
-"""Messages that the row takes and drops, at a node of term 5."""
+"""For each row: pairs of a message that a node in term 5 accepts and one that it drops."""
 
 
 @pytest.mark.parametrize("row", BOUNDS_ROWS)
@@ -211,7 +212,7 @@ def test_a_new_disk_takes_any_term() -> None:
 
 
 def test_entries_of_a_later_term_are_dropped() -> None:
-    """Such an entry would let its node win elections that it must lose."""
+    """With such an entry a node could win elections that it must lose."""
     world, _ = elected()
     leader = world.elect()
     follower = next(node for node in world.nodes if node is not leader)

@@ -99,7 +99,7 @@ class Story:
             self.host.start()
 
     def until_committed(self, command: bytes) -> None:
-        """Ask whoever leads, again and again, until ``command`` is acknowledged."""
+        """Propose ``command`` to the current leader repeatedly until it is acknowledged."""
         end = self.world.time + 30
         while True:
             leader = self.world.leader

@@ -1,6 +1,6 @@
 """Three real processes: killed, stopped, cut off; everything acknowledged is there afterwards.
 
-How long that takes is held to its bounds in tests/simulation/test_fail_over.py, by a clock that no load bends.
+tests/simulation/test_fail_over.py bounds the time that this takes, by a virtual clock that does not depend on load.
 """
 
 import os
@@ -182,7 +182,8 @@ def test_fail_over(tmp_path: Path, how: str) -> None:
 
 
 def test_large_commands_that_take_long_to_apply_cause_no_election(tmp_path: Path) -> None:
-    """As large as a registration of 60,000 topics near the frame limit, and twice the work; through the leader and a follower."""
+    """The commands are as large as a registration of 60,000 topics near the frame limit and take twice its work. They go through
+    the leader and through a follower."""
     with running(cluster(tmp_path, **PATIENT)) as children:
         leader = leader_of(children)
         write_until_committed(children, "a=1")

@@ -146,7 +146,7 @@ def test_a_gap_is_seen_once_all_that_was_sent_has_been_answered() -> None:
 
 
 def test_a_follower_that_starts_over_is_followed_but_less_and_less_often() -> None:
-    """It may find what it received damaged each time."""
+    """The snapshot may be damaged each time that it has received it."""
     transfer, inflight, backoff = Transfer(SNAPSHOT_FILE), Inflight(8), Backoff()
     sequence, pauses = 0, []
     for _ in range(6):
@@ -182,7 +182,7 @@ def test_only_the_last_round_must_be_short() -> None:
 
 @pytest.mark.parametrize("step_seconds", [0.001, 0.01, 0.1])
 def test_a_learner_that_falls_behind_never_keeps_up(step_seconds: float) -> None:
-    """It receives half of what is written: each round is twice as long as the one before."""
+    """The learner receives half of what is written, so each round is twice as long as the one before."""
     steps = ((at * step_seconds, at * 20, at * 10, at * step_seconds) for at in range(1, 5_000))
     assert not any(rounds_of(steps))
 

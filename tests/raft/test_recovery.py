@@ -1,4 +1,4 @@
-"""What a node may conclude from the files that it finds when it opens."""
+"""Conclusions of a node from the files that it finds when it opens."""
 
 from itertools import pairwise
 
@@ -150,7 +150,8 @@ def test_a_backlog_of_packed_entries_is_applied_in_short_steps() -> None:
 
 
 def test_an_entry_that_cannot_be_decoded_stops_the_node() -> None:
-    """It was committed: to pass over it, or to try for ever, would part this node from the others."""
+    """The entry is committed. If this node skipped it or repeated the attempt for ever, its state would differ from that of the
+    others."""
     world = World(1)
     world.start_all()
     leader = world.elect()

@@ -167,7 +167,7 @@ def test_a_busy_loop_causes_no_election(tmp_path: Path) -> None:
 
 
 async def test_a_node_on_a_hung_disk_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread waits in the kernel and cannot be ended."""
+    """The thread of its sync waits in the kernel and cannot be ended."""
     monkeypatch.setattr("replicated_namesrv.raft.raft_service.SYNCER_STOP_SECONDS", 0.05)
     hangs, release, sync = threading.Event(), threading.Event(), FileStorage.sync
 

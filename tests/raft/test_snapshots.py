@@ -1,4 +1,5 @@
-"""Snapshot files: every cut and flipped bit is noticed; the one before takes over as long as the log reaches back to it."""
+"""Snapshot files: every cut and every flipped bit is detected. The previous file is used as long as the log begins at or before
+its end."""
 
 import random
 from collections.abc import Iterator
@@ -113,7 +114,7 @@ def test_missing_files_are_refused() -> None:
 
 
 def old_file(chunks: list[bytes]) -> Disk:
-    """A file as versions wrote it that made one block of each chunk, whatever its length."""
+    """A file as earlier versions wrote it, with one block of any length for each chunk."""
     disk = Disk()
     data = HEADER.pack(MAGIC, 1)
     for block in (METADATA.encode(), *chunks):

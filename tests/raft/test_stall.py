@@ -20,7 +20,7 @@ STALL_SECONDS = 1.0
 
 
 class HungDisk:
-    """From now on no sync of ``host`` ends, those under way neither, until ``recover``."""
+    """From now on no sync of ``host`` ends until ``recover``, not even one that is already in progress."""
 
     def __init__(self, host: Host) -> None:
         self._host, self._hangs = host, True
@@ -125,7 +125,7 @@ def test_a_leader_that_cannot_hand_over_steps_down(reason: str) -> None:
 
 
 def test_a_proposal_that_waits_when_the_disk_stalls_goes_to_the_next_leader() -> None:
-    """Its entry was not committed: the leader and one follower were too few."""
+    """The first entry cannot be committed: without the leader's disk and with one follower cut off there is no majority."""
     world, leader = settled(uncommitted_bytes_max=1)
     first, second = (node for node in world.nodes if node is not leader)
     HungDisk(world.hosts[leader.node_id])
@@ -161,7 +161,7 @@ def test_a_group_of_one_on_a_stalled_disk_rejects_proposals_until_it_recovers() 
 
 
 def test_a_stalled_follower_is_harmless() -> None:
-    """It applies what others commit, takes no more than a window, and does not campaign."""
+    """The follower applies what others commit, receives at most one window, and does not campaign."""
     world, leader = settled(inflight_bytes_max=100_000)
     follower = next(node for node in world.nodes if node is not leader)
     disk = HungDisk(world.hosts[follower.node_id])
@@ -181,7 +181,7 @@ def test_a_stalled_follower_is_harmless() -> None:
 
 
 def test_a_stalled_node_neither_grants_pre_votes_nor_takes_over() -> None:
-    """Its vote could not leave, and its own vote for itself neither."""
+    """It could not send a vote, because neither that vote nor its vote for itself would become durable."""
     world, leader = settled()
     follower = next(node for node in world.nodes if node is not leader)
     HungDisk(world.hosts[follower.node_id])
@@ -298,7 +298,7 @@ def test_the_age_of_the_oldest_unsynced_write_is_shown() -> None:
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_what_waits_for_a_hung_disk_is_bounded_in_bytes(role: str) -> None:
-    """Also before the stall counts: a leader appends no more, a follower takes no more."""
+    """This is true even before the disk counts as stalled: a leader stops appending, and a follower stops accepting entries."""
     world, leader = settled(sync_stall_ms=10_000, unsynced_bytes_max=100_000, inflight_bytes_max=100_000)
     host = next(host for host in world.hosts.values() if (host.node is leader) == (role == "leader"))
     disk = HungDisk(host)

@@ -32,7 +32,7 @@ class Judge:
         return standing
 
     def accepts(self, process: int, now: float, boot: int = 1, opened: Memory = BLANK_DISK) -> None:
-        """It echoes what it is asked to, and is accepted."""
+        """The process echoes our newest introduction and is accepted."""
         assert self.hears(process, now, boot, opened, fresh=False) is Standing.PENDING
         assert self.hears(process, now, boot, opened) is Standing.ACCEPTED
 
@@ -83,7 +83,7 @@ def row_s6() -> Standing:
 
 
 def memories(last_contact_at: float) -> PeerMemories:
-    """The last contact with incarnation 11 of peer b was then."""
+    """The last contact with incarnation 11 of peer b was at ``last_contact_at``."""
     found, judge = PeerMemories(["b"]), Judge()
     judge.record = found.record("b", 11)
     judge.accepts(5, last_contact_at)
@@ -139,7 +139,7 @@ def test_row(row: str) -> None:
 
 
 def test_a_new_incarnation_that_was_silent_for_the_contest_time_begins_anew() -> None:
-    """Its first attempt was long ago, so later contact with the known one is no contest."""
+    """Its first attempt was long ago, so a later contact with the known incarnation does not contest it."""
     found = memories(0.0)
     found.judge_beside("b", 12, 11, 0.1, CONTEST_S)
     judge = Judge()

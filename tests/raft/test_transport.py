@@ -377,7 +377,7 @@ def test_files_half_replaced_leave_the_old_ones_in_use(tmp_path: Path) -> None:
 
 
 def test_a_stranger_cannot_hold_a_tls_handshake_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It connects and sends no hello: after the time-out (3 s, shortened here) it is disconnected."""
+    """A stranger that connects and sends no hello is disconnected after the time-out (3 s, shortened here)."""
     monkeypatch.setattr("replicated_namesrv.raft.transport.HELLO_SECONDS", 0.2)
     authority = Authority(tmp_path)
 

@@ -1,7 +1,7 @@
-"""More KV config than fits into one block of a snapshot, on three real processes: is everything there after restarts?
+"""Checks on three real processes that a KV config larger than one block of a snapshot is complete after restarts.
 
 ``python -m tests.replication.large_state --puts 13000 --keys 4900 --value-bytes 20000`` fills one namespace through all nodes,
-restarts one node, then kills and restarts all of them, and compares what they hold with what was acknowledged. With ``--old
+restarts one node, then kills and restarts all of them, and compares their content with what was acknowledged. With ``--old
 FOLDER``, a checkout of an earlier version, that version fills the data directories and this one is started on them; with
 ``--only-old`` that version has to open them itself. ``--empty-disk`` deletes the disk of one node before the end: it has to get
 the state from the others.

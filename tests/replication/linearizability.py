@@ -1,16 +1,17 @@
-"""Clients, faults and a checker: are the answers of three processes linearizable while they are killed, stopped and cut off?
+"""Checks with clients, faults and the checker that answers of three processes are linearizable while they are killed, stopped and
+cut off.
 
     python -m tests.replication.linearizability --operations 20000 --faults 20 --out history.jsonl
 
 Clients put, get and delete KV entries and register, unregister and look up brokers, each operation through a node drawn at
-random, each value written once. A fault is a node killed and started again, a node stopped for a while, a node cut off from
-its peers while clients still reach it, or the two directions between two nodes held back. What every client asked and learned is
-written as JSON lines, in the format of ``replicated_namesrv.verify.operation_history``, and judged.
+random, each value written once. A fault is a node killed and started again, a node stopped for a while, a node cut off from its
+peers while clients still reach it, or a cut of both directions between two nodes. The operations of all clients are written as
+JSON lines, in the format of ``replicated_namesrv.verify.operation_history``, and judged.
 
-What the outcomes mean: ``fail`` is an operation that was surely never sent; whatever was sent and not answered with success is
-``indeterminate``. A registration without an answer ends the life of its broker's name, and since its connection is closed the
-service may drop the broker by itself later: an indeterminate unregistration says so. Every other broker is kept
-alive by oneway heartbeats (904) over connections to all nodes, as brokers do, so it must not vanish.
+An operation that was certainly never sent is a ``fail``. One that was sent and not answered with success is ``indeterminate``. A
+registration without an answer ends the life of its broker's name, and since its connection is closed the service may drop the
+broker by itself later: an indeterminate unregistration says so. Every other broker is kept alive by oneway heartbeats (904) over
+connections to all nodes, as brokers do, so it must not vanish.
 
 Exit codes: 0 linearizable, 1 not, 2 unknown or bad usage.
 """
@@ -224,8 +225,8 @@ class Client:
             self._give_up(topic)
 
     async def _unregister(self, topic: str, start_ns: int) -> None:
-        """As a broker does, node by node over the connections that it has; or over a new connection to any one. (What comes over
-        one of several connections alone may be taken for a late word of an earlier life.)"""
+        """Unregister as a broker does, node by node over its connections, or over a new connection to any node. (A request over
+        only one of several connections may count as a late request of an earlier life.)"""
         identity = self._alive[topic]
         request = unregister_request(identity, BrokerVersion.V5_3)
         fresh, sent = RemotingClient(), False

@@ -1,4 +1,4 @@
-"""What nodes of both modes refuse or leave out before a proposal, and how much is in progress at a time."""
+"""Nodes of both modes refuse, or reduce, requests before a proposal, and bound the amount that is in progress."""
 
 import json
 from collections.abc import Iterator

@@ -57,8 +57,8 @@ class Onlooker:
         self.missed: list[str] = []
 
     async def run(self) -> None:
-        """Until cancelled. That a node answers nothing for a moment tells nothing, nor does a route after this process, in which
-        the brokers live as well, has not run for a while: they were silent."""
+        """Look repeatedly until cancelled. A node without an answer does not count. After this process has stalled, routes do not
+        count either, because its brokers were silent."""
         async with contextlib.AsyncExitStack() as stack:
             client = RemotingClient()
             stack.push_async_callback(client.abort)
@@ -118,7 +118,7 @@ async def test_brokers_cut_off(cluster: ReplicatedProcesses, links: list[dict[st
 
 
 async def test_new_address(cluster: ReplicatedProcesses) -> None:
-    """A broker is killed and starts elsewhere under its name: routes show the new address only, and for good."""
+    """A broker is killed and starts elsewhere under its name: from then on routes show only the new address."""
     old, new = agent("moving", cluster.addresses), agent("moving", cluster.addresses)
     client = RemotingClient()
     try:

@@ -1,4 +1,4 @@
-"""Copies of one registration that reach all nodes at once: whatever its outcome, no copy waits for the time-out of another."""
+"""Copies of one registration reach all nodes at the same time. No copy waits for the time-out of another one."""
 
 import dataclasses
 from random import Random
@@ -34,7 +34,7 @@ def refused_for_its_single_topic() -> RegisterBroker:
 
 
 def refused_for_a_deposed_master() -> RegisterBroker:
-    """Another address holds the id with a newer state version; the zone is a change that even a refused one makes."""
+    """Another address has the id with a newer state version. The zone is changed even by a refused registration."""
     return dataclasses.replace(registration(), broker_addr="a:2", zone_name="z", data_version=DataVersion(9, -1, 9))
 
 
@@ -107,7 +107,7 @@ def test_a_copy_whose_connection_ended_before_it_was_proposed_holds_up_no_other(
 
 
 def test_a_copy_that_cannot_be_proposed_holds_up_no_other() -> None:
-    """It was let through, and then its node had too many undecided proposals to take another."""
+    """The copy was admitted, but its node had too many undecided proposals to accept another one."""
     with virtual_cluster() as cluster:
         name, *others = [*cluster.followers(), cluster.leader()]
         raft = cluster.servers.servers[name].raft.node
@@ -121,7 +121,7 @@ def test_a_copy_that_cannot_be_proposed_holds_up_no_other() -> None:
 
 
 def any_registration(chance: Random) -> RegisterBroker:
-    """Of few brokers under few names, so that most kinds of refusal, replacement and overtaking come up."""
+    """A random registration. There are few brokers and names, so that most kinds of refusal, replacement and overtaking occur."""
     counter = chance.randint(1, 4)
     topics = {f"T{number}": QueueData(8, 8, 6, 0) for number in range(chance.randint(1, 3))}
     version = DataVersion(counter, chance.choice((0, 0, 1)), counter)

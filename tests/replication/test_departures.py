@@ -122,7 +122,7 @@ def test_never_attached() -> None:
 
 @pytest.mark.parametrize("epoch", [EPOCH, EPOCH + 1])
 def test_young_process(epoch: int) -> None:
-    """It began after the registration, whether that was in this term or not."""
+    """The node's process began after the registration, which is of this term or of an earlier one."""
     leader = Leader()
     leader.lease = Lease(KEY, epoch, T, 0)
     leader.lists(n1=(entry(LOST, epoch),), n2=(entry(LOST, epoch),), n3=(entry(HELD, epoch),))

@@ -58,7 +58,7 @@ def test_a_broker_that_registered_and_left_in_one_turn_is_forgotten() -> None:
 
 
 def test_a_renewal_that_a_removal_overtakes_leaves_nothing() -> None:
-    """Its broker is removed between its arrival and its first turn."""
+    """The broker is removed between the arrival of the renewal and its first turn of the loop."""
     with virtual_cluster() as cluster:
         server = cluster.servers.servers[cluster.leader()]
         wire = cluster.wire(server.machine.name)

@@ -1,4 +1,4 @@
-"""Every row of the table in ``liveness/copies.py``; the first on whole nodes."""
+"""Every row of the table of late copies in ``liveness/copies.py``, most of them on whole nodes."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_burst_of_copies() -> None:
 
 @pytest.mark.parametrize("over", ["the same connection", "another connection"])
 def test_repeated_version_is_taken(over: str) -> None:
-    """As of a broker that was restored from a backup."""
+    """As when a broker was restored from a backup."""
     with virtual_cluster(lateCopyMs="1000") as cluster:
         wire = cluster.wire("n1")
         cluster.register(wire, registration(2))

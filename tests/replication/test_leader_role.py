@@ -207,7 +207,7 @@ class Scene:
         return 0 if known is None else known.share
 
     def refusals(self) -> list[tuple[tuple[int, int], ...]]:
-        """Of the renewals answered so far."""
+        """The refusals in the answers since the last call."""
         answers = [message.refusals for _, message in self.sent if isinstance(message, ReportAnswer)]
         self.sent.clear()
         return answers
@@ -464,7 +464,7 @@ def test_an_unregistration_is_late_if_a_node_has_a_newer_connection(
 
 @pytest.mark.parametrize(("asked_ms", "verdict"), [(0, REMOVED), (TIME_MS, REMOVED), (TIME_MS - 2_000, LATE)])
 def test_an_unregistration_is_as_old_as_its_way_makes_it(scene: Scene, asked_ms: int, verdict: int) -> None:
-    """The connection is a second old. The inquiry tells the leader's clock when it was sent; a node of 0.1 sends 0."""
+    """The connection is a second old. The inquiry contains the leader's clock at the moment of sending; a node of 0.1 sends 0."""
     scene.led()
     scene.report("n3", scene.entry(False, 1_000))
     content = encode_removal(BrokerRemoval(*KEY, "a", 0, scene.epoch))
@@ -538,7 +538,7 @@ def test_unsuspected_broker(recording: Scene) -> None:
 
 
 def test_suspected_broker(recording: Scene) -> None:
-    """Its renewal is acknowledged once the contact is in the log."""
+    """The renewal of a suspected broker is acknowledged once the contact is in the log."""
     scene = recording
     scene.silent(THIRD_MS + 100)
     scene.commit()

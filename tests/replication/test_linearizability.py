@@ -1,4 +1,4 @@
-"""A short linearizability run, and proof that the same clients and the same judge notice reads that are not."""
+"""A short linearizability run, and a proof that the same clients and the same checker detect reads that are not linearizable."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ async def test_linearizable_whatever_happens(tmp_path: Path, seed: int, capsys: 
         async with clients_at_work(cluster, Plan(seed=seed, read_consistency="stale", prefix="stale"), stale) as check:
 
             async def caught() -> bool:
-                """Cut a follower off and see whether the judge notices what it answers until it fences itself."""
+                """Cut off a follower. True if the checker detects the stale answers that it gives until it fences itself."""
                 cluster.cut(cluster.others(await cluster.leader())[0])
                 least = stale.succeeded + 300
                 await until(lambda: stale.succeeded >= least, "operations succeed meanwhile", LIMIT_S)

@@ -145,7 +145,7 @@ def newest_connection(cluster: Cluster) -> bool:
 
 
 def running_time(cluster: Cluster) -> bool:
-    """The one node stands still for longer than a time-out."""
+    """The only node is paused for longer than a time-out."""
     registered(cluster)
     for machine in cluster.machines.values():
         machine.pause()

@@ -37,7 +37,7 @@ def expired(cluster: Cluster) -> int:
 
 
 def named(name: str, timeout_ms: int) -> RegisterBroker:
-    """Of another broker than ``a``."""
+    """A registration of another broker than ``a``."""
     return replace(registration(timeout_ms=timeout_ms, address=f"{name}:1"), broker_name=name)
 
 
@@ -96,8 +96,8 @@ def test_silence_before_an_accepted_renewal_is_not_recorded() -> None:
 def test_acknowledged_renewal_outlives_a_leader_change(
     fence_ms: str, timeout_ms: int, other_ms: int, before_s: float, hung_s: float
 ) -> None:
-    """As before, but a's SUSPECT that waits is of 2T/3, and the leader changes after the renewal was acknowledged. The next
-    leader must not remove a before T has passed since that."""
+    """As in the previous test, but the waiting SUSPECT of ``a`` records 2T/3, and the leader changes after the renewal was
+    acknowledged. The next leader must not remove ``a`` before T has passed since the acknowledgement."""
     with virtual_cluster(fenceAfterMs=fence_ms) as cluster:
         wire, other = (cluster.wire(cluster.leader()) for _ in range(2))
         assert cluster.register(other, named("b", other_ms)).code == 0
@@ -147,8 +147,8 @@ def test_a_removal_does_not_overtake_a_contact(
 
 
 def test_a_104_held_between_nodes_is_late_by_its_age_when_it_arrives() -> None:
-    """Follower A receives a 104, and its inquiry is held on the link to the leader. The broker is killed and started again, and
-    its new process registers with the two other nodes. 3 s later the inquiry arrives: the new connections are newer."""
+    """Follower A receives a 104, and its inquiry is delayed on the link to the leader. The broker is killed and started again,
+    and its new process registers with the two other nodes. 3 s later the inquiry arrives: the new connections are newer."""
     with virtual_cluster() as cluster:
         leader, (near, far) = cluster.leader(), cluster.followers()
         command = registration(timeout_ms=60_000)

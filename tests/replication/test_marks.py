@@ -102,7 +102,7 @@ def test_changes_while_the_line_is_taken_are_not_in_it() -> None:
 
 
 def machine_of(brokers: int) -> RouteStateMachine:
-    """As many are registered as were unregistered."""
+    """A machine with this number of registered brokers and the same number of unregistered ones."""
     machine = RouteStateMachine()
     machine.apply(encode_lead(RouteSettings(), 0, 1))
     topics = {"T": QueueData(6, 8, 0, 8), "U": QueueData(6, 8, 0, 8)}

@@ -44,7 +44,7 @@ class Scene:
         raise AssertionError("reads tell nobody anything")
 
     def _heard(self, asked_ms: float, answer: Future[ReadOutcome]) -> None:
-        """As a node does with every read index that comes."""
+        """Report a confirmed read index to the barrier, as a node does."""
         if not answer.cancelled() and isinstance(answer.result(), ReadReady):
             self.reads.confirmed(asked_ms)
 

@@ -148,7 +148,7 @@ def test_a_dead_broker_goes_within_a_time_out_and_a_third_for_each_leader(how: s
 
 @pytest.mark.parametrize("how", ["transfer", "crash", "all crash", "outage"])
 def test_a_broker_that_renews_every_third_outlives_leaders_lost_as_often(how: str) -> None:
-    """Its renewals come just before a third has passed, so that silence is recorded again and again."""
+    """The renewals come at about a third of the time-out, so silence is recorded repeatedly."""
     with virtual_cluster() as cluster:
         names = list(cluster.machines)
         wires = [cluster.wire(name) for name in names]
@@ -282,7 +282,8 @@ def test_what_waited_while_its_node_stood_still_is_a_late_copy(pauses: str) -> N
 
 @pytest.mark.parametrize("said_before", ["a registration", "a heartbeat", "nothing"])
 def test_an_unregistration_read_after_a_stall_does_not_end_a_later_life(said_before: str) -> None:
-    """All that an earlier life said to a node that stood still is read when the next life has registered with the others."""
+    """A node was paused. It reads all requests of the broker's earlier life when the next life has already registered with the
+    other nodes."""
     with virtual_cluster() as cluster:
         name, other = cluster.followers()
         first = cluster.wire(other)
@@ -322,7 +323,7 @@ def test_an_unregistration_is_answered_once_everybody_may_know() -> None:
 
 @pytest.mark.parametrize("recognised", [False, True])
 def test_a_registration_received_before_the_unregistration_does_not_bring_the_broker_back(recognised: bool) -> None:
-    """Also not one that was taken for a renewal by its bytes and has to be registered after all."""
+    """Nor does a registration that was recognised as a renewal by its bytes, but then has to be registered."""
 
     def ask(server: NameServer, connection: SimulatedConnection) -> object:
         renewed = server.node.renew_unchanged(*KEY, connection) if recognised else None
@@ -350,7 +351,7 @@ def test_a_registration_received_before_the_unregistration_does_not_bring_the_br
 
 @pytest.mark.parametrize("where", ["same node", "another node"])
 def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) -> None:
-    """The same process again, same content: the same registration with new connections."""
+    """The broker restarted with the same content, so it has the same registration over new connections."""
     with virtual_cluster() as cluster:
         names = list(cluster.machines)
         before = [cluster.wire(name) for name in names]
@@ -373,7 +374,7 @@ def test_a_late_unregistration_does_not_remove_the_restarted_broker(where: str) 
 
 
 def test_a_restarted_broker_that_leaves_at_once_is_gone_with_the_first_answer() -> None:
-    """It has registered with all nodes in one round, and with the one it leaves first before the others."""
+    """It registered with all nodes in one round. It unregisters first from the node with which it registered first."""
     with virtual_cluster() as cluster:
         names = list(cluster.machines)
         for wire in (before := [cluster.wire(name) for name in names]):
@@ -402,7 +403,7 @@ def test_a_late_unregistration_of_an_earlier_life_does_nothing() -> None:
 
 @pytest.mark.parametrize("held_back", ["late copy", "heartbeat", "322"])
 def test_what_an_earlier_life_said_last_does_not_arm_its_late_unregistration(held_back: str) -> None:
-    """Bytes held back on one link arrive at once: something of the earlier life, then its 104."""
+    """The bytes delayed on one link arrive together: another request of the earlier life, then its 104."""
     with virtual_cluster() as cluster:
         old, other = cluster.wire("n1"), cluster.wire("n2")
         cluster.register(old, registration(1))
@@ -425,7 +426,8 @@ def test_what_an_earlier_life_said_last_does_not_arm_its_late_unregistration(hel
 
 @pytest.mark.parametrize("held_back", ["late copy", "322", "heartbeat, 322, late copy"])
 def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one(held_back: str) -> None:
-    """The link was held back when the earlier life came, so that all it ever said arrives after the later life's registration."""
+    """The link was already delayed when the earlier life began, so all its requests arrive after the registration of the later
+    life."""
     with virtual_cluster() as cluster:
         early, other = cluster.wire("n1"), cluster.wire("n2")
         cluster.heartbeat(early)  # opened before any registration
@@ -454,7 +456,7 @@ def test_a_connection_that_told_only_of_an_earlier_life_does_not_end_a_later_one
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
 def test_a_broker_that_leaves_over_all_its_connections_is_gone(order: tuple[int, ...]) -> None:
-    """Its newest connection decides, whichever comes first."""
+    """The newest connection decides, in any order of the requests."""
     with virtual_cluster() as cluster:
         wires = [cluster.wire(name) for name in cluster.machines]
         for wire in wires:

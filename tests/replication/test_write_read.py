@@ -152,8 +152,8 @@ def old_blocks(data: bytes) -> Iterator[bytes]:
 
 
 def as_the_version_before_reads_it(data: bytes) -> dict[str, Any]:
-    """What the previous version reads from a snapshot file: metadata, the head of a restore, its own line, and lines of routes
-    cut anywhere.
+    """The content of a snapshot file as the previous version reads it: metadata, the head of a restore, its own line, and lines
+    of routes cut anywhere.
     """
     metadata, restore, *rest = old_blocks(data)
     assert set(json.loads(metadata)) == {"cluster", "previous", "last", "voters", "sessions"}
@@ -265,7 +265,7 @@ class Whole(Machine):
 
 @pytest.mark.parametrize("is_old", [False, True])
 def test_a_follower_without_a_disk_gets_a_snapshot_of_any_size(is_old: bool) -> None:
-    """Also one that the version before wrote, in blocks of any length."""
+    """The snapshot may also be one that the previous version wrote, with blocks of any length."""
     config = RaftConfig(compact_entries=20, compact_margin_entries=3, entry_bytes_max=1)
     world = World(3, config)
     for host in world.hosts.values():

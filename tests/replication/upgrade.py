@@ -52,7 +52,7 @@ class Onlooker:
         await eventually(have_looked, f"{times} looks", 120)
 
     async def run(self, name: str) -> None:
-        """Until cancelled. A node that does not answer is being replaced."""
+        """Look repeatedly until cancelled. A node that does not answer is being replaced."""
         while True:
             with contextlib.suppress(OSError, ValueError, LookupError, EOFError):
                 missing = self.wanted - await self.shown(name)

@@ -1,4 +1,4 @@
-"""Name servers in virtual time: the code that ships, a network that tests can cut, brokers that say what tests have them say."""
+"""Name servers in virtual time: the shipped code, a network that tests can cut, and brokers that send what a test wants."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ Ask = Callable[[NameServer, SimulatedConnection], object]
 
 
 class Said:
-    """One request and what came of it."""
+    """One request and its result."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -32,14 +32,14 @@ class Said:
 
 
 def registration(counter: int = 1, timeout_ms: int = TIMEOUT_MS, address: str = KEY[1], broker_id: int = 0) -> RegisterBroker:
-    """Of the broker ``a``; each counter has topics of its own."""
+    """A registration of the broker ``a``. Each counter has a topic of its own."""
     topics = {f"T{counter}": QueueData(8, 8, 6, 0), "T": QueueData(8, 8, 6, 0)}
     version = DataVersion(counter, 0, counter)
     return RegisterBroker("c", "a", address, broker_id, "", None, timeout_ms, False, version, topics, {}, None)
 
 
 class Cluster:
-    """Booted and serving. ``wire(node)`` is a broker's connection to a node, made when first used."""
+    """A cluster that has started and serves. ``wire(node)`` is a broker's connection to a node, opened when it is first used."""
 
     def __init__(self, nodes: int, flags: dict[str, str]) -> None:
         self.world = World(1)
@@ -65,7 +65,7 @@ class Cluster:
         assert self.invariants.violation is None, self.invariants.violation
 
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 30.0) -> float:
-        """Seconds of virtual time until it held."""
+        """Run until ``condition`` holds. Returns the seconds of virtual time."""
         began_ns = self.world.now_ns
         while not condition():
             assert self.world.now_ns - began_ns < seconds * SECOND, f"not within {seconds} virtual seconds: {what}"

@@ -1,4 +1,4 @@
-"""Random commands from few names, so that they meet."""
+"""Random commands with few different names, so that they often concern the same objects."""
 
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""RouteInfoManager against the plain model, command by command, with the promises it makes beside its answers."""
+"""RouteInfoManager compared with the plain model, command by command: its answers and its other promises."""
 
 from typing import Any
 

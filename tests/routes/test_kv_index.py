@@ -1,4 +1,4 @@
-"""The KV config in order, whatever was put, deleted, restored and asked in between."""
+"""The KV config is in order after any sequence of puts, deletes, restores and queries."""
 
 from random import Random
 

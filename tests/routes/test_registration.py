@@ -129,7 +129,7 @@ class TestTopics:
 
 
 class TestAddresses:
-    """One address, one id; one id, one address; and no registration that is neither."""
+    """An address has one id, an id has one address, and there is no registration without both."""
 
     def test_a_slave_becomes_master_at_its_address(self) -> None:
         state = RouteInfoManager()
@@ -251,7 +251,7 @@ class TestMinBrokerIdPush:
 
 
 class TestWritePermission:
-    """How long 205 and 327 last."""
+    """How long changes by 205 and 327 stay in force."""
 
     def test_until_the_data_version_changes(self) -> None:
         state = RouteInfoManager()

@@ -86,7 +86,7 @@ def test_silent_tls_clients_of_one_host_leave_room(tmp_path: Path) -> None:
 
 
 def answered(sockets: list[socket.socket]) -> int:
-    """How many got an HTTP answer."""
+    """The number of sockets that got an HTTP answer."""
     count = 0
     for each in sockets:
         with contextlib.suppress(OSError):

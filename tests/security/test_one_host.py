@@ -30,7 +30,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @contextlib.contextmanager
 def connections(port: int, count: int, sent: bytes = b"") -> Iterator[list[socket.socket]]:
-    """Of the hostile host; each sends the same."""
+    """Connections of the hostile host; each sends the same bytes."""
     with contextlib.ExitStack() as stack:
         opened = []
         for _ in range(count):
@@ -45,7 +45,7 @@ def connection(port: int, host: str) -> socket.socket:
 
 
 def closed(sockets: list[socket.socket]) -> int:
-    """How many the node has closed without an answer, so far."""
+    """The number of sockets that the node has closed without an answer so far."""
     count = 0
     for each in sockets:
         each.setblocking(False)

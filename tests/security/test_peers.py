@@ -33,7 +33,7 @@ async def put(cluster: ReplicatedProcesses, key: str) -> None:
 
 
 async def values(cluster: ReplicatedProcesses) -> set[str]:
-    """Of all keys on all nodes."""
+    """The values of all keys on all nodes."""
     await cluster.agree()
     return {row["value"] for name in cluster.names for row in (await cluster.admin(name, "/v1/kv?limit=1000"))["entries"]}
 

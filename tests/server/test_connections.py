@@ -234,7 +234,7 @@ def test_held_bytes_are_bounded_and_the_oldest_holder_goes(tmp_path: Path) -> No
 
 
 def test_a_peer_that_does_not_read_is_read_no_further(tmp_path: Path) -> None:
-    """Nor is it taken for one that never completes its frame, for it is not read."""
+    """It is not treated as a peer that never completes its frame, because the server does not read from it."""
     with live_server(tmp_path) as server, Peer(server.port) as peer, Peer(server.port) as other:
         peer.call(103, broker_fields(), topic_table(*[f"T{n}" for n in range(300)]))
         one = request(206, opaque=9)
@@ -421,7 +421,8 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_silent_connections(tmp_path: Path) -> None:
-    """As many as the system lets this process open, up to 10,000: half silent, half with the beginning of a frame."""
+    """The test opens as many connections as the system permits, up to 10,000. Half of them are silent, half send the beginning of
+    a frame."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     arguments = ("serve", "--listen", "127.0.0.1:0", "--admin", "off", "--data-dir", str(tmp_path / "data"))

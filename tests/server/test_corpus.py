@@ -85,7 +85,7 @@ def check(expected: dict[str, Any], answer: Answer | None, sent: bytes) -> None:
 
 
 class Listener:
-    """Where a broker would listen: takes the frames that are pushed to it."""
+    """Listens like a broker and collects the frames that are pushed to it."""
 
     def __init__(self, port: int) -> None:
         self.turn = (Path(tempfile.gettempdir()) / f"namesrv-test-port-{port}.lock").open("w")

@@ -1,4 +1,4 @@
-"""Mutated real frames against a server process: whatever comes, it goes on serving, keeps what is registered, and stays small."""
+"""Mutated real frames against a server process: it continues to serve, keeps all registrations, and its memory stays small."""
 
 import json
 import os

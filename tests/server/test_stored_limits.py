@@ -148,7 +148,7 @@ async def test_a_broker_whose_registration_finds_no_room_is_alive_and_stays_as_i
 
 @MODES
 async def test_puts_that_come_together_share_what_is_left(tmp_path: Path, mode: str) -> None:
-    """None of them is applied when the others are looked at."""
+    """None of the puts is applied yet when the others are checked."""
     async with operated(tmp_path, 1, mode, **SMALL) as nodes:
         node = nodes.nodes[0]
         clients = [RemotingClient() for _ in range(4)]

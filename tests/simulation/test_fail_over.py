@@ -1,4 +1,4 @@
-"""How long the group is without a leader, by the virtual clock: no load of the machine that runs the test bends these bounds."""
+"""Bounds the time without a leader by the virtual clock, so the result does not depend on the load of the machine."""
 
 import statistics
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def leader_of(simulation: Simulation) -> Machine | None:
 
 
 def until(simulation: Simulation, condition: Callable[[], object], what: str) -> float:
-    """Virtual seconds until ``condition`` holds."""
+    """Virtual seconds until ``condition`` is true."""
     began_ns = simulation.world.now_ns
     while not condition():
         assert simulation.world.now_ns < began_ns + 20 * SECOND, f"not within 20 s: {what}"

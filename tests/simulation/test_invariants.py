@@ -13,7 +13,7 @@ from replicated_namesrv.simulation.world import SECOND, World
 
 
 class ScriptedNode:
-    """A node that has whatever log and role a test gives it (``RaftView``)."""
+    """A node with the log and the role that a test gives it (``RaftView``)."""
 
     def __init__(self) -> None:
         self.role, self.term = "follower", 0

@@ -39,7 +39,7 @@ def test_a_node_that_lost_its_disk_and_its_greeting_is_found() -> None:
 
 
 def test_a_process_on_a_copied_directory_may_stop_for_entries_that_the_original_acknowledged() -> None:
-    """It got an append that was meant for the original, whose log was longer."""
+    """The process got an append that was sent to the original, whose log was longer."""
     judge([run(Scenario(23326, duration_s=10.0))])
 
 

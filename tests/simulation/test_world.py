@@ -1,4 +1,4 @@
-"""The world itself: time, disks and links behave as promised, so that what they do to a node can be believed."""
+"""The world itself: time, disks and links behave as promised, so their effects on a node are realistic."""
 
 from collections.abc import Callable
 from random import Random

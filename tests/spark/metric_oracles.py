@@ -90,8 +90,8 @@ class Run:
         return found
 
     def known_states(self) -> list[NodeAnswer]:
-        """What each node is known to answer: from an answer to the next look at it, unless the observer stood still; and
-        nothing from an unanswered question on."""
+        """The known answers of each node. An answer is known until the next look at the node, unless the observer stalled. After
+        an unanswered question none is known."""
         changes = []
         for node in NODES:
             looks = self.of("observe", node=node)
@@ -116,7 +116,7 @@ class Run:
         return found
 
     def stretches(self, wanted: Callable[[int], bool]) -> list[tuple[int, int]]:
-        """Longest spans of moments for which it holds."""
+        """The longest spans of moments that are ``wanted``."""
         good = {at for at in self.divergence if wanted(at)}
         begins, ends = sorted(a for a in good if a - 1 not in good), sorted(a + 1 for a in good if a + 1 not in good)
         return list(zip(begins, ends, strict=True))
@@ -388,8 +388,8 @@ def _listings(run: Run, node: str, broker: str) -> list[int]:
 
 
 def leaders(run: Run) -> Iterator[int]:
-    """M18: by moment from the first sample that tells a role to the last, and at which any sample speaks: how many nodes believed
-    to lead by their latest one."""
+    """M18: the number of nodes that are leader by their latest valid sample, at each moment from the first sample with a role to
+    the last, if any sample is valid then."""
     samples = run.of("status")
     spans = []
     for mine in ([s for s in samples if s["node"] == node] for node in NODES):

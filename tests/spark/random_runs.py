@@ -214,7 +214,7 @@ def _sends(chooser: random.Random) -> list[Row]:
 
 
 def _standings(chooser: random.Random) -> list[Row]:
-    """Of two nodes; sometimes one is not sampled for long."""
+    """Status samples of two nodes. Sometimes a node has no sample for a long time."""
     rows: list[Row] = []
     at = 10
     for number in range(chooser.randint(2, 15)):

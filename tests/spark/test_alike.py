@@ -1,4 +1,4 @@
-"""Joining looks with the same answer, part by part, against doing so with all of them at hand."""
+"""Joining looks with the same answer part by part gives the same as joining all of them at once."""
 
 import random
 from operator import itemgetter
@@ -15,7 +15,8 @@ Span = tuple[str, int, int, str | None]
 
 
 def drawn(seed: int) -> list[tuple[int, Look]]:
-    """Looks in the order in which they were written, and when: what was not answered happened up to MARGIN_NS earlier."""
+    """Random looks with the times at which they were written, in this order. A look without an answer began up to MARGIN_NS
+    before it was written."""
     chooser = random.Random(seed)
     written: list[tuple[int, Look]] = []
     for node in ("n1", "n2"):
@@ -31,7 +32,8 @@ def drawn(seed: int) -> list[tuple[int, Look]]:
 
 
 def observed(looks: list[tuple[int, Look]], chooser: random.Random) -> pa.Table:
-    """As they are read from lines; times of questions stand beside all answers or only beside those that did not come."""
+    """The looks as a table, as they are read from lines. The time of the question is always there if no answer came, and at
+    random otherwise."""
     rows = []
     for written_ns, (node, at_ns, answer) in looks:
         asked_ns = at_ns if answer is None or chooser.random() < 0.5 else None
@@ -42,7 +44,7 @@ def observed(looks: list[tuple[int, Look]], chooser: random.Random) -> pa.Table:
 
 
 def joined(spans: list[Span]) -> list[Span]:
-    """Spans of one node that follow each other without a gap, with the same answer, as one."""
+    """Consecutive spans of one node with the same answer and no gap between them are joined into one."""
     found: list[Span] = []
     for node, first, last, value in sorted(spans, key=itemgetter(0, 1)):
         if found and found[-1][0] == node and found[-1][3] == value and first - found[-1][2] <= STALL_NS:

@@ -85,7 +85,7 @@ def test_figures_of_generated_traces_are_those_they_were_made_with(traces: Path,
 
 
 def test_report_stands_on_its_own(traces: Path, tmp_path: Path) -> None:
-    """As a user does it, in a process of its own."""
+    """The analysis runs in its own process, as a user starts it."""
     command = [sys.executable, "-m", "replicated_namesrv", "analyze", str(traces), "--out", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr

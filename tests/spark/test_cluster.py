@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(str(pyspark.__file__)).parent
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Of JVMs that do little: no time goes into compiling well."""
+"""Options for JVMs that do little work: they spend no time on optimizing compilation."""
 
 
 class Cluster:
-    """A master and workers on ports of the kernel's choice, all they write below ``folder``."""
+    """A master and workers on ports that the kernel chooses. Everything that they write is in ``folder``."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self._folder = folder
@@ -93,7 +93,7 @@ class Cluster:
         assert done.returncode == 0, done.stderr
 
     def stop(self) -> None:
-        """Workers end what they started; whatever is left of a session is killed."""
+        """Stop the processes. Workers end what they started; processes that remain in a session are killed."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:

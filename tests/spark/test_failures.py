@@ -64,6 +64,6 @@ def test_an_older_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_the_library_that_talks_to_the_jvm_writes_nothing_of_its_own() -> None:
-    """Its messages at the end of a JVM go to the root logger. Messages of other libraries there stay."""
+    """The library logs to the root logger when a JVM ends. These messages are removed; those of other libraries stay."""
     said = [logging.LogRecord("root", logging.ERROR, place, 1, "", (), None) for place in (java_gateway.__file__, __file__)]
     assert [session._is_ours(record) for record in said] == [False, True]

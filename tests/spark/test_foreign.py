@@ -75,7 +75,7 @@ def test_a_vector_of_operations_and_json_lines_say_the_same(tmp_path: Path) -> N
 
 
 def test_operations_over_several_lines_and_all_in_one(tmp_path: Path) -> None:
-    """As Clojure prints a history prettily, and as other programs write JSON."""
+    """Clojure pretty-prints a history over several lines, and other programs write one JSON vector."""
     lines = REGISTER.splitlines()
     pretty = "[" + "\n\n ".join(line.replace(", :", ",\n  :") for line in lines) + "]\n"
     values = [edn.read(line) for line in lines]

@@ -1,4 +1,4 @@
-"""Generated traces hold what their truth says, counted line by line in plain Python."""
+"""Generated traces contain what their truth.json says, counted line by line in plain Python."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Every line of a trace is in exactly one of two tables, as what it says, whatever it looks like and however it is brought."""
+"""Every line of a trace, of any form, is in exactly one of two tables with its correct content, whether workers or Spark read the
+file."""
 
 import json
 import random
@@ -40,7 +41,7 @@ ODD = (
 
 
 def spoiled(line: bytes, chooser: random.Random) -> bytes:
-    """A line with one error, or without."""
+    """The line, with one error or unchanged."""
     match chooser.randrange(8):
         case 0:
             return line[: chooser.randrange(1, len(line))]
@@ -86,7 +87,7 @@ def fits(value: Any, kind: pa.DataType) -> bool:
 
 
 def row_of(line: bytes) -> dict[str, Any] | None:
-    """The content of a line by the standard library's JSON, without nulls; None for no record."""
+    """The content of a line, read with the standard library's JSON, without nulls. None if it is not a record."""
     try:
         row = json.loads(line.decode(), parse_constant=lambda name: 1 / 0)
     except (ValueError, ZeroDivisionError):
@@ -142,7 +143,7 @@ def test_parts_of_a_file_are_all_of_its_lines(tmp_path: Path, monkeypatch: pytes
 def test_lines_brought_by_spark_make_the_same_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where workers do not reach the files themselves."""
+    """If workers cannot open the files themselves, Spark reads the lines."""
     for folder in generate(10_000, 3, 3, tmp_path / "traces", print):
         with (folder / "trace.jsonl").open("ab") as trace:
             trace.writelines(line + b"\n" for line in ODD[:8])

@@ -59,7 +59,7 @@ def greatest(values: list[Any]) -> float | None:
 
 
 def known(together: Callable[[list[Any]], float | None], times: float = 1.0) -> Callable[[list[Any]], float | None]:
-    """Of what is known alone, in another unit."""
+    """``together`` of the values that are not None, multiplied by ``times``."""
 
     def of_known(values: list[Any]) -> float | None:
         found = together([value for value in values if value is not None])

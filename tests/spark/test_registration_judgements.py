@@ -1,4 +1,4 @@
-"""How registrations and look-ups become histories, with cases that are easily judged wrong, in runs written by hand."""
+"""Registrations and look-ups become histories. Runs written by hand contain the cases that are easily judged wrong."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The page of results says what the tables beside it say, and shows figures that are there."""
+"""The page of results agrees with the tables in its folder, and shows figures that exist."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""Input that cannot be right, refused by name and remedy before any JVM is started, as a user does it."""
+"""Wrong input of a user is refused before a JVM starts; the error gives its name and the remedy."""
 
 import gzip
 import json
@@ -35,7 +35,7 @@ def test_a_run_is_what_its_manifest_says(tmp_path: Path) -> None:
 
 
 def test_what_vanishes_while_folders_are_looked_through_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An analysis at work beside the runs removes folders of its own."""
+    """An analysis that runs at the same time, in a folder beside the runs, removes its own folders."""
     made(tmp_path / "runs" / "one")
     for name in ("tables/new", "tables/old"):
         (tmp_path / "runs" / "analysis" / name).mkdir(parents=True)

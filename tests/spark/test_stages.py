@@ -16,7 +16,7 @@ def made_of(*tables: Any) -> Any:
 
 
 def nothing(*_: Any) -> None:
-    """Nobody is told."""
+    """Reports nothing."""
 
 
 def test_a_stage_is_made_of_those_that_it_names() -> None:
@@ -49,7 +49,7 @@ def test_stages_that_need_not_wait_for_each_other_run_at_once() -> None:
 
 
 class _Failure(BaseException):
-    """As an interruption is: no Exception."""
+    """Like an interruption, not an Exception."""
 
 
 @pytest.mark.parametrize("failure", [ValueError, _Failure])

@@ -40,7 +40,7 @@ def test_summary_and_pairs() -> None:
 
 
 def test_consistability_is_a_mean_over_runs_by_fault() -> None:
-    """Of what was asked, of what was answered, and in how many runs every answer was good enough."""
+    """The share of all reads, the share of answered reads, and the number of runs in which every answer was in the class."""
     runs = [
         {"run": run, "mode": "cp", "scenario": scenario, "clock_uncertainty_ns": 500_000}
         for run, scenario in (("a", "s"), ("b", "s"), ("c", "other"))

@@ -43,7 +43,7 @@ def test_generated_traces_hold_whole_records(tmp_path: Path) -> None:
 
 
 def test_lines_of_older_traces_are_read() -> None:
-    """They lack fields that were added since; what no record declares is left out."""
+    """Older traces lack fields that were added later. Fields that no record declares are ignored."""
     line = b'{"record":"fault","time_ns":5,"fault":1,"edge":"start","began_ns":4,"links":["n1>n2"],"sides":[["n1"]],"source":"n"}'
     (row,) = read(pa.array([line], pa.binary())).events.to_pylist()
     known = {name: value for name, value in row.items() if value is not None}

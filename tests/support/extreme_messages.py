@@ -24,7 +24,7 @@ OF_LEADERS = (Append, SnapshotChunk, ReadProbe, TimeoutNow)
 
 
 class Facts(NamedTuple):
-    """What is true at the receiver, and who sends."""
+    """The receiver's state, and the incarnations of sender and receiver."""
 
     sender: int
     receiver: int

@@ -1,4 +1,4 @@
-"""Nodes to operate on: assembled as in production, all in the test's own event loop; commands run beside it in a thread."""
+"""Nodes to operate on: assembled as in production, all in the test's own event loop. Commands run in another thread."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Operated:
 
     @property
     def admin_ports(self) -> list[int]:
-        """Of every node, in their order."""
+        """The admin ports of all nodes, in their order."""
         return [node.admin.address[1] for node in self.nodes if node.admin is not None and node.admin.address is not None]
 
     @property
@@ -51,7 +51,7 @@ class Operated:
         return next(node for node in self.nodes if node.settings.node_id == name)
 
     def status(self, node: ServingNode) -> dict[str, Any]:
-        """How a replicated node stands."""
+        """The replication status of a node."""
         found = node.service.replication_status()
         assert found is not None
         return found

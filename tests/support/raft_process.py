@@ -224,7 +224,7 @@ class Child:
             self.process = None
 
     def close(self) -> None:
-        """Kill it for good."""
+        """Kill the process; it is not started again."""
         self.kill()
         self.errors.close()
 

@@ -245,7 +245,7 @@ class World:
         return max(leaders, key=lambda n: n.term, default=None)
 
     def run_until(self, condition: Callable[[], Any], seconds: float = 30.0) -> None:
-        """Let time pass until ``condition`` holds; AssertionError if it does not within ``seconds`` of virtual time."""
+        """Let time pass until ``condition`` is true; AssertionError if it is not within ``seconds`` of virtual time."""
         end = self.time + seconds
         while not condition():
             assert self.time < end, f"not reached within {seconds} virtual seconds"

@@ -1,7 +1,7 @@
-"""A TCP relay whose traffic can be held back: a cut link as TCP sees it.
+"""A TCP relay whose traffic can be stopped: a cut link as TCP sees it.
 
-While it is held nothing passes in either direction and nobody is told: connections stay open, new ones are accepted and lead
-nowhere. When it is released what was sent meanwhile arrives, late, as after a partition of the network.
+While it is stopped nothing passes in either direction and neither side notices: connections stay open, and new ones are accepted
+but not forwarded. When it is released, the bytes sent meanwhile arrive late, as after a partition of the network.
 
 Between nodes a relay can also be an attacker in the middle, who changes frames (``change``, ``challenge``).
 """
@@ -39,7 +39,7 @@ class Relay:
 
     @property
     def port(self) -> int:
-        """Where it accepts."""
+        """The port on which the relay accepts connections."""
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
@@ -55,7 +55,7 @@ class Relay:
         return self
 
     def hold(self) -> None:
-        """Hold all bytes."""
+        """Stop all traffic until it is released."""
         self._open.clear()
 
     def release(self) -> None:

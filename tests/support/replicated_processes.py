@@ -99,7 +99,7 @@ class ReplicatedProcesses:
     # Roles
 
     def address(self, name: str) -> str:
-        """Where brokers and clients reach a node."""
+        """The address of a node for brokers and clients."""
         return host_port(self.nodes[name].plan.listen)
 
     @property
@@ -178,7 +178,7 @@ class ReplicatedProcesses:
         self._signal(name, signal.SIGCONT)
 
     def cut(self, *names: str) -> None:
-        """Hold all traffic between these nodes and the others, in both directions; clients still reach them."""
+        """Stop all traffic between these nodes and the others, in both directions. Clients still reach them."""
         for pair, relay in self.relays.items():
             if (pair[0] in names) != (pair[1] in names):
                 relay.hold()

@@ -1,8 +1,8 @@
 """Traffic in a cluster during a fault, and the checks afterwards.
 
-``Traffic`` is: clients that have the whole address list and look up a route, write KV entries and register brokers that
-register once and never again; a living broker that registers with every node every second; and a ghost, a broker that dies when
-told to. ``Watch`` looks at all nodes meanwhile. Together they can say
+``Traffic`` is: clients that have the whole address list and look up a route, write KV entries and register brokers that register
+once and never again; a living broker that registers with every node every second; and a ghost, a broker that dies on request.
+``Watch`` looks at all nodes meanwhile. Together they detect
 
 - whether every acknowledged KV entry and registration is there afterwards, on every node;
 - whether a look-up missed the living broker or was answered with an error code, and for how long none was answered;
@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 
 def now_ms() -> int:
-    """Wall clock of data versions."""
+    """The wall clock, which gives the time stamps of data versions."""
     return int(time.time() * 1000)
 
 
@@ -66,7 +66,8 @@ def topic_of(broker_name: str) -> str:
 
 
 def topics_of(broker_name: str) -> tuple[TopicConfig, TopicConfig]:
-    """That one and another: name servers take a single topic for news of a broker that they know already."""
+    """This topic and another one: name servers treat a registration with a single topic as the update of a broker that is already
+    registered."""
     return TopicConfig(topic_of(broker_name)), TopicConfig("TBW102")
 
 
@@ -215,12 +216,12 @@ class Traffic:
         await eventually(look, "progress")
 
     async def kill_ghost(self) -> None:
-        """It dies without a word, for good."""
+        """The ghost ends without unregistering and does not return."""
         self.watch.dead.add(self.ghost.identity.broker_addr)
         await self.ghost.kill()
 
     async def check(self) -> None:
-        """All that must hold once the cluster is whole again."""
+        """Everything that must be true once the cluster is whole again."""
         await self.progress()
         for task in self._tasks[:3]:
             task.cancel()
@@ -235,7 +236,7 @@ class Traffic:
         assert self.watch.compared, "no two answers could be compared"
 
     async def _check_node(self, address: str) -> None:
-        """All at once: nodes confirm together what is asked together.
+        """Check everything at the same time, because a node confirms concurrent reads together.
 
         A node that does not answer is asked again: on a busy machine it may lose its majority for a moment, and then it closes
         what it cannot answer. A wrong answer fails at once.
@@ -298,7 +299,8 @@ class Traffic:
             await asyncio.sleep(0.03)
 
     async def _register(self) -> None:
-        """Brokers that register once, each over a connection of its own that stays open: silence of one must not end another."""
+        """Register brokers, each once and over a connection of its own that stays open. So the removal of a silent broker does
+        not close another one's connection."""
         numbers = itertools.count()
         while True:
             number, client = next(numbers), RemotingClient()

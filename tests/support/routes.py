@@ -51,7 +51,7 @@ def mapping(topic: str, bname: str, epoch: int = 1) -> TopicQueueMappingInfo:
 
 
 def measured(tables: Tables) -> Sizes:
-    """The sizes of ``tables``, worked out from what they hold."""
+    """The sizes of ``tables``, computed from their content."""
     sizes = Sizes()
     for group in tables.groups.values():
         sizes.group(group, 1)

@@ -33,7 +33,7 @@ VALUES = st.recursive(
 
 
 def read(text: str) -> Any:
-    """With our own parser only."""
+    """Read with our own parser only."""
     return finish(parse_steps(text))
 
 

@@ -46,5 +46,5 @@ def plan(mutation: Mutation, seed: int, *, off: bool) -> RunPlan:
 
 
 def chosen(names: Sequence[str]) -> list[Mutation]:
-    """Those of these defences; all if none is named."""
+    """The mutations that switch off these defences; all mutations if none is named."""
     return [mutation for mutation in MUTATIONS if not names or mutation.defences in names]
