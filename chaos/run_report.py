@@ -11,6 +11,7 @@ from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.registration_history import registrations
 from replicated_namesrv.chaos.checks.story import Story
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, RecordedTrace, TraceError, read_trace
+from replicated_namesrv.chaos.run_modes import OWN, promises_of, shown
 from replicated_namesrv.chaos.timeline_page import render
 from replicated_namesrv.files import write_atomically
 from replicated_namesrv.verify import Operation, write_history
@@ -28,6 +29,9 @@ _COMPARED = (
     ("  lacking a live broker", "lookups_missing", ""),
     ("  listing a broker that is gone", "lookups_ghost", ""),
     ("KV writes of unknown outcome", "writes_unknown", ""),
+    ("silent death until removed, mean", "silent_removed_s", "s"),
+    ("closed connection until removed, mean", "closed_removed_s", "s"),
+    ("removals of live brokers, also cut off", "live_removed", ""),
     ("sends to a broker that is gone or read-only", "misrouted", ""),
     ("messages doubled: queues two would read", "queues_doubled", "%"),
     ("messages waiting: queues none would read", "queues_orphaned", "%"),
@@ -133,18 +137,26 @@ def described(judgement: RunJudgement) -> str:
     return "\n".join(lines)
 
 
-def comparison(scenario: str, ap: Verdicts, cp: Verdicts) -> str:
-    """AP beside CP, as text."""
-    lines = [f"{scenario:<42} {'AP':>12} {'CP':>12}"]
-    for label, name, unit in _COMPARED:
-        values = [_shown(verdict["figures"][name], unit) for verdict in (ap, cp)]
-        lines.append(f"{label:<42} {values[0]:>12} {values[1]:>12}")
-    for label, name in _LOST:
-        counts = [_wrong(verdict, name) for verdict in (ap, cp)]
-        lines.append(f"{label:<42} {counts[0]:>12} {counts[1]:>12}")
-    broken = [", ".join(_broken(verdict)) or "none" for verdict in (ap, cp)]
-    lines += [f"AP does not hold: {broken[0]}", f"CP does not hold: {broken[1]}"]
+def comparison(heading: str, verdicts: Mapping[str, Verdicts]) -> str:
+    """The modes side by side, as text. ``verdicts``: by mode, in the order of the columns."""
+    rows = [(heading, [shown(mode) for mode in verdicts]), *comparison_rows(verdicts.values())]
+    lines = [f"{label:<42} " + " ".join(f"{cell:>12}" for cell in cells) for label, cells in rows]
+    lines += [f"{shown(mode)} does not hold: {', '.join(broken(verdict)) or 'none'}" for mode, verdict in verdicts.items()]
     return "\n".join(lines)
+
+
+def comparison_rows(verdicts: Iterable[Verdicts]) -> list[tuple[str, list[str]]]:
+    """The rows of a comparison: a label, and a cell for each verdict."""
+    found = list(verdicts)
+    rows = [("verdict", [str(verdict["verdict"]) for verdict in found]), ("promises kept", [_kept(verdict) for verdict in found])]
+    rows += [(label, [_shown(verdict["figures"][name], unit) for verdict in found]) for label, name, unit in _COMPARED]
+    return rows + [(label, [_wrong(verdict, name) for verdict in found]) for label, name in _LOST]
+
+
+def _kept(verdict: Verdicts) -> str:
+    """Promised checks that are valid, of those that had something to judge."""
+    judged = [check for check in verdict["checks"] if check["promised"] and not _idle(check)]
+    return f"{sum(check['verdict'] == 'valid' for check in judged)} of {len(judged)}"
 
 
 def _wrong(verdict: Verdicts, name: str) -> str:
@@ -152,7 +164,8 @@ def _wrong(verdict: Verdicts, name: str) -> str:
     return "unknown" if check["verdict"] == "unknown" else str(check["wrong"])
 
 
-def _broken(verdict: Verdicts) -> list[str]:
+def broken(verdict: Verdicts) -> list[str]:
+    """The checks that are violated, also those that the mode does not promise."""
     return [check["check"] for check in verdict["checks"] if check["verdict"] == "violated"]
 
 
@@ -164,23 +177,31 @@ def _shown(value: Any, unit: str) -> str:
 
 def results_page(verdicts: Sequence[Verdicts]) -> str:
     """A Markdown page of many runs: violations in CP, and a row for each scenario and cluster size."""
+    modes = [*OWN, *sorted({verdict["mode"] for verdict in verdicts} - {*OWN})]
     groups: dict[tuple[str, int], dict[str, list[Verdicts]]] = {}
     for verdict in verdicts:
-        groups.setdefault((verdict["scenario"], verdict["nodes"]), {"ap": [], "cp": []})[verdict["mode"]].append(verdict)
-    lines = [_PAGE_HEAD, *_page_summary(verdicts), "", "| " + " | ".join(_PAGE_COLUMNS) + " |", "|" + "---|" * len(_PAGE_COLUMNS)]
-    for (scenario, nodes), modes in sorted(groups.items()):
-        seeds = sorted({verdict["seed"] for found in modes.values() for verdict in found})
-        cells = [_pair(modes, name) for name in _PAGE_FIGURES]
-        outcome = ", ".join(sorted({verdict["verdict"] for verdict in modes["cp"]})) or "not run"
+        group = groups.setdefault((verdict["scenario"], verdict["nodes"]), {mode: [] for mode in modes})
+        group[verdict["mode"]].append(verdict)
+    lines = [
+        _PAGE_HEAD.format(modes=" / ".join(map(shown, modes))),
+        *_page_summary(verdicts, modes),
+        "",
+        "| " + " | ".join(_PAGE_COLUMNS) + " |",
+        "|" + "---|" * len(_PAGE_COLUMNS),
+    ]
+    for (scenario, nodes), by_mode in sorted(groups.items()):
+        seeds = sorted({verdict["seed"] for found in by_mode.values() for verdict in found})
+        cells = [_means(by_mode, name) for name in _PAGE_FIGURES]
+        outcome = ", ".join(sorted({verdict["verdict"] for verdict in by_mode["cp"]})) or "not run"
         lines.append(f"| {scenario} | {nodes} | {' '.join(map(str, seeds))} | {outcome} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def _page_summary(verdicts: Sequence[Verdicts]) -> Iterable[str]:
-    for mode in ("ap", "cp"):
+def _page_summary(verdicts: Sequence[Verdicts], modes: Sequence[str]) -> Iterable[str]:
+    for mode in modes:
         counts = [verdict["verdict"] for verdict in verdicts if verdict["mode"] == mode]
         described = ", ".join(f"{counts.count(outcome)} {outcome}" for outcome in ("valid", "violated", "unknown"))
-        yield f"- {mode.upper()}: {len(counts)} runs, judged by the promises of {mode.upper()}: {described}."
+        yield f"- {shown(mode)}: {len(counts)} runs, judged by the promises of {promises_of(mode).upper()}: {described}."
     stalls = sorted(verdict["figures"]["harness_stall_s"] for verdict in verdicts)
     yield (
         f"- Load of the machine: in half of the runs, the harness stalled for at most {stalls[len(stalls) // 2]:.2f} s. "
@@ -202,7 +223,7 @@ _PAGE_HEAD = """\
 # What chaos runs showed
 
 This page compares AP and CP in every scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos suite
-full`. [chaos.md](chaos.md) describes the scenarios and the checks. A cell gives AP / CP, each as the mean over the seeds.
+full`. [chaos.md](chaos.md) describes the scenarios and the checks. A cell gives {modes}, each as the mean over the seeds.
 
 - *diverged*: how long nodes that answered had different registrations. Two answers are different if they differ in one broker for
   longer than two observation intervals (M14 of [the analysis](../spark/DESIGN.md)).
@@ -229,15 +250,15 @@ _PAGE_FIGURES = (
 )
 
 
-def _pair(modes: Mapping[str, Sequence[Verdicts]], name: str) -> str:
-    """Mean over the seeds, AP / CP. If one run never reached it, the text is "never"."""
-    shown = []
-    for mode in ("ap", "cp"):
-        values = [verdict["figures"][name] for verdict in modes[mode]]
+def _means(by_mode: Mapping[str, Sequence[Verdicts]], name: str) -> str:
+    """Mean over the seeds for each mode. If one run never reached it, the text is "never"."""
+    means = []
+    for verdicts in by_mode.values():
+        values = [verdict["figures"][name] for verdict in verdicts]
         if not values:
-            shown.append("-")
+            means.append("-")
         elif None in values:
-            shown.append("never")
+            means.append("never")
         else:
-            shown.append(f"{sum(values) / len(values):.3g}")
-    return " / ".join(shown)
+            means.append(f"{sum(values) / len(values):.3g}")
+    return " / ".join(means)

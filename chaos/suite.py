@@ -14,6 +14,7 @@ from replicated_namesrv import provision
 from replicated_namesrv.chaos.checks import RunJudgement
 from replicated_namesrv.chaos.records import TRACE_FILE
 from replicated_namesrv.chaos.run import RunPlan, check_fits, run
+from replicated_namesrv.chaos.run_modes import OWN
 from replicated_namesrv.chaos.run_report import conclude, read_verdict
 from replicated_namesrv.chaos.scenario import available, load
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
@@ -23,7 +24,7 @@ from replicated_namesrv.errors import SettingError
 FULL_SEEDS = {3: (1, 2, 3), 5: (1,)}
 """Seeds of ``full`` by cluster size. For odd seeds cut links hold bytes, for even ones they drop them."""
 SMOKE_SEED = 1
-MODES = ("ap", "cp")
+MODES = OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +91,28 @@ def _point_latest(runs: Path, folder: Path) -> None:
         os.replace(aside, runs / "latest")
 
 
-def smoke_plans() -> list[RunPlan]:
-    """Six scenarios in both modes, one seed each."""
+def smoke_plans(modes: Sequence[str] = MODES) -> list[RunPlan]:
+    """Six scenarios in all modes, one seed each."""
     chosen = [scenario for scenario in map(load, available()) if scenario.smoke]
-    return [RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke") for number, scenario in enumerate(chosen) for mode in MODES]
+    return [RunPlan(scenario, mode, 3, SMOKE_SEED + number, "smoke") for number, scenario in enumerate(chosen) for mode in modes]
 
 
-def full_plans(sizes: Sequence[int]) -> list[RunPlan]:
-    """All scenarios in both modes."""
+def full_plans(sizes: Sequence[int], modes: Sequence[str] = MODES) -> list[RunPlan]:
+    """All scenarios in all modes."""
     return [
         RunPlan(load(name), mode, nodes, seed, "full")
         for nodes in sizes
         for name in available()
         for seed in FULL_SEEDS[nodes]
-        for mode in MODES
+        for mode in modes
     ]
 
 
-def soak_plans(first_seed: int) -> Iterator[RunPlan]:
+def soak_plans(first_seed: int, modes: Sequence[str] = MODES) -> Iterator[RunPlan]:
     """An endless sequence of random compositions, each with a new seed."""
     scenario = load("random")
     while True:
-        for mode in MODES:
+        for mode in modes:
             yield RunPlan(scenario, mode, 3, first_seed, "soak")
         first_seed += 1
 

@@ -1,5 +1,6 @@
 """Summary figures of one run. ``namesrv analyze`` computes the figures of many runs."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -7,11 +8,13 @@ from replicated_namesrv.chaos.checks.consumers import sharing
 from replicated_namesrv.chaos.checks.final import GONE
 from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.order import stale_kv_reads
+from replicated_namesrv.chaos.checks.seen_removals import removals
 from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
 from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap
 from replicated_namesrv.chaos.records import Election, Send
 from replicated_namesrv.verify.divergence import (
     Divergence,
+    DivergenceSegment,
     Look,
     NodeAnswer,
     divergence_of,
@@ -58,6 +61,12 @@ class Figures:
     queues_orphaned: float
     """Share of queues that no consumer would read."""
     harness_stall_s: float
+    silent_removed_s: float | None
+    """Mean time until a node no longer listed a broker that had died silently. None: no node removed one."""
+    closed_removed_s: float | None
+    """The same for brokers whose connections closed."""
+    live_removed: int
+    """Removals of live brokers by nodes, also of brokers that were cut off."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,6 +77,7 @@ def figures(story: Story) -> Figures:
     lookups = [op for op in story.of_kind("route") if story.judged.start_ns <= op.start_ns < story.judged.end_ns]
     answered = [op for op in lookups if op.ok]
     diverged = divergence(story)
+    removed = removals(story)
     sends = [record for record in story.trace.records if isinstance(record, Send)]
     clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith("-reader")]
     ops_of = {client: [op for op in story.ops if op.client == client] for client in clients}
@@ -92,11 +102,38 @@ def figures(story: Story) -> Figures:
         queues_doubled=round(shared.doubled / max(1, shared.queues), 4),
         queues_orphaned=round(shared.orphaned / max(1, shared.queues), 4),
         harness_stall_s=round(story.stalled_s, 3),
+        silent_removed_s=_mean(removed.silent_s),
+        closed_removed_s=_mean(removed.closed_s),
+        live_removed=removed.live,
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 3) if values else None
+
+
+def wrong_lookups(story: Story) -> Iterator[tuple[Op, str]]:
+    """Look-ups of the judged part with what was wrong: refused, missing (lacks a live broker), ghost (lists a dead one)."""
+    newest = _Newest(story)
+    for op in story.of_kind("route"):
+        if not story.judged.start_ns <= op.start_ns < story.judged.end_ns:
+            continue
+        if not op.ok:
+            yield op, "refused"
+            continue
+        if newest.lacks(op):
+            yield op, "missing"
+        if _lists_gone(story, op):
+            yield op, "ghost"
 
 
 def divergence(story: Story) -> Divergence:
     """Resolved divergence of registrations over the whole run (M14), defined as in the analysis of many runs."""
+    return divergence_of(divergence_segments(story))
+
+
+def divergence_segments(story: Story) -> Iterator[DivergenceSegment]:
+    """Divergence of registrations over time."""
     looks: dict[str, list[Look[frozenset[str]]]] = {node: [] for node in story.nodes}
     for one in story.observations:
         if one.key == "brokers":
@@ -104,7 +141,7 @@ def divergence(story: Story) -> Divergence:
             members = frozenset(f"{name}@{version}" for name, version in one.members or ())
             looks[one.node].append(Look(at_ns, at_ns, members if one.answered else None))
     changes = [NodeAnswer(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
-    return divergence_of(segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"]))))
+    return segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"])))
 
 
 def _lists_gone(story: Story, op: Op) -> bool:

@@ -305,10 +305,10 @@ class Story:
 
     def faults_in(self, start_ns: int, end_ns: int) -> list[FaultRecord]:
         """The faults that were in force, were begun or were ended in this time, by their first records."""
-        return [fault for fault, until_ns in self._faults if fault.began_ns <= end_ns and until_ns >= start_ns]
+        return [fault for fault, until_ns in self.faults if fault.began_ns <= end_ns and until_ns >= start_ns]
 
     @cached_property
-    def _faults(self) -> list[tuple[FaultRecord, int]]:
+    def faults(self) -> list[tuple[FaultRecord, int]]:
         """Each fault's begin, and when its end was complete."""
         found: list[tuple[FaultRecord, int]] = []
         open_faults: dict[int, FaultRecord] = {}

@@ -31,6 +31,7 @@ examples:
   namesrv chaos run mine.toml --nodes 5                   a scenario of your own (copy one and change it)
   namesrv chaos run isolate-leader --mode java:5.5.0      RocketMQ's own name server, judged by AP's promises
   namesrv chaos compare isolate-leader trickle            AP beside CP under the same schedule
+  namesrv chaos compare trickle --modes java:5.5.0,ap     RocketMQ's own name server beside ours
   namesrv chaos suite smoke                               six scenarios in both modes, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
   namesrv chaos check runs/latest                         judge a recorded run again
@@ -73,11 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--judge-as", choices=("ap", "cp"), help="whose promises to check (default: the mode's)")
     compare = commands.add_parser(
         "compare",
-        help="run scenarios in both modes and set the figures side by side",
-        description=f"Run each scenario on AP and on CP with one schedule, and print the figures of both. {_EXIT_OF_ALL}",
+        help="run scenarios in several modes and set the figures side by side",
+        description="Run each scenario in each mode with one schedule, print the figures side by side, and write a page and a "
+        f"figure next to the runs. {_EXIT_OF_ALL}",
         epilog=_ABOUT_FILES,
     )
     compare.add_argument("scenario", nargs="+", help="names from 'namesrv chaos list', or .toml files")
+    compare.add_argument("--modes", default="ap,cp", help=f"list with commas of {_MODES} (default ap,cp)")
     for command in (one, compare):
         command.add_argument("--nodes", type=int, choices=(1, 3, 5), help="size of the cluster (default: the scenario's, else 3)")
         command.add_argument("--seed", type=int, default=1, help="seed of all random choices (default 1)")
@@ -90,6 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     suite = commands.add_parser("suite", help="run many: smoke, full or soak", description=_ABOUT_SUITES)
     suite.add_argument("suite", choices=("smoke", "full", "soak"))
+    suite.add_argument("--modes", default="ap,cp", help=f"list with commas of {_MODES} (default ap,cp)")
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
     suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
     suite.add_argument("--hours", type=float, help=f"soak: how long (default {SOAK_HOURS})")
@@ -226,18 +230,40 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from replicated_namesrv.chaos.comparison_page import write_comparison
+    from replicated_namesrv.chaos.run_modes import foreign
     from replicated_namesrv.chaos.run_report import comparison
 
-    verdicts, say, pairs = [], _Progress(), []
+    modes, verdicts, say, compared = _modes(arguments.modes), [], _Progress(), []
+    by_remoting = any(foreign(mode) is not None for mode in modes)
     for name in arguments.scenario:
-        ap, cp = (_execute(_plan(arguments, name, mode, "compare"), arguments, say) for mode in ("ap", "cp"))
-        verdicts += [ap.judgement.verdict, cp.judgement.verdict]
-        pairs.append({"scenario": name, "ap": ap.verdict, "cp": cp.verdict})
+        plans = [replace(_plan(arguments, name, mode, "compare"), looks_by_remoting=by_remoting) for mode in modes]
+        found = {plan.mode: _execute(plan, arguments, say) for plan in plans}
+        verdicts += [done.judgement.verdict for done in found.values()]
+        heading = f"{plans[0].scenario.name}, seed {arguments.seed}"
+        page = write_comparison(heading, {mode: done.folder for mode, done in found.items()})
+        compared.append({"scenario": name, **{mode: done.verdict for mode, done in found.items()}, "page": str(page)})
         if not arguments.json:
-            _print(comparison(f"{name}, seed {arguments.seed}", ap.verdict, cp.verdict), end="\n\n")
+            text = comparison(heading, {mode: done.verdict for mode, done in found.items()})
+            _print(f"{text}\n{page}", end="\n\n")
     if arguments.json:
-        _print(json.dumps(pairs))
+        _print(json.dumps(compared))
     return _worst(verdicts)
+
+
+def _modes(text: str) -> list[str]:
+    """The modes of a list with commas. Raises SettingError."""
+    from replicated_namesrv.chaos.run_modes import foreign
+
+    modes = text.split(",")
+    for mode in modes:
+        foreign(mode)
+    twice = next((mode for mode in modes if modes.count(mode) > 1), None)
+    if twice is not None:
+        raise SettingError(f"--modes {text}: {twice} stands there twice; name each mode once")
+    return modes
 
 
 def _worst(verdicts: Iterable[str]) -> int:
@@ -255,6 +281,8 @@ def _suite(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.run_report import described, read_verdict
 
     _check_suite(arguments)
+    if arguments.node_command is not None and any(mode not in suite.MODES for mode in _modes(arguments.modes)):
+        raise SettingError(f"--node-command: {arguments.modes} has a mode with its own command; leave it out")
     say = _Progress()
     done: dict[str, Path] = suite.finished(arguments.out, "full") if arguments.suite == "full" else {}
     until = time.monotonic() + (arguments.hours or SOAK_HOURS) * 3600
@@ -304,13 +332,14 @@ def _check_suite(arguments: argparse.Namespace) -> None:
 def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":
     from replicated_namesrv.chaos import suite
 
+    modes = _modes(arguments.modes)
     match arguments.suite:
         case "smoke":
-            return suite.smoke_plans()
+            return suite.smoke_plans(modes)
         case "full":
-            plans = suite.full_plans(arguments.nodes or (3, 5))
+            plans = suite.full_plans(arguments.nodes or (3, 5), modes)
             return [plan for plan in plans if arguments.seed in (None, plan.seed)]
-    return suite.soak_plans(1000 if arguments.seed is None else arguments.seed)
+    return suite.soak_plans(1000 if arguments.seed is None else arguments.seed, modes)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -184,7 +184,7 @@ def test_list_shows_every_scenario(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_comparison_sets_the_modes_side_by_side(tmp_path: Path) -> None:
     verdicts: list[dict[str, Any]] = [conclude(run_folder(tmp_path / str(n), bad()), "ap")[1] for n in range(2)]
-    text = comparison("x", *verdicts)
+    text = comparison("x", {"ap": verdicts[0], "cp": verdicts[1]})
     assert "AP" in text.splitlines()[0]
     assert re.search(r"KV reads, stale +1 +1\n", text)
     assert "CP does not hold: linearizable KV" in text

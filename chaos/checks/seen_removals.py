@@ -1,0 +1,54 @@
+"""Removals of brokers as the observer saw them: how long nodes took to remove dead ones, and how often they removed live ones.
+
+It uses only what each node answered, so it is the same measure for every mode. A node that was killed in between has forgotten
+its brokers, which is no removal. Its precision is the observation interval.
+"""
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import NamedTuple
+
+from replicated_namesrv.chaos.checks.registration_history import is_of_pair
+from replicated_namesrv.chaos.checks.story import ALIVE, Story
+from replicated_namesrv.chaos.records import Observe
+from replicated_namesrv.chaos.scenario import FaultKind
+
+_FORGETS = frozenset({FaultKind.KILL, FaultKind.RESTART, FaultKind.ROLLING_RESTART, FaultKind.JOIN_EMPTY})
+
+
+class SeenRemovals(NamedTuple):
+    """What the nodes of a run removed."""
+
+    silent_s: tuple[float, ...]
+    """For each broker that died silently, and each node: time from its death until the node no longer listed it."""
+    closed_s: tuple[float, ...]
+    """The same for brokers whose connections closed when they died."""
+    live: int
+    """SeenRemovals of brokers that were alive, for each node; also of those that were cut off."""
+
+
+def removals(story: Story) -> SeenRemovals:
+    """All removals in the judged part of the run."""
+    looks: defaultdict[str, list[Observe]] = defaultdict(list)
+    for one in story.observations:
+        if one.key == "brokers" and one.answered and story.judged.start_ns <= one.time_ns <= story.judged.end_ns:
+            looks[one.node].append(one)
+    died: dict[str, list[float]] = {"silent": [], "dead": []}
+    live = 0
+    for node, seen in looks.items():
+        seen.sort(key=lambda one: one.time_ns)
+        for before, after in pairwise(seen):
+            gone = {member.name for member in before.members or ()} - {member.name for member in after.members or ()}
+            for broker in gone:
+                life = story.life_at(broker, after.time_ns)
+                if life is None or is_of_pair(broker) or _forgot(story, node, before.time_ns, after.time_ns):
+                    continue
+                if life.state in died:
+                    died[life.state].append((after.time_ns - life.start_ns) / 1e9)
+                earlier = story.life_at(broker, before.asked_ns)
+                live += life.state in ALIVE and earlier is not None and earlier.life == life.life
+    return SeenRemovals(tuple(died["silent"]), tuple(died["dead"]), live)
+
+
+def _forgot(story: Story, node: str, start_ns: int, end_ns: int) -> bool:
+    return any(fault.name in _FORGETS and node in fault.nodes for fault in story.faults_in(start_ns, end_ns))
