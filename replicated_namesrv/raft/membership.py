@@ -184,20 +184,25 @@ class Membership:
 
     def _needs_greeting(self, peer: str) -> bool:
         """Whether we and ``peer`` have not accepted each other yet."""
-        return not self.formed or peer not in self.known or (self.protocol(peer) > 0 and not self._accepted_by(peer))
+        return not self.formed or peer not in self.known or (not self._accepted_by(peer) and self.protocol(peer) > 0)
 
     def tick(self, now: float) -> None:
         """Greet peers that are not accepted yet, and all peers while the cluster is being founded. Repeat introductions."""
         for peer in self._followers.connected_peers:
             if self._needs_greeting(peer) and self._greet_at.get(peer, 0.0) <= now:
                 self.greet(peer)
-            elif self.protocol(peer) > 0 and self._introduce_at.get(peer, 0.0) <= now:
+            elif self._introduce_at.get(peer, 0.0) <= now and self.protocol(peer) > 0:
                 self._introduce(peer)
 
     def next_wakeup(self) -> float:
-        times = [self._greet_at.get(p, 0.0) for p in self._followers.connected_peers if self._needs_greeting(p)]
-        times += [self._introduce_at.get(p, 0.0) for p in self._followers.connected_peers if self.protocol(p) > 0]
-        return min(times, default=float("inf"))
+        due = float("inf")
+        for peer in self._followers.connected_peers:
+            greet_at, introduce_at = self._greet_at.get(peer, 0.0), self._introduce_at.get(peer, 0.0)
+            if greet_at < due and self._needs_greeting(peer):
+                due = greet_at
+            if introduce_at < due and self.protocol(peer) > 0:
+                due = introduce_at
+        return due
 
     def on_greeting(self, peer: str, greeting: Greeting) -> None:
         before = self._greetings.get(peer)

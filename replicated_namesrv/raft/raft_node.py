@@ -115,6 +115,9 @@ class RaftNode:
         self._notified_leader: str | None = None
         self._mark_at = 0.0
         self._heartbeat_at = 0.0
+        config = self.config
+        self._log_entries_max = config.log_entries_max + config.apply_entries_max + config.uncommitted_bytes_max // 32
+        self._log_buffer_bytes_max = config.unsynced_bytes_max + 2 * (config.uncommitted_bytes_max + config.message_bytes_max)
         self._open()
 
     def _open(self) -> None:
@@ -351,21 +354,21 @@ class RaftNode:
             self._guarded(self._tick)
 
     def _tick(self) -> None:
-        now = self.context.now()
+        core, now = self.core, self.context.now()
         self.membership.tick(now)
         self.stall.tick(now)
         self.transfer.tick_stall()
         if self.defences.check_quorum:
-            self.core.set_quorum_seconds(self.leadership.quorum_timeout(now, self.core.commit_index))
+            core.set_quorum_seconds(self.leadership.quorum_timeout(now, core.commit_index))
         if not self.peers and not self.waits_for_disk:
-            self.core.tick()  # before anything is appended: records that are already durable must not wait for the new ones
+            core.tick()  # before anything is appended: records that are already durable must not wait for the new ones
         self.proposals.tick(now)
         if self.membership.formed:
             if self.peers:
-                self.core.tick()
-            if self.core.is_leader:
+                core.tick()
+            if core.is_leader:
                 self.replication.tick()
-            if self.core.is_leader:
+            if core.is_leader:
                 self.transfer.tick(now)
             else:
                 self.elections.tick(now)
@@ -373,9 +376,10 @@ class RaftNode:
             self._snapshot_tick()
         self.reads.tick(now)
         self._sync_log(now)
-        if self._notified_leader != self.leader_id:
-            self._notified_leader = self.leader_id
-            self.observer.leader_changed(self.leader_id, self.core.term)
+        leader = self.leader_id
+        if self._notified_leader != leader:
+            self._notified_leader = leader
+            self.observer.leader_changed(leader, core.term)
 
     @property
     def leader_change_notified(self) -> bool:
@@ -405,21 +409,21 @@ class RaftNode:
         """Time of ``Environment.now`` by which ``tick`` must be called. It is not later than now if there is work."""
         if self.stopped:
             return FOREVER
+        core, is_leader = self.core, self.core.is_leader
         if (
-            (self.log.dirty and not self.log.syncing)
-            or (self.core.applied_index < self.core.commit_index and not self.log.syncing)
+            (not self.log.syncing and (self.log.dirty or core.applied_index < core.commit_index))
             or self.taking.wants_tick
             or self.receiving.wants_tick
-            or (self.core.is_leader and self.replication.wants_tick)
+            or (is_leader and self.replication.wants_tick)
         ):
             return 0.0
         times = [self.membership.next_wakeup(), self.proposals.next_wakeup(), self.reads.next_wakeup(), self.stall.next_wakeup()]
         if self.log.wants_mark:
             times.append(self._mark_at)
         if self.membership.formed:
-            times.append((self.transfer if self.core.is_leader else self.elections).next_wakeup())
+            times.append((self.transfer if is_leader else self.elections).next_wakeup())
             times.append(self.digests.next_wakeup())
-            if self.core.is_leader and self.peers:
+            if is_leader and self.peers:
                 times.append(self._heartbeat_at)
         return min(times)
 
@@ -722,14 +726,9 @@ class RaftNode:
 
     def memory(self) -> dict[str, Bounded]:
         """Memory that this node uses beside the state machine, with the bounds. Takes microseconds."""
-        config = self.config
-        step = config.uncommitted_bytes_max + config.message_bytes_max
         return {
-            "log_entries": (
-                len(self.log),
-                config.log_entries_max + config.apply_entries_max + config.uncommitted_bytes_max // 32,
-            ),
-            "log_buffer_bytes": (self.log.buffered_bytes, config.unsynced_bytes_max + 2 * step),
+            "log_entries": (len(self.log), self._log_entries_max),
+            "log_buffer_bytes": (self.log.buffered_bytes, self._log_buffer_bytes_max),
             "held_messages": (self.outbox.held, HELD_MAX),
             "pending_syncs": (len(self.syncs), 2 + RECEIVED_SYNCS_MAX),
             **self.replication.memory(),

@@ -158,14 +158,18 @@ class ReadIndex:
 
     def next_wakeup(self) -> float:
         """Time to send again or to give up."""
-        times = [batches[0].deadline for batches in (self._batches,) if batches]
+        if self._waiting:
+            return 0.0
+        times = [FOREVER]
+        if self._batches:
+            times.append(self._batches[0].deadline)
         if self._ready:
             times.append(self._ready[0][1].deadline)
         if self._round:
             times.append(self._round.sent_at + self._context.heartbeat_seconds)
         if self._request:
             times.append(self._request[2] + self._context.heartbeat_seconds)
-        return 0.0 if self._waiting else min(times, default=FOREVER)
+        return min(times)
 
     def _tick_leader(self, now: float) -> None:
         self._requeue_request()

@@ -114,6 +114,10 @@ class Replication:
         self._round_trip_seconds = ROUND_TRIP_ELECTIONS * context.config.election_max_ms / 1000
         self._commit_at_last_tick = 0
         """Commit index at the last tick."""
+        config = context.config
+        self._inflight_messages_max = config.inflight_messages_max + HEARTBEATS_REMEMBERED_MAX
+        self._inflight_bytes_max = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max
+        self._encoded_bytes_max = ENCODED_BYTES_MAX + config.message_bytes_max
 
     def lead(self) -> None:
         """This node became leader of a new term."""
@@ -311,14 +315,12 @@ class Replication:
 
     def memory(self) -> dict[str, Bounded]:
         """The memory used here, and its bounds."""
-        config = self._config
-        followers = self._followers.progress.values()
-        window = max(config.inflight_bytes_max, config.snapshot_window_bytes) + config.message_bytes_max
+        messages = size = 0
+        for follower in self._followers.progress.values():
+            messages = max(messages, len(follower.inflight))
+            size = max(size, follower.inflight.bytes)
         return {
-            "inflight_messages": (
-                max((len(p.inflight) for p in followers), default=0),
-                config.inflight_messages_max + HEARTBEATS_REMEMBERED_MAX,
-            ),
-            "inflight_bytes": (max((p.inflight.bytes for p in followers), default=0), window),
-            "encoded_bytes": (self._encoded.bytes, ENCODED_BYTES_MAX + config.message_bytes_max),
+            "inflight_messages": (messages, self._inflight_messages_max),
+            "inflight_bytes": (size, self._inflight_bytes_max),
+            "encoded_bytes": (self._encoded.bytes, self._encoded_bytes_max),
         }

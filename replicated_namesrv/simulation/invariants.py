@@ -125,22 +125,23 @@ class Invariants:
         raft, watched = machine.raft, self._watched.get(machine.name)
         if raft is None or watched is None or raft.failed is not None:
             return
-        if raft.last_index != watched.last() or raft.term != watched.term:
+        term, role, commit_index, last_index = raft.term, raft.role, raft.commit_index, raft.last_index
+        if last_index != watched.last() or term != watched.term:
             self._check_log(machine.name, raft, watched)
-        if raft.term < watched.term:
-            self.violated("term", f"{machine.name} went from term {watched.term} back to {raft.term}")
-        watched.term = raft.term
-        if raft.commit_index != watched.commit_index:
+        if term < watched.term:
+            self.violated("term", f"{machine.name} went from term {watched.term} back to {term}")
+        watched.term = term
+        if commit_index != watched.commit_index:
             self._check_commit(machine.name, raft, watched)
-        if raft.role != watched.role:
+        if role != watched.role:
             self._check_role(machine.name, machine.speaks_as, raft, watched)
-        if raft.role == "leader" and raft.term < self._newest[0]:
-            self._check_deposed(machine, raft.term)
+        if role == "leader" and term < self._newest[0]:
+            self._check_deposed(machine, term)
         if beyond := exceeded(raft.memory()):
             self.violated("bounded memory", f"{machine.name} holds more than it may, (size, bound): {beyond}")
-        if raft.applied_index > raft.commit_index:
-            self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {raft.commit_index}")
-        self._world.trace.event(self._world.now_ns, machine.name, raft.term, raft.commit_index, raft.last_index)
+        if raft.applied_index > commit_index:
+            self.violated("apply", f"{machine.name} applied {raft.applied_index} beyond its commit index {commit_index}")
+        self._world.trace.event(self._world.now_ns, machine.name, term, commit_index, last_index)
 
     def _check_log(self, name: str, raft: RaftView, watched: _Watched) -> None:
         if raft.first_index > watched.last() + 1 or raft.last_index < watched.last():

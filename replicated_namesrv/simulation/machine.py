@@ -28,6 +28,7 @@ class ProcessLife:
 
     def __init__(self, machine: "Machine", rng: Random) -> None:
         self._machine = machine
+        self.now = machine.local_now
         self.rng = rng
         self.over = False
         self._hanging: list[tuple[int, SyncRequest]] = []
@@ -38,10 +39,6 @@ class ProcessLife:
         hanging, self._hanging = self._hanging, []
         for token, request in hanging:
             self._synced(token, request)
-
-    def now(self) -> float:
-        """The machine's own clock, in seconds."""
-        return self._machine.local_now()
 
     def send(self, peer: str, message: Message) -> None:
         """Pass a message to the network."""
