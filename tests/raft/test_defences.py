@@ -130,6 +130,34 @@ def test_lease_drift(defended: bool) -> None:
 
 
 @both
+def test_stickiness(defended: bool) -> None:
+    """A vote request of the next term reaches a follower that has contact with the leader (dissertation, 4.2.3)."""
+    world = world_with("stickiness", defended)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    term = leader.term
+    follower, candidate = (n for n in world.nodes if n is not leader)
+    last = candidate.last_index, candidate.term_at(candidate.last_index) or 0
+    follower.on_message(candidate.node_id, Vote(candidate.incarnation, follower.incarnation, term + 1, *last, False))
+    world.run(0.2)
+    assert (leader.role == "leader" and leader.term == term) == defended
+
+
+@both
+def test_transfer_ends_lease(defended: bool) -> None:
+    """The election of a transfer overrides stickiness, on which the lease depends. The old leader receives no message of it."""
+    world = world_with("transfer_ends_lease", defended, lease_reads=True)
+    leader = world.elect()
+    commit(world, leader, b"a")
+    world.run_until(lambda: leader.lease_valid())
+    target = next(n for n in world.nodes if n is not leader)
+    world.drop = lambda source, destination, message: destination == leader.node_id
+    leader.transfer_leadership(target.node_id, lambda is_done: None)
+    world.run_until(lambda: target.role == "leader")
+    assert leader.lease_valid() == (not defended)
+
+
+@both
 def test_digest_check(defended: bool) -> None:
     """A state that changed by itself (memory, a defect of the state machine) is detected, and its node stops serving."""
     world = world_with("digest_check", defended)

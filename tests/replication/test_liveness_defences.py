@@ -4,9 +4,11 @@ The simulator has the same switches (``--off``).
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from replicated_namesrv import replication
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.departures import Departures
 from replicated_namesrv.replication.liveness.leader_messages import NodeReport
@@ -183,6 +185,8 @@ SCHEDULES: dict[str, Callable[[Cluster], bool]] = {
 
 def test_every_rule_has_a_schedule() -> None:
     assert set(SCHEDULES) | {"all_lists"} == set(LivenessDefences.names())
+    design = Path(replication.__file__).with_name("DESIGN.md").read_text(encoding="utf-8")
+    assert [name for name in LivenessDefences.names() if f"| `{name}` |" not in design] == []
 
 
 def test_without_all_lists_a_new_leader_decides_too_early() -> None:
