@@ -682,6 +682,7 @@ _AT_LEAST = {
     "un_register_broker_queue_capacity": 1,
     "shutdown_wait_time_seconds": 0,
     "late_copy_ms": 0,
+    "watch_history_bytes": 0,
     "route_cache_bytes": 0,
     "max_connections": 1,
     "max_connections_per_address": 0,

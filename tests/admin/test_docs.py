@@ -1,11 +1,13 @@
 """docs/admin-http.md names every path, metric and limit there is."""
 
+import inspect
 import re
 from pathlib import Path
 
 from replicated_namesrv.admin import app, http_changes, paging
 from replicated_namesrv.admin.exposition import COUNTER, METRICS, PREFIX
 from replicated_namesrv.admin.paths import ROUTES
+from replicated_namesrv.routes import history
 
 TEXT = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
 
@@ -37,6 +39,20 @@ def test_metrics_table_is_the_catalogue() -> None:
 
 def as_row(row: tuple[str, ...]) -> str:
     return f"| `{row[0]}` | {' | '.join(row[1:])} |"
+
+
+def test_every_event_has_a_row() -> None:
+    kinds = {history.RESTORED, *re.findall(r'"([a-z]+(?:-[a-z]+)+)"', inspect.getsource(history))}
+    table = TEXT[TEXT.index("| event | what happened |") :].partition("\n\n")[0]
+    rows = {name for line in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", line.split("|")[1])}
+    wrong = [
+        f"event {kind} of routes/history.py has no row in docs/admin-http.md: add '| `{kind}` | … | … |'"
+        for kind in sorted(kinds - rows)
+    ]
+    wrong += [
+        f"event {kind} is in docs/admin-http.md, but describe() in routes/history.py has not got it" for kind in rows - kinds
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_limits_are_those_of_the_code() -> None:

@@ -1,14 +1,17 @@
 """Scenario files: those of the product, and the messages for mistakes."""
 
+import inspect
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from replicated_namesrv.chaos import fault_plans, nemesis
 from replicated_namesrv.chaos.ports import Ports
-from replicated_namesrv.chaos.scenario import FaultKind, available, load
+from replicated_namesrv.chaos.scenario import _USED, PROCESS_KINDS, FaultKind, available, load
 from replicated_namesrv.chaos.suite import full_plans, smoke_plans
 from replicated_namesrv.errors import SettingError
 from tests.chaos import mutations
@@ -32,13 +35,33 @@ def test_every_complaint_has_a_scenario_named_after_it() -> None:
     assert not set(found) - COMPLAINTS, f"enter these in COMPLAINTS of this file: {sorted(set(found) - COMPLAINTS)}"
     for complaint, name in found.items():
         project, number = complaint.split("/")[1].split()
-        assert name.startswith(f"{project}-{number}-")
+        assert name.startswith(f"{project}-{number}-"), (
+            f"chaos/scenarios/{name}.toml: its complaint is {complaint!r}, so name it {project}-{number}-WHAT-HAPPENS.toml"
+        )
 
 
 def test_every_kind_of_fault_is_used() -> None:
     names = [*available(), *map(str, Path(mutations.__file__).parent.glob("*.toml"))]
     unused = set(FaultKind) - {fault.kind for name in names for fault in load(name).fault}
     assert not unused, f"no scenario has a fault of the kind {', '.join(sorted(unused))}: add one to chaos/scenarios"
+
+
+def test_every_kind_of_fault_is_explained_planned_and_applied() -> None:
+    source = inspect.getsource(FaultKind)
+    planned, applied = inspect.getsource(fault_plans._links), inspect.getsource(nemesis)
+    missing = []
+    for kind in FaultKind:
+        name = f"FaultKind.{kind.name}"
+        missing += [] if kind in _USED else [f"{name} is not in _USED of chaos/scenario.py, the fields that it may have"]
+        if not re.search(rf'^    {kind.name} = .*\n    """', source, re.MULTILINE):
+            missing.append(f'{name} in chaos/scenario.py has no """explanation""" below it')
+        if kind in PROCESS_KINDS - {FaultKind.RESTART} and not re.search(rf"{name}\b", applied):
+            missing.append(
+                f"chaos/nemesis.py does not mention {name}: without its own effect it is the same as {FaultKind.RESTART}"
+            )
+        if kind not in PROCESS_KINDS | {FaultKind.RANDOM} and not re.search(rf"{name}\b", planned):
+            missing.append(f"{name} is neither in _links() of chaos/fault_plans.py nor in PROCESS_KINDS of chaos/scenario.py")
+    assert not missing, "\n".join(missing)
 
 
 def test_the_suites_are_as_large_as_they_say() -> None:

@@ -1,21 +1,36 @@
 """Places that have to change together (CONTRIBUTING.md): a failure names the place that is missing."""
 
 import ast
+import dataclasses
 import inspect
 import re
 
-from replicated_namesrv.cli.main import GROUPS
-from replicated_namesrv.replication.command_kinds import BASE_VERSION, COMMAND_KINDS
-from replicated_namesrv.routes import encoding, history, state
-from replicated_namesrv.routes.commands import Command
+import pytest
+
+from replicated_namesrv.cli.main import GROUPS, program_of
+from replicated_namesrv.compat.independent_node import IndependentNode
+from replicated_namesrv.replication import route_machine
+from replicated_namesrv.replication.command_kinds import BASE_VERSION, COMMAND_KINDS, ENVELOPE_FORMAT
+from replicated_namesrv.replication.replicated_node import ReplicatedNode
+from replicated_namesrv.routes import commands, encoding, history, quotas, state
+from replicated_namesrv.routes.commands import BrokerRemoval, Command, UpdateSettings
+from replicated_namesrv.server.change_handlers import ChangeService
+from replicated_namesrv.server.query_handlers import QueryService
+from replicated_namesrv.server.registrations import RegistrationService
 from replicated_namesrv.wire.codes import RequestCode
-from tests.packaging.tree import ROOT, sources
+from tests.packaging.tree import ROOT, product_sources, sources
+from tests.routes.model import PlainModel
 
 COMMANDS_SINCE = {
     **dict.fromkeys(("RegisterBroker", "UnregisterBrokers", "RegisterTopic", "DeleteTopic", "ChangeWritePerm"), BASE_VERSION),
     **dict.fromkeys(("PutKVConfig", "DeleteKVConfig", "UpdateSettings"), BASE_VERSION),
 }
-"""The command version of the kind in which each command is proposed (``replication/command_kinds.py``)."""
+"""The command version of the kind in which each command is proposed (``replication/command_kinds.py``).
+
+Do not add a command to those of ``BASE_VERSION``: nodes of release 0.1 stop at every other command."""
+PART_OF_A_COMMAND = BrokerRemoval
+WITHOUT_TEXTS = UpdateSettings
+"""Its only texts are names of settings."""
 HANDLERS = ("query_handlers", "change_handlers", "dispatch")
 SENT = {RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE}
 """Sent by a name server, so it has no handler."""
@@ -54,8 +69,34 @@ def test_every_request_code_has_a_row_in_the_compatibility_page() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize(
+    ("node", "file"),
+    [
+        (IndependentNode, "compat/independent_node.py"),
+        (ReplicatedNode, "replicated_namesrv/replication/replicated_node.py"),
+    ],
+)
+def test_both_nodes_implement_every_call_of_the_handlers(node: type, file: str) -> None:
+    missing = [
+        f"{node.__name__} in {file} has no {call}(), which {service.__name__} of server/ declares: add it"
+        for service in (QueryService, ChangeService, RegistrationService)
+        for call, value in vars(service).items()
+        if inspect.isfunction(value) and not call.startswith("_") and not hasattr(node, call)
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_every_command_is_in_the_union_of_commands() -> None:
+    missing = [
+        f"{name} in routes/commands.py is not in Command at the end of this file: add it, or enter it in PART_OF_A_COMMAND here"
+        for name, kind in vars(commands).items()
+        if dataclasses.is_dataclass(kind) and kind is not PART_OF_A_COMMAND and kind not in Command.__args__
+    ]
+    assert not missing, "\n".join(missing)
+
+
 def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
-    described = inspect.getsource(history.describe)
+    described, limited = inspect.getsource(history.describe), inspect.getsource(quotas._texts)
     strategies = (ROOT / "tests" / "routes" / "strategies.py").read_text(encoding="utf-8")
     missing = []
     for kind in Command.__args__:
@@ -66,7 +107,9 @@ def test_every_command_is_known_wherever_commands_are_told_apart() -> None:
             "_COMMAND_FROM in routes/encoding.py": encoding._KINDS.get(kind) in encoding._COMMAND_FROM,
             "_HANDLERS in routes/state.py": kind in state._HANDLERS,
             "describe() in routes/history.py": f"case {name}()" in described,
+            "_texts() in routes/quotas.py": f"case {name}()" in limited or kind is WITHOUT_TEXTS,
             "'commands' in tests/routes/strategies.py": re.search(rf"\b{name}\b", strategies) is not None,
+            f"PlainModel in tests/routes/model.py, as a method _{name}()": hasattr(PlainModel, f"_{name}"),
         }
         missing += [f"command {name} is not in {place}" for place, is_there in places.items() if not is_there]
     assert not missing, "\n".join(missing)
@@ -83,13 +126,61 @@ def test_every_command_has_the_version_of_a_kind() -> None:
     assert not missing, "\n".join(missing)
 
 
-def test_every_command_module_is_offered() -> None:
-    offered = {name for names in GROUPS.values() for name in names}
+def test_every_kind_of_command_has_a_version_and_is_applied() -> None:
+    kinds = {kind for first, kind in COMMAND_KINDS if first == ENVELOPE_FORMAT}
+    handlers = set(route_machine._HANDLERS)
+    missing = [f"kind {kind} is not in COMMAND_KINDS of replication/command_kinds.py" for kind in handlers - kinds]
+    missing += [f"kind {kind} is not in _HANDLERS of replication/route_machine.py" for kind in kinds - handlers]
+    assert not missing, "\n".join(missing)
+
+
+def test_every_kind_of_command_is_proposed() -> None:
+    names = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for file, tree in product_sources().items()
+        if not file.endswith("/route_machine.py")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute | ast.Name)
+    }
     missing = [
-        f"{file} has a HELP line, but the command is not in GROUPS of replicated_namesrv/cli/main.py"
-        for file, tree in sources().items()
-        if file.startswith("replicated_namesrv/cli/")
-        and any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HELP" for node in tree.body)
-        and file.rpartition("/")[2].removesuffix(".py") not in offered
+        f"{name}() of replication/route_machine.py is never called: propose the command with it in replication/replicated_node.py"
+        for name in vars(route_machine)
+        if name.startswith("encode_") and name not in names
+    ]
+    assert not missing, "\n".join(missing)
+
+
+PARTS_OF_A_CLI_MODULE = {"HELP", "add_arguments", "run"}
+
+
+def parts_of(tree: ast.Module) -> set[str]:
+    """The parts of a CLI command that a module defines or imports."""
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    names |= {ast.unparse(node.targets[0]) for node in tree.body if isinstance(node, ast.Assign)}
+    names |= {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return names & PARTS_OF_A_CLI_MODULE
+
+
+def test_every_cli_command_is_complete_and_offered() -> None:
+    offered = {name for names in GROUPS.values() for name in names}
+    folder = "replicated_namesrv/cli/"
+    parts = {
+        file.removeprefix(folder).removesuffix(".py"): parts_of(t) for file, t in sources().items() if file.startswith(folder)
+    }
+    wrong = [f"GROUPS of cli/main.py has the command {name}, but there is no cli/{name}.py" for name in offered - parts.keys()]
+    for name, found in parts.items():
+        if name in offered or len(found) > 1:
+            wrong += [f"cli/{name}.py has no {part}" for part in sorted(PARTS_OF_A_CLI_MODULE - found)]
+            wrong += [] if name in offered else [f"cli/{name}.py is a command, but {name} is not in GROUPS of cli/main.py"]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_cli_command_is_on_a_page() -> None:
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    missing = [
+        f"no page shows 'namesrv {name}': say when to use it, for example in docs/operations.md"
+        for names in GROUPS.values()
+        for name in names
+        if not re.search(rf"\b{program_of(name)}\b", pages)
     ]
     assert not missing, "\n".join(missing)

@@ -1,14 +1,74 @@
-"""Every setting is documented, with the default and the meaning that the code has."""
+"""Every setting has a row on docs/settings.md, its bounds, and an effect."""
 
-from replicated_namesrv.settings import ROWS
+import dataclasses
+import re
+
+from replicated_namesrv.routes.tables import RouteSettings
+from replicated_namesrv.settings import _AT_LEAST, _RUN_TIME_RANGES, OWN, ROWS
 from tests.packaging.settings_page import GROUPS, PAGE, page
+from tests.packaging.tree import ROOT, tracked_files
+
+PRODUCT = ("replicated_namesrv", "compat", "chaos", "spark")
+NO_EFFECT = "Accepted"
+"""First word of the meaning of a setting of RocketMQ's without effect."""
 
 
 def test_every_setting_has_a_group_and_a_meaning() -> None:
-    assert not [row.name for row in ROWS.values() if row.group not in GROUPS or not row.meaning.endswith((".", ")"))]
+    wrong = [
+        f"{row.name}: group {row.group!r} is not in GROUPS of settings_page.py"
+        for row in ROWS.values()
+        if row.group not in GROUPS
+    ]
+    wrong += [
+        f"{row.name}: the meaning has to be a sentence, it is {row.meaning!r}"
+        for row in ROWS.values()
+        if not row.meaning.endswith((".", ")"))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_settings_page_is_the_table_of_settings() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), (
-        "stale: run python -m tests.packaging.settings_page and commit docs/settings.md"
+        "stale: run .venv/bin/python -m tests.packaging.settings_page and commit docs/settings.md"
     )
+
+
+def test_every_number_has_bounds() -> None:
+    numbers = [row for row in ROWS.values() if row.kind is int]
+    missing = [
+        f"{row.name}: enter {row.attribute} in _AT_LEAST of settings.py"
+        for row in numbers
+        if row.group == OWN and row.attribute not in _AT_LEAST
+    ]
+    missing += [
+        f"{row.name} can change at run time: enter {row.attribute} in _RUN_TIME_RANGES of settings.py"
+        for row in numbers
+        if row.live and row.attribute not in _RUN_TIME_RANGES
+    ]
+    assert not missing, "\n".join(missing)
+
+
+def test_replicated_settings_are_part_of_the_state() -> None:
+    replicated = {row.attribute for row in ROWS.values() if row.replicated}
+    stored = {field.name for field in dataclasses.fields(RouteSettings)}
+    wrong = [f"{name} is replicated, but RouteSettings in routes/tables.py has no such field" for name in replicated - stored]
+    wrong += [f"RouteSettings has {name}: declare it with replicated=True in settings.py" for name in stored - replicated]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_setting_is_read() -> None:
+    declared = "replicated_namesrv/settings.py"
+    texts = {
+        path.as_posix(): (ROOT / path).read_text(encoding="utf-8")
+        for path in tracked_files()
+        if path.suffix == ".py" and path.parts[0] in PRODUCT
+    }
+    own = texts.pop(declared)
+    words = set(re.findall(r"\w+", "\n".join(texts.values())))
+    words |= set(re.findall(r"(?:\bself\.|\bsettings\.|\.get\(\")(\w+)", own))
+    unread = [
+        f"no module reads {row.attribute}: use it, or begin its meaning in settings.py with '{NO_EFFECT}, no effect'"
+        for row in ROWS.values()
+        if row.attribute not in words and not row.meaning.startswith(NO_EFFECT)
+    ]
+    assert not unread, "\n".join(unread)

@@ -97,7 +97,6 @@ def test_commands_of_the_base_version_need_nobody(programs: dict[str, int]) -> N
 
 
 def test_every_kind_has_a_version() -> None:
-    assert {kind for first, kind in COMMAND_KINDS if first == ENVELOPE_FORMAT} == set(machine._HANDLERS)
     assert version_of(encode_plain(PUT, 0)) == COMMAND_KINDS[ENVELOPE_FORMAT, PLAIN].since
     assert version_of(encode_lead(RouteSettings(), 0, 1)) == COMMAND_KINDS[ENVELOPE_FORMAT, LEAD].since
     assert [version_of(encode_restore(kind, "id", 3, b"\n")) for kind in range(4)] == [BASE_VERSION] * 4

@@ -9,7 +9,7 @@ from replicated_namesrv.process import OWN_MAPPING_BYTES
 from replicated_namesrv.raft import snapshots
 from replicated_namesrv.routes import quotas, sizes, snapshot
 from replicated_namesrv.server import connection_limits, registrations, turn_shares
-from replicated_namesrv.settings import ROWS, Settings
+from replicated_namesrv.settings import OWN, ROWS, Settings
 from replicated_namesrv.wire import (
     bodies,
     fastjson,
@@ -81,6 +81,15 @@ def test_waiting_registrations() -> None:
     assert f"uses {registrations.TURN_BUDGET_NS // 1_000_000} ms of each turn" in WORDS
     assert f"more than {registrations.SMALL_BYTES >> 20} MiB have a separate queue" in WORDS
     assert f"more than {OWN_MAPPING_BYTES >> 20} MiB are mapped separately" in WORDS
+
+
+def test_every_setting_that_is_a_limit_is_on_the_page() -> None:
+    missing = [
+        f"{row.name} is a limit, but docs/limits.md does not mention it: add a row, or name the setting without 'max'"
+        for row in ROWS.values()
+        if row.kind is int and row.group == OWN and row.name.startswith("max") and f"`{row.name}`" not in PAGE
+    ]
+    assert not missing, "\n".join(missing)
 
 
 def test_settings_are_those_there_are() -> None:

@@ -1,5 +1,7 @@
 """Figures from small results: what is drawn has to be what is known."""
 
+import inspect
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -71,3 +73,17 @@ def test_a_caption_says_how_well_clocks_agree_where_it_matters() -> None:
     (figure,) = charts.draw(results_of(runs, windows=windows))
     assert figure.caption.endswith(" Times of two processes are known to ± 5 ms. Stands on 1 run (1 CP).")
     assert {drawing.name for drawing in charts._DRAWINGS if drawing.compares_clocks} == {"windows", "visibility", "lengths"}
+
+
+def test_every_function_that_draws_is_a_figure() -> None:
+    drawn = {drawing.painter.__name__ for drawing in charts._DRAWINGS}
+    painters = {
+        name
+        for name, value in vars(charts).items()
+        if inspect.isfunction(value)
+        and list(inspect.signature(value).parameters) == ["axes", "results"]
+        and inspect.signature(value).return_annotation == Iterable[str]
+    }
+    missing = [f"{name}() of spark/charts.py draws, but no entry of _DRAWINGS has it" for name in sorted(painters - drawn)]
+    assert painters >= drawn
+    assert not missing, "\n".join(missing)

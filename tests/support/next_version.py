@@ -2,8 +2,8 @@
 
 python -m tests.support.next_version [options of namesrv serve]
 
-It is this version plus what a newer one would bring: a command of version 3, which writes the KV entries of one namespace, and
-which it proposes as such. A node of this version does not know the kind.
+It is this version plus what a newer one would bring: a command of the next command version, which writes the KV entries of one
+namespace, and which it proposes as such. A node of this version does not know the kind.
 """
 
 import sys
@@ -11,13 +11,13 @@ import sys
 from replicated_namesrv.cli.main import run_command
 from replicated_namesrv.replication import replicated_node as node_module
 from replicated_namesrv.replication import route_machine as machine
-from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, CommandKind
+from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, CommandKind, newest_version
 from replicated_namesrv.replication.replicated_node import ReplicatedNode
 from replicated_namesrv.replication.route_machine import RouteStateMachine
 from replicated_namesrv.routes.commands import Command, PutKVConfig
 from replicated_namesrv.routes.results import Result
 
-VERSION = 3
+VERSION = newest_version() + 1
 NEW_KIND = 99
 NAMESPACE = "written-by-the-next-version"
 
