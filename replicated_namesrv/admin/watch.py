@@ -181,7 +181,7 @@ async def watch(request: web.Request) -> web.StreamResponse:
     history, history_id = context.service.history, context.service.history_id
     if asked is None:
         return await request.app[WATCHERS].stream(request, context, history.newest)
-    revision, of_history = _parse(asked)
+    revision, of_history = parse_position(asked)
     if of_history not in ("", history_id):
         return _gone(f"revision {revision} was counted in another life of an independent node", history)
     if revision > history.newest:  # it may have been seen at another node while this one lags or answers stale
@@ -193,7 +193,7 @@ async def watch(request: web.Request) -> web.StreamResponse:
     return await request.app[WATCHERS].stream(request, context, revision)
 
 
-def _parse(text: str) -> tuple[int, str]:
+def parse_position(text: str) -> tuple[int, str]:
     """(revision, history) of an id. Raises BodyError."""
     number, _, of_history = text.strip().partition("@")
     if not number.isascii() or not number.isdigit() or len(number) > 18:

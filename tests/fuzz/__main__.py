@@ -26,9 +26,10 @@ def main() -> int:
     for name in names:
         began = time.monotonic()
         try:
-            kept = fuzz(name, TARGETS[name], given.seed, count)
+            own = given.inputs_per_target or count // TARGETS[name].cost
+            kept = fuzz(name, TARGETS[name], given.seed, own)
             seconds = time.monotonic() - began
-            print(f"{name:<16} {count / seconds:>8.0f} inputs/s, {kept} reached new lines", flush=True)
+            print(f"{name:<16} {own / seconds:>8.0f} inputs/s, {kept} reached new lines", flush=True)
         except FuzzError as error:
             print(error, flush=True)
             failed = True

@@ -31,6 +31,7 @@ from replicated_namesrv.wire.header import decode_binary_header, decode_json_hea
 from replicated_namesrv.wire.properties import load_properties, store_properties
 from replicated_namesrv.wire.proxy_protocol import parse_proxy_header
 from replicated_namesrv.wire.registration_body import decode_register_body
+from tests.fuzz.connections import admin_request, first_bytes, peer_handshake
 from tests.support.raft_world import Disk
 
 INFLATED_BYTES_MAX = 1 << 20
@@ -46,6 +47,8 @@ class Target(NamedTuple):
     """What it may raise."""
     repair: Callable[[bytes], bytes] | None = None
     """Makes checksums right, so that what is behind them is reached."""
+    cost: int = 1
+    """It gets so many times fewer inputs than a parser."""
 
 
 def json_header(data: bytes) -> None:
@@ -192,4 +195,7 @@ TARGETS: dict[str, Target] = {
     "snapshot-file": Target(snapshot_file, (ValueError,), repaired_snapshot),
     "route-snapshot": Target(route_snapshot, (NamesrvError,)),
     "backup": Target(backup, (BackupError, NamesrvError)),
+    "first-bytes": Target(first_bytes, (), cost=8),
+    "peer-handshake": Target(peer_handshake, (), cost=8),
+    "admin-request": Target(admin_request, (), cost=8),
 }
