@@ -6,7 +6,7 @@ for other addresses, for peers and for timers, however many connections and requ
 the processor to others, which keeps their waits short: a process that always runs is not preferred when a message arrives for it.
 A host that is alone can use the whole processor.
 
-Time is only added up until the share is used up, not for each turn. So an address with few requests also waits now and then.
+An address that needed at least ``LIGHT_PART`` times as long to use ``SHARE_NS`` uses little of the processor. It never waits.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ from time import perf_counter_ns
 SHARE_NS = 1_000_000
 """Time of one address before it waits. A request that has begun is finished. A read of another host waits for some four turns of
 replicated nodes."""
+LIGHT_PART = 4
+"""An address that uses at most this part (a quarter) of the processor does not wait."""
 PAUSE_S = 0.001
 """A timer of uvloop takes one to two of its milliseconds. So one host gets a third to a half of a processor."""
 
@@ -24,13 +26,15 @@ PAUSE_S = 0.001
 class Share:
     """The share of one address."""
 
-    __slots__ = ("connections", "is_used_up", "name", "spent_ns", "waiting")
+    __slots__ = ("connections", "is_used_up", "name", "since_ns", "spent_ns", "waiting")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, since_ns: int = 0) -> None:
         self.name = name
         """The address, or what else its connections have in common."""
         self.connections = 0
         """Open connections of the address."""
+        self.since_ns = since_ns
+        """When ``spent_ns`` was 0."""
         self.spent_ns = 0
         self.is_used_up = False
         """Whether frames and answers have to wait."""
@@ -41,7 +45,8 @@ class Share:
 class TurnShares:
     """The shares of all addresses that have connections. Connections of a trusted proxy have one each: many hosts use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ns: Callable[[], int] = perf_counter_ns) -> None:
+        self._now_ns = now_ns
         self._shares: dict[str, Share] = {}
         self._used_up: list[Share] = []
 
@@ -49,7 +54,7 @@ class TurnShares:
         """The share of a new connection."""
         share = self._shares.get(name)
         if share is None:
-            share = self._shares[name] = Share(name)
+            share = self._shares[name] = Share(name, self._now_ns())
         share.connections += 1
         return share
 
@@ -63,7 +68,11 @@ class TurnShares:
         """Count this time."""
         share.spent_ns += spent_ns
         if share.spent_ns >= SHARE_NS and not share.is_used_up:
-            self._use_up(share)
+            now_ns = self._now_ns()
+            if now_ns - share.since_ns < LIGHT_PART * share.spent_ns:
+                self._use_up(share)
+            else:
+                share.spent_ns, share.since_ns = 0, now_ns
 
     def left_ns(self, share: Share) -> int:
         """What is left of the share."""
@@ -83,11 +92,11 @@ class TurnShares:
             self._timed(share, work)
 
     def _timed(self, share: Share, work: Callable[[], None]) -> None:
-        started_ns = perf_counter_ns()
+        started_ns = self._now_ns()
         try:
             work()
         finally:
-            self.spend(share, perf_counter_ns() - started_ns)
+            self.spend(share, self._now_ns() - started_ns)
 
     def _use_up(self, share: Share) -> None:
         share.is_used_up = True
@@ -102,8 +111,9 @@ class TurnShares:
     def _turn(self) -> None:
         """Each address that waits continues, as far as its share goes."""
         used_up, self._used_up = self._used_up, []
+        now_ns = self._now_ns()
         for share in used_up:
-            share.spent_ns = 0
+            share.spent_ns, share.since_ns = 0, now_ns
             share.is_used_up = False
         try:
             for share in used_up:

@@ -47,6 +47,30 @@ async def test_an_address_that_is_alone_does_not_pause() -> None:
     assert done == ["later"]
 
 
+async def test_an_address_that_uses_little_of_the_processor_never_waits() -> None:
+    now_ns, waits = 0, 0
+    shares = TurnShares(lambda: now_ns)
+    light, heavy = shares.enter("light"), shares.enter("heavy")
+    for _ in range(1_000):  # the first spends a fifth of the time, the second a half
+        now_ns += SHARE_NS // 2
+        shares.spend(light, SHARE_NS // 10)
+        shares.spend(heavy, SHARE_NS // 4)
+        assert not light.is_used_up
+        if heavy.is_used_up:
+            waits += 1
+            shares._turn()
+    assert waits > 100
+
+
+async def test_one_long_request_uses_the_share_up() -> None:
+    now_ns = 0
+    shares = TurnShares(lambda: now_ns)
+    share = shares.enter("h")
+    now_ns += 500 * SHARE_NS
+    shares.spend(share, 500 * SHARE_NS)
+    assert share.is_used_up
+
+
 async def test_a_turn_does_what_the_share_permits_in_order() -> None:
     shares, done = TurnShares(), list[int]()
     share = shares.enter("h")
