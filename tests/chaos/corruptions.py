@@ -1,7 +1,7 @@
-"""Ways in which the answers of a run may be wrong: each changes what was recorded so that no correct cluster can have said it.
+"""Ways in which the answers of a run may be wrong. Each changes the records to answers that no correct cluster can have given.
 
-A corruption is given a run and the seed's randomness, and returns it with some records changed; None where the run has no place
-for it. ``FOUND_BY`` and ``FOUND_BY_OF_NODES`` name the checks that must find it, each of them.
+A corruption gets a run and the seed's randomness, and returns the run with some records changed; None if the run has no place for
+it. ``FOUND_BY`` and ``FOUND_BY_OF_NODES`` name the checks that must find it, each of them.
 """
 
 import random
@@ -49,7 +49,7 @@ def _one(rng: random.Random, found: Iterable[_Found]) -> _Found | None:
 
 
 def _shuffled(rng: random.Random, found: Sequence[_Found]) -> list[_Found]:
-    """For the first of them that will do, where to look at all takes long."""
+    """The values in random order: the first that fits is used, because checking all of them takes long."""
     return rng.sample(found, len(found))
 
 
@@ -228,7 +228,7 @@ def digests_differ(story: Story, rng: random.Random) -> Changes | None:
 
 
 def never_equal(story: Story, rng: random.Random) -> Changes | None:
-    """After the last fault one node keeps to itself."""
+    """After the last fault one node never agrees with the others."""
     node, heal_ns = rng.choice(story.nodes), story.phases["heal"].start_ns
     looks = [(place, look) for place, look in _looks(story, Observe) if look.node == node and look.time_ns > heal_ns]
     return {place: replace(look, members=list(look.members or ())[1:]) for place, look in looks}
@@ -262,7 +262,7 @@ def _while_fenced(story: Story) -> list[Op]:
 
 
 def answered_while_fenced(story: Story, rng: random.Random) -> Changes | None:
-    """A node without a majority answers, and even rightly."""
+    """A node without a majority answers; the answer may even be correct."""
     asked = _one(rng, _while_fenced(story))
     if asked is None:
         return None

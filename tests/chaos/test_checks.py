@@ -71,7 +71,7 @@ def paired() -> Script:
 
 
 def exposed_until(at: float) -> Script:
-    """The second of them may be dropped from 1000 to ``at``, registers anew meanwhile, and is acknowledged then."""
+    """The second broker may be dropped from 1000 to ``at``. It registers again in this time and is acknowledged at its end."""
     script = registered().truth(1000, "g2/0", "exposed", version=2).op(1200, 1300, "g2/0", "register", "g2/0", "5")
     return script.truth(at, "g2/0", "safe", version=5)
 
@@ -80,7 +80,7 @@ V = [("k", "a")]
 
 
 def read_before_written() -> Script:
-    """Whether the first put was done its client never learned, but who wrote the second had read it."""
+    """The client of the first put did not learn the outcome, but the client of the second put had read its value."""
     script = Script().op(1000, None, "c1", "put", "k", "a").op(1005, 1010, "c2", "get", "k", "a")
     return script.op(1015, 1025, "c2", "put", "k", "b")
 
@@ -498,7 +498,7 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
 
 
 def with_renewals(script: Script) -> Story:
-    """Records four times a second, so that the harness does not look stalled; once, however often it is asked for."""
+    """Add records four times a second, so that the harness does not look stalled. A second call adds none."""
     script.records = [record for record in script.records if not (isinstance(record, Invoke) and record.client == "other")]
     for at in range(0, 13_000, 250):
         script.records.append(Invoke(at * MS, 1_000_000 + at, "other", "get", "other", None, None, None, None, None))
@@ -546,7 +546,7 @@ def broken_off(story: Story, records: int) -> Story:
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name][0] is not check_crashes])
 def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(name: str) -> None:
-    """Wherever it ends, by every checker; and the checkers get by with what there is."""
+    """This is true for every checker and for every end of the trace, and no checker fails on an incomplete trace."""
     story = with_renewals(CASES[name][2])
     for records in (*range(1, len(story.trace.records) - 1, 9), len(story.trace.records) - 1):
         judgement = judge(broken_off(story, records), "cp")
@@ -559,7 +559,7 @@ def test_nothing_but_wrong_answers_is_held_against_a_run_that_was_broken_off(nam
 
 
 def test_wrong_answers_are_held_against_a_run_that_was_broken_off_unless_lines_are_missing() -> None:
-    """No end of a history makes its beginning right; but a put may have been in a line that cannot be read."""
+    """No later record can justify a wrong answer, but the put of a value may have been in a line that cannot be read."""
     story = CASES["a get sees what was put"][2].story
     records = story.trace.records[:-1]
     assert judge(Story(RecordedTrace(records, 1, []), story.manifest), "cp").verdict is Verdict.VIOLATED
@@ -583,7 +583,7 @@ def test_a_node_that_never_answers_at_the_end_leaves_unknown_what_is_there() -> 
 
 
 def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
-    """One at the very end, or one late after the nodes had agreed; silence that lasts is."""
+    """A look without answer at the end, or one late after the nodes had agreed, is no divergence. Silence that lasts is."""
     agreed = everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH), 9000, BOTH)
     for script in (agreed.saw(12_500, "n2", None), everywhere(Script(), 1000, BOTH).saw(10_500, "n2", None)):
         found = check_convergence(with_renewals(script))
@@ -599,8 +599,8 @@ def test_times_are_not_judged_where_the_harness_stood_still() -> None:
 
 
 def test_a_run_in_which_little_is_asked_is_no_harness_that_stood_still() -> None:
-    """While nobody is served all but the sender wait, and where it sends once in two seconds that is how often something is
-    recorded."""
+    """While no client is served, all clients except the sender wait. If the sender sends once in two seconds, there is a record
+    only every two seconds."""
     script = Script().busy("c1", 1000, 3000).busy("c1", 9500, 12000)
     for at in range(0, 13_000, 2_000):
         script.elected(at, "n1")
@@ -734,7 +734,8 @@ def test_times_are_not_judged_where_other_load_took_the_cores() -> None:
 
 
 def test_an_old_registration_is_held_against_a_node_on_a_busy_machine_too() -> None:
-    """Nothing is recorded for seconds here. A broker that is not listed may have been too slow; an older version was not."""
+    """Nothing is recorded for seconds here. A broker that is not listed may have been too slow, but load does not explain an
+    older version."""
     missing = at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH[1:])
     assert check_node_registrations(missing.story).verdict is Verdict.UNKNOWN
     old = at_one_node(1500, 7).op(1520, 1600, "c1", "route", "t", members=BOTH)

@@ -336,7 +336,8 @@ def test_a_slave_takes_topics_and_version_from_the_master_it_is_told() -> None:
 
 
 def test_53_registers_only_where_its_scan_could_connect() -> None:
-    """And comes back by its scan, without waiting for a round; the registration comes with the next round."""
+    """A server that returns is connected by the scan, without waiting for a round. It receives the registration in the next
+    round."""
 
     async def scenario() -> None:
         async with scripted_server() as there, scripted_server() as away:
@@ -524,7 +525,7 @@ def test_the_order_configuration_of_a_node_reaches_the_agent(tmp_path: Path) -> 
 
 
 def test_two_hundred_brokers_share_one_encoded_table(tmp_path: Path) -> None:
-    """And a node routes the topics of all of them."""
+    """A node has routes for the topics of all of them."""
 
     async def scenario() -> None:
         shared = TopicTable(TopicConfig(f"topic-{index}") for index in range(50))

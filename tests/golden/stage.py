@@ -95,7 +95,7 @@ class Actor(Machine):
 
 
 class Stage:
-    """A cluster that a script plays with. Subclasses boot their processes and add commands."""
+    """A cluster that a script controls. Subclasses boot their processes and add commands."""
 
     def __init__(self) -> None:
         self.world = SteadyWorld()
@@ -171,7 +171,7 @@ class Stage:
         self.tell(name, f"{arrow} {peer} {text}" + (f" ({fate})" if fate else ""), MESSAGES)
 
     def forget_routine(self, link: Link) -> None:
-        """There is a new connection: what is said over it is no repetition."""
+        """There is a new connection: the first messages over it are not repetitions."""
         for key in [key for key in self._routine if key[2] == link]:
             del self._routine[key]
 

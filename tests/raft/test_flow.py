@@ -88,7 +88,8 @@ def with_learner(without: str | None, one_way_seconds: float) -> tuple[World, Ra
 
 @both
 def test_a_learner_is_promoted_while_writes_go_on(defended: bool) -> None:
-    """Dissertation, 4.2.1. It never has what is committed at this moment: on its way there are always four writes more."""
+    """Dissertation, 4.2.1. The learner never has everything that is committed at this moment, because four more writes are always
+    on the way."""
     world, leader, learner, _ = with_learner(None if defended else "promotion_rounds", 0.010)
     if defended:
         world.run_until(lambda: leader.voters[learner.node_id] == learner.incarnation, 2)
@@ -174,7 +175,7 @@ def test_without_the_bound_unanswered_messages_are_remembered_for_ever() -> None
 
 @pytest.mark.parametrize("kind", [SnapshotChunk, Append])
 def test_what_is_lost_again_and_again_is_sent_less_and_less_often(kind: type) -> None:
-    """Heartbeats and their answers arrive, data never does: once in 16 heartbeats in the end."""
+    """Heartbeats and their answers arrive, but data never does. In the end it is sent once in 16 heartbeats."""
     check_what_is_lost(kind, None, 60)
 
 
@@ -254,7 +255,7 @@ def test_one_snapshot_is_enough_while_writes_go_on(defended: bool) -> None:
 
 
 def test_chunks_do_not_wait_for_round_trips() -> None:
-    """A snapshot of a hundred chunks over 20 ms there and back."""
+    """A snapshot of a hundred chunks over a link with a round trip of 20 ms."""
     world = world_of(**SMALL)
     leader, lagging = behind_a_snapshot(world)
     slow_links(world, lagging.node_id, 0.010)
@@ -288,7 +289,7 @@ def test_a_snapshot_in_flight_is_bounded_in_bytes_and_messages() -> None:
 
 @pytest.mark.parametrize("lost", [2, 7, 30])
 def test_a_lost_chunk_is_sent_again_and_nothing_else_changes(lost: int) -> None:
-    """The follower ignores what comes behind the gap, and says where it is."""
+    """The follower ignores chunks after the gap, and reports the offset of the gap."""
     world = world_of(**SMALL)
     leader, lagging = behind_a_snapshot(world)
     seen = Counter[int]()
@@ -449,7 +450,8 @@ def share_uplinks(world: World, bytes_per_second: float) -> None:
 
 
 def test_full_windows_on_a_slow_line_depose_no_leader() -> None:
-    """Two full windows take longer than an election time over 100 Mbit/s. Answers arrive all the while, each that much late."""
+    """Two full windows take longer than an election time over 100 Mbit/s. Answers arrive continuously, each of them late by this
+    time."""
     world = world_of()
     share_uplinks(world, 100e6 / 8)
     leader = world.elect()

@@ -1,4 +1,5 @@
-"""The write-ahead log: every cut and every flipped bit of small logs, segments, resets, lying syncs, speed of opening."""
+"""The write-ahead log: every cut and every flipped bit of small logs, segments, resets, syncs that report success without
+writing, speed of opening."""
 
 import contextlib
 import os
@@ -140,7 +141,7 @@ def test_records_that_were_never_synced_may_be_torn_anywhere() -> None:
 
 
 def test_missing_segment_is_refused_without_a_snapshot_of_what_it_held() -> None:
-    """The segments before a gap are taken for deleted ones that a power loss brought back; then a snapshot must replace them."""
+    """The log treats segments before a gap as deleted ones that reappeared. Then a snapshot must replace them."""
     disk, _ = small_log(100)
     for name in disk.list_names()[1:-1]:
         damaged = copy_of(disk)

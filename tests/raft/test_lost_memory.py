@@ -233,7 +233,8 @@ def test_regressions(defended: bool) -> None:
 
 
 def test_a_leader_whose_disk_went_back_steps_down() -> None:
-    """The node that was elected by a peer that did not know better rejoins as soon as one that does speaks to it."""
+    """The node was elected with the vote of a peer that did not know of the regression. It rejoins as soon as a peer that does
+    know contacts it."""
     world = World(config=RaftConfig(defences=Defences(regressions=False)))
     world.start_all()
     _, back, _ = go_back_and_lose_leader(world)
@@ -461,7 +462,8 @@ def test_single_process(defended: bool) -> None:
 
 
 def test_two_processes_cause_no_storm_of_introductions() -> None:
-    """Each of two processes is news after the other. The answers to that are bounded, and so are the notes."""
+    """Each introduction of one process is a change after that of the other one. The number of answers is bounded, and so are the
+    notes."""
     world, leader = elected()
     settle(world)
     host = others(world, leader)[0]
@@ -552,7 +554,7 @@ class OtherDigest(Machine):
 
 @pytest.mark.parametrize("kind", ["success", "conflict", "snapshot"])
 def test_late_answers_do_not_keep_a_leader_that_is_cut_off(kind: str) -> None:
-    """CheckQuorum counts answers to what was sent lately. Copies of older answers arrive for ever; the leader steps down."""
+    """CheckQuorum counts only answers to recent messages. Copies of older answers arrive for ever; the leader steps down."""
     world, leader = elected()
     commit(world, leader, b"a")
     follower = others(world, leader)[0].node
@@ -581,7 +583,7 @@ def test_late_answers_do_not_keep_a_leader_that_is_cut_off(kind: str) -> None:
 
 
 def lagging_behind_snapshot() -> tuple[World, RaftNode, Host]:
-    """A leader that has compacted its log, and a follower that needs the snapshot and is cut off still."""
+    """A leader that has compacted its log, and a follower that needs the snapshot and is still cut off."""
     world = World(config=RaftConfig(compact_entries=30, compact_margin_entries=5, entry_bytes_max=1, snapshot_slice_bytes=64))
     world.start_all()
     leader = world.elect()
@@ -628,7 +630,7 @@ def test_a_snapshot_of_a_newer_format_is_not_sent() -> None:
 
 
 def test_a_snapshot_of_an_unknown_format_is_fetched_once() -> None:
-    """A leader that negotiates nothing sends it all the same: the follower says that it has to be upgraded, and fetches no
+    """A leader that does not negotiate sends it nevertheless. The follower reports that it has to be upgraded, and fetches no
     more of it."""
     world, leader, lagging = lagging_behind_snapshot()
     current = leader.snapshots.current

@@ -58,7 +58,7 @@ def write(world: World, name: str, command: bytes = b"x") -> list[Outcome]:
 
 
 def write_on(world: World, leader: RaftNode, size: int = 2_000) -> None:
-    """A write every 5 ms at ``leader``, as long as it leads."""
+    """Write every 5 ms at ``leader``, as long as it leads."""
     if leader.role == "leader":
         write(world, leader.node_id, b"x" * size)
         world.later(0.005, lambda: write_on(world, leader, size))
@@ -221,7 +221,7 @@ def test_a_leader_whose_disk_recovers_in_time_goes_on() -> None:
 
 
 def test_a_pause_of_the_whole_process_is_no_stall() -> None:
-    """A suspended machine: the sync ends a moment after it goes on, but the clock has gone on."""
+    """A suspended machine: the sync ends a moment after the machine resumes, but the clock has not stopped."""
     world, node = settled(1)
     disk = HungDisk(world.hosts[node.node_id])
     outcome = write(world, node.node_id)

@@ -1,4 +1,4 @@
-"""Peer connections over real sockets: who is let in, who is not, and what a bad peer can cost."""
+"""Peer connections over real sockets: which peers are accepted or refused, and bounds on the cost of a bad peer."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ MESSAGE = HigherTerm(1, 2, 3)
 
 
 class Peer:
-    """A transport and what happened to it."""
+    """A transport and its recorded events."""
 
     def __init__(self, settings: TransportSettings) -> None:
         self.received: list[tuple[str, Message]] = []
@@ -335,7 +335,8 @@ def test_unusable_tls_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_authority_that_was_replaced_is_trusted_no_longer(tmp_path: Path) -> None:
-    """Rotation: both sides take the new authority; who has only the old one's signature stays out, in both directions."""
+    """Rotation: both sides use the new authority. A peer whose certificate only the old one signed is refused, in both
+    directions."""
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(old.path.read_bytes())
@@ -409,7 +410,7 @@ def test_what_a_stranger_calls_itself_cannot_break_a_line_of_the_log(tmp_path: P
 
 
 def test_a_second_process_of_a_node_is_turned_away_and_both_sides_say_so() -> None:
-    """A copy of a data directory was started elsewhere; when the first process has ended, the second is let in."""
+    """A copy of a data directory was started elsewhere. When the first process has ended, the second one is accepted."""
 
     async def scenario() -> None:
         settings_a, settings_b = pair_of_settings()
@@ -594,7 +595,7 @@ def test_a_frame_that_was_tampered_with_closes_the_connection_and_is_not_deliver
 
 
 def test_a_frame_of_another_connection_is_not_delivered() -> None:
-    """The first frame of each connection has the same number; neither its nonces nor, towards us, its direction are the same."""
+    """The first frame of each connection has the same number, but the nonces differ, and so may the direction."""
 
     async def scenario() -> None:
         ours, theirs = pair_of_settings()
@@ -636,7 +637,8 @@ def test_a_frame_of_another_connection_is_not_delivered() -> None:
 
 
 def test_neither_side_can_be_talked_into_frames_without_macs() -> None:
-    """A relay removes the offer from the challenge, as an acceptor of 0.1.0 would send it: the proofs do not fit any more."""
+    """A relay removes the offer from the challenge, so that it looks like that of an acceptor of 0.1.0. Then the proofs are
+    wrong."""
 
     async def scenario() -> None:
         ours, theirs = pair_of_settings()

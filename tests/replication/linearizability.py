@@ -124,7 +124,7 @@ class Client:
             await asyncio.sleep(self._plan.pause_s)
 
     async def hold_on(self) -> None:
-        """Heartbeats meanwhile."""
+        """Send heartbeats meanwhile."""
         while not self.stopped:
             await asyncio.gather(*(self._hold(*alive) for alive in list(self._alive.items())))
             await asyncio.sleep(HEARTBEAT_INTERVAL_S)
@@ -253,12 +253,13 @@ class Client:
 
 
 def outcome_of(error: NamesrvError) -> Outcome:
-    """A refusal does not prove the outcome of the request: its text is not relied upon."""
+    """The outcome of an operation that ended with this error. A refusal does not prove that it was not done, because its text is
+    not relied upon."""
     return Outcome.FAIL if error.definite and not isinstance(error, RefusedError) else Outcome.INDETERMINATE
 
 
 async def do_fault(cluster: ReplicatedProcesses, rng: random.Random, run: Run) -> None:
-    """One fault, some time, and health again."""
+    """Cause one fault, wait for some time, and end it."""
     kind = FAULTS[run.faults.total() % len(FAULTS)]
     name = await cluster.leader() if rng.random() < 0.5 else rng.choice(cluster.names)
     hold_s = rng.uniform(0.3, 2.0)

@@ -1,4 +1,4 @@
-"""The leader's word on renewals, silence, removals and copies, event by event: the test decides what is committed and when."""
+"""The leader's decisions on renewals, silence, removals and copies, event by event. Tests decide what is committed and when."""
 
 import dataclasses
 from asyncio import Future
@@ -164,7 +164,7 @@ class Scene:
         return applied
 
     def lose(self) -> None:
-        """The outcome of what was proposed first stays unknown."""
+        """The outcome of the oldest undecided proposal stays unknown."""
         self.group.proposed.pop(0)[1].set_result(None)
         self._loop.run()
 
@@ -309,7 +309,7 @@ def add_brokers(scene: Scene, count: int) -> None:
 
 
 def expire_all(scene: Scene) -> list[int]:
-    """Let all brokers expire without another tick; how many went with each command."""
+    """Let all brokers expire without another tick. Returns the number of brokers removed by each command."""
     counts = []
     while any(data[1:].startswith(b"[%d," % EXPIRE) for data, _ in scene.group.proposed):
         before = len(scene.machine.state.registrations())
@@ -420,7 +420,7 @@ def test_unknown_epoch(scene: Scene) -> None:
 
 
 def test_changed_group(scene: Scene) -> None:
-    """A renewal was found to change nothing in another state."""
+    """The node compared the renewal with another state of the group than the leader's."""
     scene.led()
     generation = scene.machine.state.group_generation("a")
     scene.report("n2", scene.entry(True)._replace(generation=generation))

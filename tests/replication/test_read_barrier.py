@@ -20,7 +20,7 @@ TICK_MS = 100
 
 
 class Scene:
-    """Reads with a clock and a majority that do what a test says. Also the Consensus that they ask."""
+    """Reads with a clock and a majority that a test controls. It is also the Consensus that the reads use."""
 
     def __init__(self, default: ReadLevel = LINEARIZABLE, *, serves_stale: bool = False, live: bool = True) -> None:
         self.now_ms = 1_000.0

@@ -133,7 +133,7 @@ def test_unchanged_registrations_are_recognised_and_only_those(tmp_path: Path) -
         stamps = count(1_700_000_000_000)
 
         def register(body: bytes = b"", **more: str) -> bool:
-            """Whether it was evaluated."""
+            """Returns whether the registration was evaluated."""
             before = node.evaluated
             body = body or topic_table("T", "U", mapping_stamp=next(stamps))
             assert peer.call(103, {**broker_fields(), **more}, body).code == 0

@@ -26,7 +26,7 @@ Found = Iterator[tuple[str, str, str, Any]]
 
 @dataclass(frozen=True)
 class Op:
-    """An operation joined with what became of it."""
+    """An operation joined with its outcome."""
 
     op: int
     client: str
@@ -51,7 +51,7 @@ class Op:
 
 
 class Run:
-    """The records of one run, and what follows at once from them."""
+    """The records of one run, and values that follow directly from them."""
 
     def __init__(self, rows: list[Row], level: str, interval: int) -> None:
         self.rows, self.level, self.interval = rows, level, interval
@@ -65,7 +65,7 @@ class Run:
         return [phase for phase, begin in self.marks.items() if begin <= at][-1]
 
     def side_of(self, node: str | None, at: int) -> str:
-        """By the latest change of who can talk with whom."""
+        """The side of a node by the latest change of the links."""
         if node is None:
             return "none"
         changes = [row["sides"] for row in self.of("fault") if row["time_ns"] <= at]
@@ -139,7 +139,7 @@ class Run:
         return [(name, level) for name in names for level in sorted(self.levels(kind, name)) if self.histories(kind, name, level)]
 
     def _histories(self, kind: str, key: str, level: str) -> list[list[KeyEvent]]:
-        """All writes of the key, and the reads of that level; of a topic a history for each of its brokers."""
+        """All writes of the key with the reads of that level. For a topic, one history for each of its brokers."""
         reads = [o for o in self.ops if (o.kind, o.key, o.level) == (kind, key, level) and o.phase not in ("settle", "end")]
         if kind == "get":
             writes = [o.event(o.kind, o.value) for o in self.ops if o.kind in ("put", "delete") and o.key == key]
@@ -172,7 +172,7 @@ class Run:
         return found
 
     def late_copies(self, broker: str) -> list[Op]:
-        """Registrations of unknown outcome of the version with which the life ended in which they were sent."""
+        """Registrations with unknown outcome that contain the last version of the life in which they were sent."""
         states, found = self.broker_states(broker), []
         for copy in (o for o in self.ops if o.kind == "register-copy" and o.key == broker and o.outcome == "indeterminate"):
             lives = [row["life"] for start, end, row in states if start <= copy.start < end]

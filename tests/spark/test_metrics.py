@@ -44,7 +44,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def at(share: float) -> Callable[[list[Any]], float | None]:
-    """A quantile, between the two nearest values in proportion."""
+    """A quantile, interpolated linearly between the two nearest values."""
 
     def quantile(values: list[Any]) -> float | None:
         place = (len(values) - 1) * share

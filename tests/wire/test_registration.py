@@ -35,7 +35,7 @@ def decode(body: bytes, version: int = 479, compressed: bool = False) -> Registe
 
 
 def general(body: bytes) -> RegisterBrokerBody | None:
-    """By the general way alone; None where it is an error."""
+    """The result of the general decoder alone; None if it is an error."""
     try:
         return finish(decode_general(body))
     except MalformedJsonError:
@@ -43,7 +43,7 @@ def general(body: bytes) -> RegisterBrokerBody | None:
 
 
 def canonical(body: bytes) -> RegisterBrokerBody | None:
-    """By the canonical way alone; None where the body is not canonical, or wrong."""
+    """The result of the canonical decoder alone; None if the body is not canonical, or wrong."""
     try:
         return finish(decode_canonical(body))
     except MalformedJsonError:
@@ -51,7 +51,7 @@ def canonical(body: bytes) -> RegisterBrokerBody | None:
 
 
 def in_slices(steps: Steps) -> tuple[RegisterBrokerBody, int]:
-    """The result and in how many slices it came."""
+    """The result and the number of slices."""
     slices = 1
     while True:
         try:
