@@ -16,8 +16,10 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from replicated_namesrv.admin.paced import PacedProtocol
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.listening import stop_listening
+from replicated_namesrv.server.turn_shares import TurnShares
 
 STOP_TIMEOUT_S = 2.0
 LINGERING_S = 1.0
@@ -57,6 +59,7 @@ class HttpListener:
         tls: "ListenerTls | None" = None,
     ) -> None:
         self._tls = tls
+        self._shares = TurnShares()
         self._handshakes: dict[asyncio.Future[None], str] = {}
         """TLS handshakes in progress, and from where."""
         self._connections_max, self._address_connections_max = connections_max, address_connections_max
@@ -119,7 +122,7 @@ class HttpListener:
 
     def _serve(self, transport: asyncio.Transport) -> None:
         assert self._runner.server is not None
-        handler = self._runner.server()
+        handler = PacedProtocol(self._runner.server(), self._shares, _host_of(transport))
         transport.set_protocol(handler)
         handler.connection_made(transport)
 

@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 
+from tests.fuzz.connections import stop_nodes
 from tests.fuzz.engine import FuzzError, fuzz
 from tests.fuzz.targets import TARGETS
 
@@ -33,6 +34,7 @@ def main() -> int:
         except FuzzError as error:
             print(error, flush=True)
             failed = True
+    stop_nodes()
     return int(failed)
 
 

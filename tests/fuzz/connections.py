@@ -4,7 +4,6 @@ The parts are those of a real node, on an event loop of their own. Only the sock
 """
 
 import asyncio
-import atexit
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -80,6 +79,9 @@ class FakeSocket(asyncio.Transport):
         self.is_paused = False
 
 
+_ends = contextlib.ExitStack()
+
+
 @cache
 def node(mode: str) -> ServingNode:
     """A started node with this tls.server.mode."""
@@ -89,12 +91,15 @@ def node(mode: str) -> ServingNode:
     started = ServingNode(settings)
     loop().run_until_complete(started.start())
 
-    def end() -> None:
-        loop().run_until_complete(started.stop())
-        folder.cleanup()
-
-    atexit.register(end)
+    _ends.callback(folder.cleanup)
+    _ends.callback(lambda: loop().run_until_complete(started.stop()))
     return started
+
+
+def stop_nodes() -> None:
+    """Stop all nodes that were started. Call it before the process ends."""
+    _ends.close()
+    node.cache_clear()
 
 
 # -- the first bytes of a connection

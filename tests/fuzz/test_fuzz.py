@@ -3,15 +3,24 @@
 Longer: ``python -m tests.fuzz --inputs 10000000``.
 """
 
+from collections.abc import Iterator
+
 import pytest
 
 from replicated_namesrv.admin import json_views
 from replicated_namesrv.raft.transport import SEAL_BYTES, FrameSeal
 from replicated_namesrv.server.connection import RemotingConnection
+from tests.fuzz.connections import stop_nodes
 from tests.fuzz.engine import CORPUS, FuzzError, fuzz
 from tests.fuzz.targets import TARGETS, Target
 
 INPUTS = 12_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nodes() -> Iterator[None]:
+    yield
+    stop_nodes()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from replicated_namesrv.server import turn_shares
+from replicated_namesrv.server import route_answers, turn_shares
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.turn_shares import SHARE_NS, TurnShares
 from tests.support.remoting_server import Peer, live_server, request
@@ -140,3 +140,21 @@ def test_many_connections_of_one_address_share_its_time(tmp_path: Path, monkeypa
                 peer.close()
             # one request of the hostile host for each turn; reading all sockets takes one or two
             assert asked.index("127.0.0.1") <= 3
+
+
+def test_one_large_prepared_answer_is_written_before_the_next_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline of queries for a large route once made all its answers at once: 64 of them, or as many as one read has."""
+    with live_server(tmp_path) as server, Peer(server.port) as peer:
+        query = request(105, {"topic": "none"}, opaque=77)
+        for _ in range(2):
+            peer.send(query)
+            peer.answers(1)
+
+        def prepared() -> int:
+            pieces: list[bytes] = []
+            server.server.dispatcher.answers.answer(None, query * 50, 0, pieces)
+            return len(pieces)
+
+        assert server.do(prepared) == 3 * 50
+        monkeypatch.setattr(route_answers, "LARGE_ANSWER_BYTES", 10)
+        assert server.do(prepared) == 3
