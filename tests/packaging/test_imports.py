@@ -131,6 +131,22 @@ def test_no_module_is_part_of_an_import_cycle() -> None:
     assert cycles(module_graph(product_sources())) == []
 
 
+def test_the_drawing_of_raft_and_replication_is_true() -> None:
+    """Every module occurs in it once, and imports modules of lower lines only."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    drawing = text.partition("imports modules of lower lines only:\n\n```\n")[2].partition("```")[0]
+    drawn = [block.splitlines()[1:] for block in drawing.strip("\n").split("\n\n")]
+    for package, lines in zip(("raft", "replication"), drawn, strict=True):
+        inside = [f for f in product_sources() if f.startswith(f"replicated_namesrv/{package}/") and "__init__" not in f]
+        graph = module_graph(inside)
+        names = {module: module.rpartition(".")[2] for module in graph}
+        height = {name: -line for line, row in enumerate(lines) for name in row.strip().split(", ")}
+        assert sorted(height) == sorted(names.values())
+        assert sum(len(row.split(",")) for row in lines) == len(graph)
+        upward = [f"{names[m]} -> {names[t]}" for m, into in graph.items() for t in into if height[names[t]] >= height[names[m]]]
+        assert not upward, upward
+
+
 def test_pure_layers_know_no_io_clock_or_randomness() -> None:
     wrong = []
     for file in product_sources():
