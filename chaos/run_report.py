@@ -30,7 +30,6 @@ _COMPARED = (
     ("  listing a broker that is gone", "lookups_ghost", ""),
     ("KV writes of unknown outcome", "writes_unknown", ""),
     ("silent death until removed, mean", "silent_removed_s", "s"),
-    ("closed connection until removed, mean", "closed_removed_s", "s"),
     ("removals of live brokers, also cut off", "live_removed", ""),
     ("sends to a broker that is gone or read-only", "misrouted", ""),
     ("messages doubled: queues two would read", "queues_doubled", "%"),

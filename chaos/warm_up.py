@@ -1,4 +1,4 @@
-"""Warms up foreign name servers before a run, so that a just-in-time compiler does not look like a slow node.
+"""Warms up foreign name servers before a run. Otherwise a just-in-time compiler would look like a slow node.
 
 Each node gets every kind of request that the run makes. Afterwards nothing of it is left but an empty KV namespace.
 """
@@ -21,7 +21,7 @@ from replicated_namesrv.client.topics import BrokerTopics, TopicConfig, TopicTab
 from replicated_namesrv.model import DataVersion
 
 ROUNDS = 300
-"""After 300 rounds a request to the name server of RocketMQ 5.5.0 takes as long as after 3,000."""
+"""The JVM's first compiler, the only one in use, compiles a method after 200 calls (``Tier3InvocationThreshold``)."""
 TIMEOUT_MS = 10_000
 NAMESPACE, KEY, TOPIC = "warm-up", "key", "warm-up-topic"
 

@@ -63,8 +63,6 @@ class Figures:
     harness_stall_s: float
     silent_removed_s: float | None
     """Mean time until a node no longer listed a broker that had died silently. None: no node removed one."""
-    closed_removed_s: float | None
-    """The same for brokers whose connections closed."""
     live_removed: int
     """Removals of live brokers by nodes, also of brokers that were cut off."""
 
@@ -103,7 +101,6 @@ def figures(story: Story) -> Figures:
         queues_orphaned=round(shared.orphaned / max(1, shared.queues), 4),
         harness_stall_s=round(story.stalled_s, 3),
         silent_removed_s=_mean(removed.silent_s),
-        closed_removed_s=_mean(removed.closed_s),
         live_removed=removed.live,
     )
 

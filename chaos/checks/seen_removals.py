@@ -1,4 +1,4 @@
-"""Removals of brokers as the observer saw them: how long nodes took to remove dead ones, and how often they removed live ones.
+"""Removals of brokers as the observer saw them: how long nodes took to remove silent ones, and how often they removed live ones.
 
 It uses only what each node answered, so it is the same measure for every mode. A node that was killed in between has forgotten
 its brokers, which is no removal. Its precision is the observation interval.
@@ -21,19 +21,17 @@ class SeenRemovals(NamedTuple):
 
     silent_s: tuple[float, ...]
     """For each broker that died silently, and each node: time from its death until the node no longer listed it."""
-    closed_s: tuple[float, ...]
-    """The same for brokers whose connections closed when they died."""
     live: int
     """SeenRemovals of brokers that were alive, for each node; also of those that were cut off."""
 
 
 def removals(story: Story) -> SeenRemovals:
-    """All removals in the judged part of the run."""
+    """All removals until the end of the judged part of the run. The first deaths happen just before it begins."""
     looks: defaultdict[str, list[Observe]] = defaultdict(list)
     for one in story.observations:
-        if one.key == "brokers" and one.answered and story.judged.start_ns <= one.time_ns <= story.judged.end_ns:
+        if one.key == "brokers" and one.answered and one.time_ns <= story.judged.end_ns:
             looks[one.node].append(one)
-    died: dict[str, list[float]] = {"silent": [], "dead": []}
+    silent_s: list[float] = []
     live = 0
     for node, seen in looks.items():
         seen.sort(key=lambda one: one.time_ns)
@@ -43,11 +41,11 @@ def removals(story: Story) -> SeenRemovals:
                 life = story.life_at(broker, after.time_ns)
                 if life is None or is_of_pair(broker) or _forgot(story, node, before.time_ns, after.time_ns):
                     continue
-                if life.state in died:
-                    died[life.state].append((after.time_ns - life.start_ns) / 1e9)
+                if life.state == "silent":
+                    silent_s.append((after.time_ns - life.start_ns) / 1e9)
                 earlier = story.life_at(broker, before.asked_ns)
                 live += life.state in ALIVE and earlier is not None and earlier.life == life.life
-    return SeenRemovals(tuple(died["silent"]), tuple(died["dead"]), live)
+    return SeenRemovals(tuple(silent_s), live)
 
 
 def _forgot(story: Story, node: str, start_ns: int, end_ns: int) -> bool:
