@@ -1,12 +1,13 @@
 """Longest turn of each command, digest and snapshot step of the replicated state, at the largest size that the limits allow.
 
-    python -m benchmarks.state [--topics 200000] [--groups 300] [--topics-each 2000] [--kv-mib 64] [--rounds 5] [--lines] [--json]
+    python -m benchmarks.state [--topics 60000] [--groups 300] [--topics-each 2000] [--kv-mib 64] [--rounds 5] [--lines] [--json]
 
-One broker has ``--topics`` topics and as many static topic mappings, a slave, and names that others share. ``--groups`` groups
-have ``--topics-each`` topics. The KV config has ``--kv-mib`` MiB in entries of 1 KiB, and 9,000 emptied namespaces; 10,000
-unregistrations are remembered. Each command is applied in its log encoding ``--rounds`` times, each time followed by a digest;
-the longest time counts. A turn must stay well below an election time-out (300 ms). Times are processor time, which can still
-double on a busy machine. ``--lines`` counts executed lines of Python instead, which are comparable between machines.
+One broker has ``--topics`` topics, which a second broker shares, 10,000 static topic mappings and a slave. ``--groups`` groups
+have ``--topics-each`` of these topics. Other brokers have the other topics, up to the limit on all topics. The KV config has
+``--kv-mib`` MiB in entries of 1 KiB, and 9,000 emptied namespaces; 10,000 unregistrations are remembered. Each command is applied
+in its log encoding ``--rounds`` times, each time followed by a digest; the longest time counts. A turn must stay well below an
+election time-out (300 ms). Times are processor time, which can still double on a busy machine. ``--lines`` counts executed lines
+of Python instead, which are comparable between machines.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import TOPICS_MAX, DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.process import tune_garbage_collection
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_expire, encode_lead
@@ -35,6 +36,7 @@ from replicated_namesrv.routes.commands import (
     UnregisterBrokers,
     UpdateSettings,
 )
+from replicated_namesrv.routes.quotas import ALL_TOPICS_MAX, MAPPINGS_MAX
 from replicated_namesrv.routes.state import RouteSettings
 from tests.support.log_entries import encoded
 
@@ -87,9 +89,19 @@ class State:
         self.machine = RestorableMachine(self.routes)
         self.machine.apply(encode_lead(RouteSettings(), 1, 1))
         self.topics = {f"topic-{number:07}": QueueData(6, 8, 0, 8 + number % 3) for number in range(topics)}
+        self.changed = dict.fromkeys(self.topics, QueueData(6, 4, 0, 4))
         self.mappings = {
-            topic: TopicQueueMappingInfo("big", ((0, 0), (1, 1)), False, 1, "__global__", topic, 2) for topic in self.topics
+            topic: TopicQueueMappingInfo("big", ((0, 0), (1, 1)), False, 1, "__global__", topic, 2)
+            for topic in list(self.topics)[:MAPPINGS_MAX]
         }
+        self.others: dict[str, QueueData] = {}
+        self.own = {f"own-{number:07}": QueueData(6, 8, 0, 8) for number in range(topics)}
+        room = ALL_TOPICS_MAX - topics
+        for start in range(topics, room, topics):
+            numbers = range(start, min(start + topics, room))
+            self.others = {f"topic-{number:07}": QueueData(6, 8, 0, 8 + number % 3) for number in numbers}
+            self.apply(registration(f"part{start}", f"part{start}:1", self.others))
+        self.apply(registration("twin", "twin:1", self.topics))
         shared = {topic: QueueData(6, 8, 0, 8) for topic in list(self.topics)[:topics_each]}
         for number in range(groups):
             self.apply(registration(f"g{number}", f"g{number}:1", shared))
@@ -113,19 +125,20 @@ class State:
 
     def steps(self, rounds: int) -> Iterator[tuple[str, Command]]:
         """Commands by name; each round puts back what it changed."""
-        big, queues = dict(self.topics), QueueData(6, 8, 0, 8)
+        big, queues, drop = dict(self.topics), QueueData(6, 8, 0, 8), "delete_topic_with_broker_registration"
         order = "ORDER_TOPIC_CONFIG"
         for number in range(rounds):
-            yield "103 200,000 topics, first", registration("big", "big:1", big)
-            yield "103 200,000 topics, unchanged", registration("big", "big:1", big)
+            yield "103 first, topics of another broker", registration("big", "big:1", big)
+            yield "103 unchanged", registration("big", "big:1", big)
             yield "103 one topic changed, whole table", registration("big", "big:1", big | {"topic-0000001": queues}, 2)
-            yield "103 200,000 mappings, first", registration("big", "big:1", big, 3, mappings=self.mappings)
+            yield "103 all topics changed", registration("big", "big:1", self.changed, 3)
+            yield "103 10,000 mappings", registration("big", "big:1", self.changed, 4, mappings=self.mappings)
             yield "103 slave", registration("big", "big:2", {}, 3, 1)
             yield "103 slave, other zone", registration("big", "big:2", {}, 3, 1, zone_name=f"z{number}")
             yield "103 slave, filter server", registration("big", "big:2", {}, 3, 1, filters=(f"f{number}:1",))
             yield "103 small broker, first", registration("small", "small:1", {"topic-0000001": queues, "s": queues})
-            yield "205 wipe, 200,000 topics", ChangeWritePerm("big", writable=False)
-            yield "327 add, 200,000 topics", ChangeWritePerm("big", writable=True)
+            yield "205 wipe", ChangeWritePerm("big", writable=False)
+            yield "327 add", ChangeWritePerm("big", writable=True)
             yield "205 wipe, small broker", ChangeWritePerm("small", writable=False)
             yield "217 topic", RegisterTopic("topic-0000002", (("big", queues), ("small", queues)))
             yield "216 topic of all brokers", DeleteTopic(f"topic-{number:07}", None)
@@ -135,7 +148,14 @@ class State:
             yield "318 setting", UpdateSettings({"order_message_enable": number % 2 == 0})
             yield "104 small broker", removal("small", "small:1")
             yield "104 slave", removal("big", "big:2", 1)
-            yield "104 200,000 topics and mappings", removal("big", "big:1")
+            yield "104 large broker, mappings", removal("big", "big:1")
+            yield "103 first, topics of its own", registration("own", "own:1", self.own)
+            yield "104 large broker, topics of its own", removal("own", "own:1")
+            yield "318 topics are dropped", UpdateSettings({drop: True})
+            yield "103 first, topics of another broker", registration("big", "big:1", big)
+            yield "103 all topics replaced", registration("big", "big:1", self.others, 2)
+            yield "104 large broker", removal("big", "big:1")
+            yield "318 topics are not dropped", UpdateSettings({drop: False})
 
     def expire(self) -> bytes:
         """The expiry of the large broker."""
@@ -165,7 +185,7 @@ def measured(state: State, rounds: int, cost: Callable[[Callable[[], object]], f
     apply("216 while a snapshot is taken", state.encoded(DeleteTopic("topic-0000100", None)))
     while not chunks or not chunks[-1].startswith(b'["end"'):
         note("snapshot, step", cost(lambda: chunks.append(next(taken[0]))))
-    apply("expiry, 200,000 topics", state.expire())
+    apply("expiry of the large broker", state.expire())
     restoration = state.machine.restore()
     for chunk in chunks:
         note("restoration, step", cost(partial(restoration.feed, chunk)))
@@ -176,7 +196,7 @@ def measured(state: State, rounds: int, cost: Callable[[Callable[[], object]], f
 def main() -> None:
     """Print one line per command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.state", description=__doc__.splitlines()[0])
-    parser.add_argument("--topics", type=int, default=200_000)
+    parser.add_argument("--topics", type=int, default=TOPICS_MAX)
     parser.add_argument("--groups", type=int, default=300)
     parser.add_argument("--topics-each", type=int, default=2_000)
     parser.add_argument("--kv-mib", type=int, default=64)
