@@ -4,9 +4,10 @@ frozen here.
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import pytest
@@ -14,21 +15,34 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import Committed
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.snapshots import WRITING, Metadata, Reader, Writer
+from replicated_namesrv.replication import marks
 from replicated_namesrv.replication.cluster_restore import RestorableMachine
 from replicated_namesrv.replication.liveness import leader_messages as messages
-from replicated_namesrv.replication.route_machine import RouteStateMachine, content_of, encode_plain, encode_register
+from replicated_namesrv.replication.route_machine import (
+    RouteStateMachine,
+    Suspect,
+    content_of,
+    encode_lead,
+    encode_plain,
+    encode_register,
+    encode_suspect,
+    encode_unregister,
+)
+from replicated_namesrv.routes import snapshot
 from replicated_namesrv.routes.backup import BackupReader
 from replicated_namesrv.routes.backup import encode as encode_backup
-from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker
+from replicated_namesrv.routes.commands import Command, PutKVConfig, RegisterBroker, UnregisterBrokers, UpdateSettings
+from replicated_namesrv.routes.encoding import decode_command, encode_command
 from replicated_namesrv.routes.quotas import BROKER, KV, NAME_BYTES_MAX, NAMESPACE, STATE, VALUE_BYTES_MAX, Quotas
 from replicated_namesrv.routes.sizes import text_bytes
-from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
 from tests.raft.test_snapshots import filled
 from tests.support.raft_world import Disk, Machine, World
-from tests.support.routes import mapping, queues, register
+from tests.support.routes import mapping, queues, register, unregister
 
 METADATA = Metadata("c", (6, 1), (7, 2), {"n1": 5}, [["n1", 5, 1, 0, 3, [4]]])
 CHARACTERS = ["x", "\x00", '"', "\\", "\n", "\u00e4", "\u20ac", "\ud800", "\U0001f600"]
@@ -57,10 +71,16 @@ def commands_at_limits(draw: st.DrawFn) -> list[Command]:
 
         count = draw(st.sampled_from((2, 30, 200)))
         topics = {filling(size, character, f"{each}"[:size]): queues(each % 8) for each in range(count)}
-        infos = {topic: mapping(topic, name("b")) for topic in list(topics)[:3]}
+        infos = {topic: mapping(topic, name("b"))._replace(dirty=draw(st.booleans())) for topic in list(topics)[:3]}
         servers = tuple(filling(size, character, f"{each}f"[:size]) for each in range(draw(st.sampled_from((0, 2, 120)))))
-        texts = {"cluster": name("c"), "ha": name("h"), "zone": name("z"), "filters": servers}
-        found.append(register(name("b"), 0, name("a"), topics=topics, mappings=infos, **texts))  # type: ignore[arg-type]  # texts of the right fields
+        texts = {"cluster": name("c"), "ha": name("h"), "zone": name("z"), "filters": draw(st.sampled_from((servers, None)))}
+        others = {"timeout_ms": draw(st.sampled_from((None, 7))), "acting_master": draw(st.sampled_from((None, False, True)))}
+        first = register(name("b"), 0, name("a"), topics=topics, mappings=infos, **texts, **others)  # type: ignore[arg-type]  # values of the right fields
+        found.append(first)
+        if draw(st.booleans()):
+            found.append(replace(first, broker_id=1, broker_addr=name("s"), topics=None))
+            found.append(unregister(name("b"), 1, name("s"), cluster=name("c"), epoch=draw(st.sampled_from((None, 2, 9)))))
+        found.append(UpdateSettings({"support_acting_master": draw(st.booleans())}))
         for each in range(draw(st.sampled_from((1, 3)))):
             value = draw(st.sampled_from((filling(draw(around_values), character), None)))
             found.append(PutKVConfig(name("n"), filling(size, character, f"{each}k"[:size]), value))
@@ -76,6 +96,8 @@ def logged(command: Command, time_ms: int) -> bytes:
     """The command as it stands in the log."""
     if isinstance(command, RegisterBroker):
         return encode_register(command, time_ms, 0, 0, content_of(command))
+    if isinstance(command, UnregisterBrokers):
+        return encode_unregister(command, time_ms, 0)
     return encode_plain(command, time_ms)
 
 
@@ -85,6 +107,7 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
     machine, direct = RestorableMachine(RouteStateMachine()), RouteInfoManager()
     for time_ms, command in enumerate(commands):
         admitted(direct).grant(command).release()
+        assert decode_command(encode_command(command, time_ms)) == (command, time_ms)
         direct.apply(command, time_ms)
         machine.apply(logged(command, time_ms))
     assert machine.machine.state.digest() == direct.digest()
@@ -126,6 +149,40 @@ def test_states_at_their_limits_come_back(commands: list[Command]) -> None:
         with TemporaryDirectory() as folder:
             write_kv_file(Path(folder) / "kvConfig.json", table)
             assert read_kv_file(Path(folder) / "kvConfig.json") == table
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from((1, 2, 7, 40)), st.sampled_from((0, 1, 30)), st.sampled_from((1, 5, 5_000)), st.integers(1, 70_000))
+def test_a_state_of_many_lines_comes_back_from_parts_cut_anywhere(brokers: int, gone: int, entries_max: int, part: int) -> None:
+    """Few entries in a line, so that each table continues in several lines."""
+    machine = RouteStateMachine()
+    machine.apply(encode_lead(RouteSettings(support_acting_master=True), 1, 7))
+    for number in range(brokers + gone):
+        cluster = f"C{number % 3}"
+        machine.apply(logged(register(f"b{number}", 0, f"b{number}:1", cluster=cluster), 10 + number))
+        held = machine.state.registration(cluster, f"b{number}:1")
+        assert held is not None
+        suspect = Suspect((cluster, f"b{number}:1"), held.epoch, 1 + number % 2)
+        machine.apply(encode_suspect([suspect], 20 + number, 7, machine.serial))
+        if number >= brokers:
+            machine.apply(encode_unregister(unregister(f"b{number}", 0, f"b{number}:1", cluster=cluster), 90, 7))
+    machine.apply(encode_plain(UpdateSettings({"notify_min_broker_id_changed": True}), 99))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(marks, "ROWS_MAX", entries_max)
+        patch.setattr(snapshot, "SLICE", entries_max)
+        patch.setattr(snapshot, "CLUSTER_CHARACTERS", 4 * entries_max)
+        written = b"".join(machine.snapshot())
+    twin = RouteStateMachine()
+    restoration = twin.restore()
+    for start in range(0, len(written), part):
+        restoration.feed(written[start : start + part])
+    restoration.finish()
+    assert (twin.serial, twin.time_ms, twin.led_term) == (machine.serial, machine.time_ms, machine.led_term)
+    assert (list(twin.marks.items()), twin.suspected) == (list(machine.marks.items()), machine.suspected)
+    assert len(twin.suspected) == brokers
+    assert twin.digest() == machine.digest()
+    assert b"".join(twin.snapshot()) == b"".join(machine.snapshot())
 
 
 # What the previous version reads. These rules never change.
@@ -240,6 +297,65 @@ def test_the_longest_texts_go_through_the_log_and_a_restart(character: str) -> N
     world.start_all()
     world.elect()
     world.run_until(lambda: all(host.machine.commands == [command] for host in world.hosts.values()))
+
+
+log_steps = st.sampled_from(("add", "add", "term", "cut", "commit", "clear", "release", "open"))
+
+
+def entries_of(log: Log, first: int) -> list[tuple[bytes, int, int]]:
+    """Entries from index ``first``, without the payloads that a snapshot replaces."""
+    found = [cast("tuple[bytes, int, int]", log[position]) for position in range(len(log))]
+    return [(payload if index > log.base_index else b"", index, term) for payload, index, term in found if index >= first]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from((100, 400, 16 << 20)), st.lists(st.tuples(log_steps, st.integers(1, 300)), max_size=40))
+def test_a_log_is_opened_as_it_was_written(segment_bytes: int, steps: list[tuple[str, int]]) -> None:
+    """Every kind of record, in segments of any length, of which a snapshot replaces the first."""
+    disk = Disk()
+    log = Log(disk, segment_bytes)
+    log.add(b"\x01", 1, 0)
+    replaced: tuple[tuple[int, int], tuple[int, int]] | None = None
+    for what, number in [*steps, ("open", 0)]:
+        first, commit = log.first_index, log.getRaftCommitIndex()
+        match what:
+            case "add":
+                log.add(bytes([number % 256]) * number, log.last_index + 1, max(log.last_term, log.getCurrentTerm()))
+            case "term":
+                log.setCurrentTerm(log.getCurrentTerm() + 1, f"n{number}" if number % 3 else None)
+            case "cut":
+                log.deleteEntriesFrom(max(len(log) - number % 4, commit - first + 1))
+            case "commit":
+                log.setRaftCommitIndex(min(log.last_index, commit + number % 4))
+            case "clear":
+                index, term = log.last_index + number, max(log.last_term, log.getCurrentTerm())
+                log.clear()
+                log.add(b"", index, term)
+                log.add(b"", index + 1, term)
+                log.setRaftCommitIndex(index + 1)
+                replaced = (index, term), (index + 1, term)
+            case "release" if commit > log.base_index + 1:
+                log.sync_now()
+                before, last = log.term_at(commit - 1), log.term_at(commit)
+                assert before is not None
+                assert last is not None
+                replaced = (commit - 1, before), (commit, last)
+                log.deleteEntriesTo(commit - 1 - first)
+                log.release(commit)
+            case "open":
+                log.sync_now()
+                while log.dirty:
+                    log.sync_now()
+                opened = Log(disk, segment_bytes)
+                if replaced is not None:
+                    opened.align(*replaced)
+                base = max(log.base_index, opened.base_index)
+                assert entries_of(opened, base + 1) == entries_of(log, base + 1)
+                assert opened.last_index == log.last_index
+                vote = log.getCurrentTerm(), log.getVotedForNodeId()
+                assert (opened.getCurrentTerm(), opened.getVotedForNodeId()) == vote
+                assert opened.getRaftCommitIndex() == commit
+                log = opened
 
 
 class Whole(Machine):
