@@ -9,8 +9,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from replicated_namesrv.chaos.checks.figures import divergence_segments, wrong_lookups
+from replicated_namesrv.chaos.checks.figures import wrong_lookups
 from replicated_namesrv.chaos.checks.story import Story
+from replicated_namesrv.chaos.checks.timing import divergence_segments
 from replicated_namesrv.chaos.run_modes import shown
 from replicated_namesrv.chaos.run_report import TIMELINE_FILE, broken, comparison_rows, load_story, read_verdict
 from replicated_namesrv.files import write_atomically

@@ -208,7 +208,7 @@ def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[
     judged_registrations = stages.add("judged_registrations", keep, _judged_registrations, records, operation, facts)
     segments = stages.add("segments", keep, observations.segments, state, run)
     episodes = stages.add("episodes", keep, observations.episodes, segments)
-    convergence = stages.add("convergence", keep, observations.convergence, episodes, segments, phase)
+    convergence = stages.add("convergence", keep, observations.convergence, segments, phase)
     look_ups = stages.add("look_ups", keep, truth.look_ups, operation, facts)
     gaps = stages.add("gaps", keep, client_operations.gaps, operation, phase, side)
     probes = stages.add("probes", keep, client_operations.probes, operation)

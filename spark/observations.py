@@ -11,8 +11,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from replicated_namesrv.spark.schemas import EPISODES, SEGMENTS, STATES, arrow
-from replicated_namesrv.verify.divergence import Look, NodeAnswer, known_answers, resolution_ns, segments_of
+from replicated_namesrv.spark.schemas import CONVERGENCE, EPISODES, SEGMENTS, STATES, arrow
+from replicated_namesrv.verify.divergence import (
+    DivergenceSegment,
+    Look,
+    NodeAnswer,
+    convergence_ns,
+    known_answers,
+    resolution_ns,
+    segments_of,
+)
 
 
 def states(looks: DataFrame) -> DataFrame:
@@ -88,19 +96,14 @@ def _spans(segments_table: DataFrame, measure: str) -> DataFrame:
     return summed.withColumn("ended", ~F.coalesce(F.col("_open_ns") == F.col("end_ns"), F.lit(False)))
 
 
-def convergence(episodes_table: DataFrame, segments_table: DataFrame, phases_table: DataFrame) -> DataFrame:
-    """M15, one row per run and key: ``converged_ns`` from the begin of ``heal`` until the end of the last resolved divergence.
+def convergence(segments_table: DataFrame, phases_table: DataFrame) -> DataFrame:
+    """CONVERGENCE: M15, one row per run and key with segments and the phase ``heal``."""
 
-    0 if there was none; null if its end was not seen. The end is seen only if as many nodes as took part in the last moments
-    of the divergence answered afterwards, because a node that stops answering does not make the nodes agree."""
+    def of_group(table: pa.Table) -> pa.Table:
+        run, key, heal_ns = (table.column(name)[0].as_py() for name in ("run", "key", "heal_ns"))
+        columns = (table.column(name).to_pylist() for name in DivergenceSegment._fields)
+        converged_ns = convergence_ns(map(DivergenceSegment, *columns), heal_ns)
+        return pa.Table.from_pylist([{"run": run, "key": key, "converged_ns": converged_ns}], schema=arrow(CONVERGENCE))
+
     heal = phases_table.where(F.col("phase") == "heal").select("run", F.col("start_ns").alias("heal_ns"))
-    late = episodes_table.where("resolved").join(F.broadcast(heal), "run").where(F.col("end_ns") > F.col("heal_ns"))
-    ends = late.groupBy("run", "key").agg(F.max("end_ns").alias("_end"))
-    then, after = F.col("end_ns") == F.col("_end"), F.col("start_ns") >= F.col("_end")
-    seen = (
-        segments_table.join(F.broadcast(ends), ["run", "key"], "left")
-        .groupBy("run", "key", "_end")
-        .agg(F.max(F.when(then, F.col("nodes_known"))).alias("_then"), F.max(F.when(after, F.col("nodes_known"))).alias("_after"))
-    )
-    waited = F.when(F.col("_end").isNull(), F.lit(0)).when(F.col("_after") >= F.col("_then"), F.col("_end") - F.col("heal_ns"))
-    return seen.join(F.broadcast(heal), "run").select("run", "key", waited.alias("converged_ns"))
+    return segments_table.join(F.broadcast(heal), "run").groupBy("run", "key").applyInArrow(of_group, CONVERGENCE)

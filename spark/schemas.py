@@ -82,6 +82,8 @@ EPISODES = _table(
     run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, area_s=_REAL, divergence_max=_REAL, resolved=_FLAG, ended=_FLAG,
 )  # fmt: skip  # items grouped by line
 
+CONVERGENCE = _table(run=_TEXT, key=_TEXT, converged_ns=_LONG)
+
 READS = _table(
     run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, anomalous=_FLAG, versions_behind=_LONG, fresh=_FLAG, age_ns=_LONG,
     read_your_writes=_FLAG, monotonic_reads=_FLAG, monotonic_writes=_FLAG, writes_follow_reads=_FLAG,

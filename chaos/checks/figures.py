@@ -10,18 +10,9 @@ from replicated_namesrv.chaos.checks.linear import kv_history
 from replicated_namesrv.chaos.checks.order import stale_kv_reads
 from replicated_namesrv.chaos.checks.seen_removals import removals
 from replicated_namesrv.chaos.checks.story import ALIVE, Op, Story
-from replicated_namesrv.chaos.checks.timing import convergence_s, longest_gap
+from replicated_namesrv.chaos.checks.timing import convergence_s, divergence_segments, longest_gap
 from replicated_namesrv.chaos.records import Election, Send
-from replicated_namesrv.verify.divergence import (
-    Divergence,
-    DivergenceSegment,
-    Look,
-    NodeAnswer,
-    divergence_of,
-    known_answers,
-    resolution_ns,
-    segments_of,
-)
+from replicated_namesrv.verify.divergence import divergence_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,7 @@ def figures(story: Story) -> Figures:
     """Compute all figures."""
     lookups = [op for op in story.of_kind("route") if story.judged.start_ns <= op.start_ns < story.judged.end_ns]
     answered = [op for op in lookups if op.ok]
-    diverged = divergence(story)
+    diverged = divergence_of(divergence_segments(story))
     removed = removals(story)
     sends = [record for record in story.trace.records if isinstance(record, Send)]
     clients = [name for name, kind in story.kinds.items() if kind == "failover" and not name.endswith("-reader")]
@@ -122,23 +113,6 @@ def wrong_lookups(story: Story) -> Iterator[tuple[Op, str]]:
             yield op, "missing"
         if _lists_gone(story, op):
             yield op, "ghost"
-
-
-def divergence(story: Story) -> Divergence:
-    """Resolved divergence of registrations over the whole run (M14), defined as in the analysis of many runs."""
-    return divergence_of(divergence_segments(story))
-
-
-def divergence_segments(story: Story) -> Iterator[DivergenceSegment]:
-    """Divergence of registrations over time."""
-    looks: dict[str, list[Look[frozenset[str]]]] = {node: [] for node in story.nodes}
-    for one in story.observations:
-        if one.key == "brokers":
-            at_ns = one.time_ns if one.answered else one.asked_ns
-            members = frozenset(f"{name}@{version}" for name, version in one.members or ())
-            looks[one.node].append(Look(at_ns, at_ns, members if one.answered else None))
-    changes = [NodeAnswer(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
-    return segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"])))
 
 
 def _lists_gone(story: Story, op: Op) -> bool:

@@ -333,11 +333,6 @@ class Story:
                 found[op.key].append(op)
         return found
 
-    def last_heal_ns(self) -> int:
-        """When the last fault had ended, or the phase ``heal`` began if there was none."""
-        ends = [record.time_ns for record in self.trace.records if isinstance(record, FaultRecord) and record.edge == "end"]
-        return max([*ends, self.phases["heal"].start_ns]) if "heal" in self.phases else max(ends, default=self.judged.end_ns)
-
     def life_at(self, broker: str, time_ns: int) -> BrokerState | None:
         """The state of a broker at a time. None: before its start."""
         lives = self.lives.get(broker, [])

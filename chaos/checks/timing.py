@@ -22,44 +22,83 @@ from replicated_namesrv.chaos.checks.story import (
 from replicated_namesrv.chaos.effects import Link
 from replicated_namesrv.chaos.records import Member, Observe, RecordedTrace
 from replicated_namesrv.verify import Verdict
+from replicated_namesrv.verify.divergence import (
+    DivergenceSegment,
+    Look,
+    NodeAnswer,
+    convergence_ns,
+    known_answers,
+    resolution_ns,
+    segments_of,
+)
 
 BRIEF_NS = 3_000_000_000
 """The time of several looks with a time-out of one second each. Shorter silence may be caused by the machine."""
 
-States = dict[str, tuple[Member, ...] | None]
-
 
 def check_convergence(story: Story) -> CheckResult:
-    """After the last fault all nodes answer the same registrations within ``converge_s``, and continue to do so."""
+    """Within ``converge_s`` after the heal the nodes agree on all registrations, each node answers, and both last."""
     limit_s = float(story.manifest["scenario"]["promises"]["converge_s"])
-    converged_s = convergence_s(story)
     if "final" not in story.phases or not story.observations:
         return result("convergence", Promise.BOTH, 0, [])
+    converged_s, answering_s = convergence_s(story), all_answer_s(story)
     wrong = []
     if converged_s is None:
-        wrong = ["at the end of the run nodes still answered differently, or not at all"]
+        wrong.append("at the end of the run nodes still answered differently")
     elif converged_s > limit_s:
-        wrong = [f"all nodes answered the same only {converged_s:.2f} s after the last fault; {limit_s:g} s are promised"]
-    if wrong and (patient_s := convergence_s(story, BRIEF_NS)) is not None and patient_s <= limit_s:
-        why = f"but for silence of less than {BRIEF_NS / 1e9:g} s, as of a busy machine, all nodes answered the same in time"
-        return unjudged(result("convergence", Promise.BOTH, len(story.observations), wrong), why)
+        wrong.append(f"all nodes answered the same only {converged_s:.2f} s after the last fault; {limit_s:g} s are promised")
+    if not wrong and (answering_s is None or answering_s > limit_s):
+        silence = "at the end of the run a node did not answer"
+        if answering_s is not None:
+            silence = f"every node answered only {answering_s:.2f} s after the last fault; {limit_s:g} s are promised"
+        wrong.append(silence)
+        if (patient_s := all_answer_s(story, BRIEF_NS)) is not None and patient_s <= limit_s:
+            why = f"but for silence of less than {BRIEF_NS / 1e9:g} s, as of a busy machine, all nodes answered in time"
+            return unjudged(result("convergence", Promise.BOTH, len(story.observations), wrong), why)
     if story.mode == "cp" and len(set(_last_kv(story).values())) > 1:
         wrong.append("at the end of the run nodes still answered different KV entries")
     return unless_stalled(story, result("convergence", Promise.BOTH, len(story.observations), wrong))
 
 
-def convergence_s(story: Story, patience_ns: int = 0) -> float | None:
-    """From the end of the last fault until the nodes permanently gave the same answer. None: they never did.
+def convergence_s(story: Story) -> float | None:
+    """Convergence of registrations (M15). None: the run has no ``heal``, or the nodes never agreed for good."""
+    if "heal" not in story.phases:
+        return None
+    converged_ns = convergence_ns(divergence_segments(story), story.phases["heal"].start_ns)
+    return None if converged_ns is None else converged_ns / 1e9
+
+
+def divergence_segments(story: Story) -> list[DivergenceSegment]:
+    """The divergence of registrations over the whole run (M14)."""
+    looks: dict[str, list[Look[frozenset[str]]]] = {node: [] for node in story.nodes}
+    for one in story.observations:
+        at_ns = _looked_ns(one)
+        if one.key == "brokers":
+            members = frozenset(f"{name}@{version}" for name, version in one.members or ())
+            looks[one.node].append(Look(at_ns, at_ns, members if one.answered else None))
+    changes = [NodeAnswer(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
+    return list(segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"]))))
+
+
+def all_answer_s(story: Story, patience_ns: int = 0) -> float | None:
+    """From the heal until every node answers for good. None: one never does.
 
     A node's silence of less than ``patience_ns`` is ignored."""
-    heal_ns = story.last_heal_ns()
+    answers = dict.fromkeys(story.nodes, False)
     since_ns: int | None = None
-    for time_ns, states in timeline(story, "brokers", patience_ns):
+    seen = _patiently([one for one in story.observations if one.key == "brokers"], patience_ns, story.judged.end_ns)
+    for one in sorted(seen, key=_looked_ns):
+        time_ns = _looked_ns(one)
         if time_ns > story.judged.end_ns:
             break
-        same = None not in states.values() and len(set(states.values())) == 1
-        since_ns = (since_ns if since_ns is not None else time_ns) if same else None
-    return None if since_ns is None else max(0.0, (since_ns - heal_ns) / 1e9)
+        answers[one.node] = one.answered
+        since_ns = (since_ns if since_ns is not None else time_ns) if all(answers.values()) else None
+    return None if since_ns is None else max(0.0, (since_ns - story.phases["heal"].start_ns) / 1e9)
+
+
+def _looked_ns(one: Observe) -> int:
+    """Time of an answer, or of a question without one."""
+    return one.time_ns if one.answered else one.asked_ns
 
 
 def _last_kv(story: Story) -> dict[str, tuple[Member, ...]]:
@@ -68,18 +107,6 @@ def _last_kv(story: Story) -> dict[str, tuple[Member, ...]]:
     quiet_ns = max(story.phases["final"].start_ns, *ends, 0)
     seen = [one for one in story.observations if one.key == "kv" and one.answered and one.asked_ns >= quiet_ns]
     return {one.node: tuple(one.members or ()) for one in seen if one.time_ns <= story.judged.end_ns}
-
-
-def timeline(story: Story, key: str, patience_ns: int = 0) -> list[tuple[int, States]]:
-    """Each node's answer after each observation of ``key``; None: unknown. The answer of a silent node is unknown from the
-    question on, unless it answers again within ``patience_ns``."""
-    states: States = dict.fromkeys(story.nodes)
-    found = []
-    seen = _patiently([one for one in story.observations if one.key == key], patience_ns, story.judged.end_ns)
-    for one in sorted(seen, key=lambda one: one.time_ns if one.answered else one.asked_ns):
-        states[one.node] = tuple(one.members or ()) if one.answered else None
-        found.append((one.time_ns if one.answered else one.asked_ns, dict(states)))
-    return found
 
 
 def _patiently(seen: Sequence[Observe], patience_ns: int, end_ns: int) -> list[Observe]:

@@ -1,4 +1,4 @@
-"""Divergence of nodes over time (M14). The checks of chaos runs and the analysis of many runs use this definition.
+"""Divergence of nodes over time (M14) and convergence (M15), as the checks of chaos runs and the analysis of many runs use them.
 
 An answer of a node is known from one look at the node until the next one (``known_answers``). Knowledge ends when the node does
 not answer, and when the observer itself stalled. A node without a known answer differs from no other node.
@@ -234,3 +234,17 @@ def divergence_of(segments: Iterable[DivergenceSegment]) -> Divergence:
     apart = [segment for segment in segments if segment.resolved > 0]
     length_ns = sum(segment.end_ns - segment.start_ns for segment in apart)
     return Divergence(length_ns / 1e9, max((segment.resolved for segment in apart), default=0.0))
+
+
+def convergence_ns(segments: Iterable[DivergenceSegment], heal_ns: int) -> int | None:
+    """Convergence (M15) of one key: from ``heal_ns`` until the end of the last resolved divergence. 0 if there was none since.
+
+    None: its end was not seen. The end is seen only if as many nodes as took part in the last moments of the divergence answered
+    afterwards, because a node that stops answering does not make the nodes agree."""
+    by_time = sorted(segments)
+    late = [segment for segment in by_time if segment.resolved > 0 and segment.end_ns > heal_ns]
+    if not late:
+        return 0
+    last = late[-1]
+    after = max((segment.nodes_known for segment in by_time if segment.start_ns >= last.end_ns), default=0)
+    return last.end_ns - heal_ns if after >= last.nodes_known else None

@@ -12,7 +12,7 @@ from replicated_namesrv.chaos.checks import CHECKS, PREFIX_SAFE_CHECKS, judge
 from replicated_namesrv.chaos.checks.administration import check_write_perm
 from replicated_namesrv.chaos.checks.crashes import check_crashes
 from replicated_namesrv.chaos.checks.fence import check_fence
-from replicated_namesrv.chaos.checks.figures import divergence, figures
+from replicated_namesrv.chaos.checks.figures import figures
 from replicated_namesrv.chaos.checks.final import (
     check_final_kv,
     check_final_registrations,
@@ -24,12 +24,19 @@ from replicated_namesrv.chaos.checks.linear import check_kv, check_registration
 from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_registrations
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story
-from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
+from replicated_namesrv.chaos.checks.timing import (
+    check_availability,
+    check_convergence,
+    check_enough,
+    convergence_s,
+    divergence_segments,
+)
 from replicated_namesrv.chaos.records import FaultRecord, Invoke, Phase, RecordedTrace, read_trace
 from replicated_namesrv.chaos.run_report import described
 from replicated_namesrv.chaos.scenario import ChaosScenario
 from replicated_namesrv.spark.generate import generate
 from replicated_namesrv.verify import Verdict
+from replicated_namesrv.verify.divergence import divergence_of
 from tests.chaos.traces import MS, NODES, Script, manifest, random_kv
 
 Check = Callable[[Story], CheckResult]
@@ -89,6 +96,14 @@ def everywhere(script: Script, at: float, members: list[tuple[str, int]]) -> Scr
     """Every node answers the same."""
     for number, node in enumerate(NODES):
         script.saw(at + number, node, members)
+    return script
+
+
+def looked(script: Script, since: int, until: int, **others: list[tuple[str, int]] | None) -> Script:
+    """Every node is asked twice a second; it lists both brokers, or what ``others`` says."""
+    for at in range(since, until, 500):
+        for number, node in enumerate(NODES):
+            script.saw(at + number, node, others.get(node, BOTH))
     return script
 
 
@@ -462,8 +477,8 @@ CASES: dict[str, tuple[Check, Script, Script]] = {
     ),
     "nodes agree soon after the last fault": (
         check_convergence,
-        everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH).saw(8100, "n1", BOTH[:1]), 9000, BOTH),
-        everywhere(Script().fault(3000, 8000), 1000, BOTH).saw(8100, "n1", BOTH[:1]),
+        looked(looked(Script().fault(3000, 8000), 1000, 9000, n1=BOTH[:1]), 9000, 12_900),
+        looked(Script().fault(3000, 8000), 1000, 12_900, n1=BOTH[:1]),
     ),
     "a node that answers nothing agrees with nobody": (
         check_convergence,
@@ -582,6 +597,16 @@ def test_a_node_that_never_answers_at_the_end_leaves_unknown_what_is_there() -> 
         assert [finding.partition(" ")[0] for finding in found.findings] == ["n3"]
 
 
+def test_convergence_counts_from_the_heal_to_the_end_of_the_last_difference() -> None:
+    late = looked(looked(Script().fault(3000, 8000), 1000, 9000, n1=BOTH[:1]), 9000, 12_900)
+    assert convergence_s(late.story) == pytest.approx(1.0)
+    assert figures(late.story).convergence_s == 1.0
+    assert convergence_s(looked(Script(), 1000, 12_900).story) == 0
+    assert convergence_s(looked(Script(), 1000, 12_900, n1=BOTH[:1]).story) is None
+    silent = looked(looked(Script(), 1000, 9000, n1=BOTH[:1]), 9000, 12_900, n1=None)
+    assert convergence_s(silent.story) is None, "a node that stops answering does not agree"
+
+
 def test_a_look_without_answer_is_no_divergence_on_a_busy_machine() -> None:
     """A look without answer at the end, or one late after the nodes had agreed, is no divergence. Silence that lasts is."""
     agreed = everywhere(everywhere(Script().fault(3000, 8000), 1000, BOTH), 9000, BOTH)
@@ -657,7 +682,7 @@ def test_divergence_of_generated_traces_is_what_they_were_made_with(tmp_path: Pa
     for folder in generate(10_000, 3, 5, tmp_path, print):
         made, known = (json.loads((folder / name).read_text()) for name in ("manifest.json", "truth.json"))
         story = Story(read_trace(folder / "trace.jsonl"), manifest(made["mode"]) | made | {"scenario": ANY_SCENARIO})
-        found = divergence(story)
+        found = divergence_of(divergence_segments(story))
         assert found.seconds == pytest.approx(known["divergent_ns"] / 1e9)
         assert found.greatest == (1.0 if made["mode"] == "ap" else 0.0)
         assert found.seconds > 0 or made["mode"] == "cp"

@@ -1,5 +1,8 @@
 """Divergence over time against its definition at every moment."""
 
+import random
+from itertools import pairwise
+
 import pytest
 
 from replicated_namesrv.verify.divergence import (
@@ -9,6 +12,7 @@ from replicated_namesrv.verify.divergence import (
     Known,
     Look,
     NodeAnswer,
+    convergence_ns,
     divergence_of,
     known_answers,
     segments_of,
@@ -65,3 +69,25 @@ def test_neighbours_of_equal_divergence_are_one_segment() -> None:
     a, b = frozenset("a"), frozenset("b")
     changes = [NodeAnswer("n1", 0, 5, a), NodeAnswer("n1", 5, 9, b), NodeAnswer("n2", 0, 9, frozenset("c"))]
     assert len(list(segments_of(changes))) == 1
+
+
+def test_convergence_is_when_the_nodes_agree_for_good_and_as_many_answer_as_had_differed() -> None:
+    """M15, as the figures of chaos runs and of the analysis have it, against its definition at every moment."""
+    outcomes = {"none": 0, "seen": 0, "unseen": 0}
+    for seed in range(600):
+        rng = random.Random(seed)
+        bounds, heal_ns = sorted(rng.sample(range(60), rng.randint(2, 8))), rng.randrange(10, 40)
+        segments = [
+            DivergenceSegment(start, end, 1.0, rng.randint(2, 3), rng.choice((0.0, 0.0, 0.5)))
+            for start, end in pairwise(bounds)
+            if rng.random() < 0.9
+        ]
+        values = {at: (one.resolved, one.nodes_known) for one in segments for at in range(one.start_ns, one.end_ns)}
+        apart = [at for at, (resolved, _) in values.items() if resolved > 0 and at >= heal_ns]
+        expected: int | None = 0
+        if apart:
+            most = max((known for at, (_, known) in values.items() if at > max(apart)), default=0)
+            expected = max(apart) + 1 - heal_ns if most >= values[max(apart)][1] else None
+        assert convergence_ns(reversed(segments), heal_ns) == expected, f"seed {seed}"
+        outcomes["unseen" if expected is None else "seen" if expected else "none"] += 1
+    assert min(outcomes.values()) > 100, outcomes
