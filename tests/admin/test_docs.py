@@ -50,7 +50,7 @@ def test_every_event_has_a_row() -> None:
         for kind in sorted(kinds - rows)
     ]
     wrong += [
-        f"event {kind} is in docs/admin-http.md, but describe() in routes/history.py has not got it" for kind in rows - kinds
+        f"event {kind} is in docs/admin-http.md, but describe() in routes/history.py does not return it" for kind in rows - kinds
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -93,8 +93,14 @@ class ClusterThread:
 
     def leader(self) -> Member:
         """The node that leads."""
-        wait_until(lambda: self.do(lambda: any(m.is_leader for m in self.members)), "a leader")
-        return self.do(lambda: next(m for m in self.members if m.is_leader))
+        leaders: list[Member] = []
+
+        def found() -> bool:
+            leaders[:] = self.do(lambda: [member for member in self.members if member.is_leader])
+            return bool(leaders)
+
+        wait_until(found, "a leader")
+        return leaders[0]
 
     def follower(self) -> Member:
         """A node that does not lead."""
