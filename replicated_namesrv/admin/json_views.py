@@ -138,7 +138,7 @@ async def topics(request: web.Request) -> web.Response:
         }
 
     revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
-    page = cut(sorted(state.topic_revisions), wanted)
+    page = await cut(list(state.topic_revisions), wanted)
     rows = await build_rows(page.keys, row)
     return json_response({"topics": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
 
@@ -151,7 +151,7 @@ async def brokers(request: web.Request) -> web.Response:
     by_key = {_broker_key(registration): registration for registration in state.registrations()}
     suspected = context.service.suspected_since()
     revision = state.revision  # of the rows: building them yields to other tasks, which may change the state
-    page = cut(sorted(by_key), wanted)
+    page = await cut(list(by_key), wanted)
     rows = await build_rows(page.keys, lambda key: _broker_row(context, by_key[key], suspected))
     return json_response({"brokers": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
 

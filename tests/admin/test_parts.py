@@ -11,17 +11,17 @@ from replicated_namesrv.admin.paging import PageRequest, build_rows, cut
 from replicated_namesrv.errors import SettingError
 
 
-def test_pages_survive_that_their_last_row_vanishes() -> None:
+async def test_pages_survive_that_their_last_row_vanishes() -> None:
     keys = [f"k{i}" for i in range(6)]
-    first = cut(keys, PageRequest(3, "", ""))
+    first = await cut(keys, PageRequest(3, "", ""))
     assert (list(first.keys), first.next, first.total) == (["k0", "k1", "k2"], "k2", 6)
     keys.remove("k2")
-    second = cut(keys, PageRequest(3, "k2", ""))
+    second = await cut(keys, PageRequest(3, "k2", ""))
     assert (list(second.keys), second.next) == (["k3", "k4", "k5"], None)
 
 
-def test_search_ignores_case_and_counts_what_matches() -> None:
-    page = cut(["Alpha", "beta", "alphabet"], PageRequest(10, "", "alpha"))
+async def test_search_ignores_case_and_counts_what_matches() -> None:
+    page = await cut(["Alpha", "beta", "alphabet"], PageRequest(10, "", "alpha"))
     assert (list(page.keys), page.total) == (["Alpha", "alphabet"], 2)
 
 
