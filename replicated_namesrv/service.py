@@ -68,8 +68,6 @@ class Connection(Protocol):
     """Unique in this process, ascending with acceptance."""
     peer: str
     """host:port of the other end (after PROXY protocol), for display and logs only."""
-    opened_revision: int
-    """``state.revision`` when it was accepted."""
 
     def close(self, reason: CloseReason) -> None:
         """Close after pending bytes have been sent. Idempotent."""

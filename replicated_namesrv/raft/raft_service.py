@@ -173,14 +173,6 @@ class RaftService:
         self.kick_for_reads()
         return future
 
-    def lease_read(self) -> "asyncio.Future[ReadOutcome]":
-        """Like ``read_index``, but answered from the lease if it is valid."""
-        future: asyncio.Future[ReadOutcome] = self.loop.create_future()
-        self.node.lease_read(_setter(future))
-        if not future.done():
-            self.kick_for_reads()
-        return future
-
     def disk_is_short(self, short: bool) -> None:
         """True: the disk is nearly full, so keep the log short. False: it has room again, so refill the ballast."""
         self.node.compaction.disk_is_short(short)

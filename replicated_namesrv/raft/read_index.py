@@ -42,12 +42,12 @@ class Asking(NamedTuple):
 class Round:
     """One confirmation in progress."""
 
-    __slots__ = ("askers", "batches", "confirmed", "log_index", "sent_at", "sequence", "started_at")
+    __slots__ = ("askers", "batches", "confirmed", "log_index", "sent_at", "sequence")
 
     def __init__(self, sequence: int, log_index: int, batches: list[Batch], askers: list[Asking], node: str, now: float) -> None:
         self.sequence, self.log_index, self.batches, self.askers = sequence, log_index, batches, askers
         self.confirmed = {node}
-        self.started_at = self.sent_at = now
+        self.sent_at = now
 
 
 class ReadIndex:

@@ -119,7 +119,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "connection_id",
         "idle_slot",
         "last_active_tick",
-        "opened_revision",
         "peer",
         "pending",
         "share",
@@ -128,7 +127,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def __init__(self, host: Host, connection_id: int) -> None:
         self._host = host
         self.connection_id = connection_id
-        self.opened_revision = 0
         self.peer = ""
         """host:port, from a PROXY header if that is trusted."""
         self.address = ""

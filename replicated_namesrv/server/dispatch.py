@@ -93,7 +93,6 @@ class RequestDispatcher:
         header = decode_header(data[bounds.header_start : bounds.body_start], bounds.serialize_type)
         if header.is_response:
             return None  # a response to no request of ours
-        self._metrics.general_path_requests += 1
         request = Request(connection, header, data, start, bounds)
         outcome = self._outcome(request)
         if outcome is None:

@@ -177,7 +177,6 @@ class RemotingServer:
             return False
         is_proxy = self.sources.is_proxy(connection.address)
         connection.share = self.shares.enter(connection.peer if is_proxy else connection.address)
-        connection.opened_revision = self._service.state.revision
         self._service.connection_opened(connection)
         self.connections.add(connection)
         self._gone.clear()

@@ -42,7 +42,6 @@ class ServerMetrics:
         "fast_path_hits",
         "fast_path_misses",
         "fast_path_observed",
-        "general_path_requests",
         "held_bytes",
         "latency",
         "limits_hit",
@@ -72,7 +71,6 @@ class ServerMetrics:
         """How many of these are in ``latency``."""
         self.fast_path_misses = 0
         """How many of them were answered with "no such topic" (code 17)."""
-        self.general_path_requests = 0
         self.latency = Histogram()
         """From the read that completed a request's frame until its answer was passed to the connection. Requests that came in
         one read and were answered together count with the time of all of them."""

@@ -135,13 +135,11 @@ class SimulatedConnection:
         self.server, self.peer, self._ended = server, peer, ended
         server.last_connection += 1
         self.connection_id = server.last_connection
-        self.opened_revision = 0
         self.is_open = False
 
     def open(self) -> None:
         """Accept the connection; called in the server's turn."""
         self.is_open = True
-        self.opened_revision = self.server.node.state.revision
         self.server.connections[self.connection_id] = self
         self.server.node.connection_opened(self)
 

@@ -35,7 +35,6 @@ class Wire:
     def __init__(self, connection_id: int) -> None:
         self.connection_id = connection_id
         self.peer = f"10.0.0.{connection_id}:40000"
-        self.opened_revision = 0
         self.closed: list[CloseReason] = []
 
     def close(self, reason: CloseReason) -> None:

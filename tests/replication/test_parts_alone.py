@@ -66,7 +66,6 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.connection_id = 1
-        self.opened_revision = 0
         self.closed: CloseReason | None = None
 
     def close(self, reason: CloseReason) -> None:
