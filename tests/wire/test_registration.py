@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicated_namesrv.errors import BodyError
-from replicated_namesrv.model import DataVersion, QueueData, TopicQueueMappingInfo
+from replicated_namesrv.model import TOPICS_MAX, DataVersion, QueueData, TopicQueueMappingInfo
 from replicated_namesrv.wire import registration_body, registration_compressed, registration_values
 from replicated_namesrv.wire.fastjson import MalformedJsonError, finish
 from replicated_namesrv.wire.registration_body import (
@@ -315,7 +315,7 @@ def test_bad_compressed_bodies(body: bytes) -> None:
 
 
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
-    head = struct.pack(">i", len(VERSION_JSON)) + VERSION_JSON + struct.pack(">i", 100_000)
+    head = struct.pack(">i", len(VERSION_JSON)) + VERSION_JSON + struct.pack(">i", TOPICS_MAX)
     bomb = zlib.compress(head + (struct.pack(">i", len(LINE)) + LINE) * 400_000, 9)
     assert len(bomb) < 100_000
     with pytest.raises(BodyError, match="inflates to more"):
@@ -330,9 +330,9 @@ def with_keys(value: bytes, count: int) -> bytes:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (deflated(VERSION_JSON, 100_001, LINE), "100001 topics are more than 100000"),
-        (deflated(VERSION_JSON, 0, b"[]", 100_001), "100001 topic queue mappings are more than 100000"),
-        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % with_keys(b"{}", 100_001), "100001 topics are"),
+        (deflated(VERSION_JSON, TOPICS_MAX + 1, LINE), "60001 topics are more than 60000"),
+        (deflated(VERSION_JSON, 0, b"[]", TOPICS_MAX + 1), "60001 topic queue mappings are more than 60000"),
+        (b'{"topicConfigSerializeWrapper":{"topicConfigTable":{%b}}}' % with_keys(b"{}", TOPICS_MAX + 1), "60001 topics are"),
         (
             deflated(VERSION_JSON, 0, b"[]", 1, b'{"topic":"T","bname":"b","currIdMap":{%b}}' % with_keys(b"0", 16_385)),
             "16385 queues in a topic queue mapping are more than 16384",
