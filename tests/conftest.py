@@ -6,6 +6,8 @@ import secrets
 import sys
 import time
 from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -78,22 +80,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Totals(), "totals")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests for ``--dist loadgroup``: slow ones of real processes one after the other, the others by file.
+def group_of(test: str) -> str:
+    """The tests that one process runs one after the other: those of a file.
 
-    The slow tests of the simulator only compute, so each may run at the same time as any other test.
+    All files that use Spark are one group, because starting Spark takes as long as many tests. Tests of the simulator only
+    compute, so each is a group of its own.
     """
-    for item in items:
-        group = item.path.stem
-        if item.get_closest_marker("slow"):
-            group = item.nodeid if item.path.parent.name == "simulation" else "slow"
-        item.add_marker(pytest.mark.xdist_group(group))
+    path = test.partition("::")[0]
+    folder = Path(path).parent.name
+    return folder if folder == "spark" else test if folder == "simulation" else path
 
 
-def name_of(item: pytest.Item) -> str:
-    """The test's node id without the group that pytest-xdist adds to it."""
-    marker = item.get_closest_marker("xdist_group")
-    return item.nodeid.removesuffix(f"@{marker.args[0]}") if marker else item.nodeid
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute groups of tests, the largest first."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # pytest-xdist declares no types
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]  # its base is untyped
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -109,7 +116,7 @@ def seed(pytestconfig: pytest.Config) -> int:
 @pytest.fixture
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Randomness of one test. It depends only on the run's seed and the test's name."""
-    return random.Random(f"{seed} {name_of(request.node)}")
+    return random.Random(f"{seed} {request.node.nodeid}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -118,6 +125,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     names = getattr(item, "fixturenames", ())
     if report.failed and ("seed" in names or hypothesis.is_hypothesis_test(getattr(item, "obj", None))):
-        command = f"./namesrv test '{name_of(item)}' --seed {item.config.stash[SEED_KEY]}"
+        command = f"./namesrv test '{item.nodeid}' --seed {item.config.stash[SEED_KEY]}"
         report.sections.append(("Repeat", command))
     return report

@@ -53,7 +53,7 @@ def test_a_failure_tells_the_seed_and_the_seed_repeats_it(tmp_path: Path) -> Non
     drawn = re.findall(r"drew (0\.\d+)", output)[0]
     assert f"drew {drawn}" in run_pytest(tmp_path, RANDOM_FAILURE, "--seed", seed)[1]
     assert f"drew {drawn}" not in run_pytest(tmp_path, RANDOM_FAILURE, "--seed", str(int(seed) + 1))[1]
-    parallel = run_pytest(tmp_path, RANDOM_FAILURE, "--seed", seed, "-n", "2", "--dist", "loadgroup")[1]
+    parallel = run_pytest(tmp_path, RANDOM_FAILURE, "--seed", seed, "-n", "2", "--dist", "loadscope")[1]
     assert f"drew {drawn}" in parallel
     assert f"./namesrv test 'test_it.py::test_drawn' --seed {seed}" in parallel
 
@@ -69,3 +69,12 @@ def test_tests_without_jars_fail_the_run_where_maven_is(tmp_path: Path) -> None:
     status, output = run_pytest(tmp_path, text, path=str(without))
     assert status == 1
     assert "Maven is here, but these were skipped: test_it.py::test_broker" in output
+
+
+def test_the_tests_of_a_file_run_in_one_process(tmp_path: Path) -> None:
+    text = "import os, pytest\n" + "".join(
+        f"def test_{number}():\n    pytest.fail(os.environ['PYTEST_XDIST_WORKER'] + ' ran it')\n" for number in range(8)
+    )
+    (tmp_path / "test_other.py").write_text("def test_beside_it():\n    pass\n", encoding="utf-8")
+    _, output = run_pytest(tmp_path, text, "-n", "2", "--dist", "loadscope", "test_other.py")
+    assert len(set(re.findall(r"(gw\d) ran it", output))) == 1, output
