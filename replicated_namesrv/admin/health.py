@@ -49,7 +49,8 @@ async def _problem_of(layer: Layer) -> str | None:
         answer = layer.check()
         if answer is None or isinstance(answer, str):
             return answer
-        return await asyncio.wait_for(answer, LAYER_TIMEOUT_S)
+        async with asyncio.timeout(LAYER_TIMEOUT_S):
+            return await answer
     except TimeoutError:
         return f"no answer within {LAYER_TIMEOUT_S:g} s"
     except Exception as error:  # any exception of a check is its layer's problem

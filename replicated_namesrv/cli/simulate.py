@@ -1,11 +1,15 @@
 """``namesrv simulate``: runs the Raft core in the simulator under seeded faults (``replicated_namesrv.simulation``)."""
 
 import argparse
+import contextlib
 import json
+import signal
 import statistics
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.raft.raft_config import Defences
@@ -66,16 +70,42 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace:
         return _run_readable(scenarios)
     report = _Report(arguments, len(scenarios))
+    results = run_all(scenarios, min(arguments.processes or cores(), len(scenarios)))
     try:
-        for result in run_all(scenarios, min(arguments.processes or cores(), len(scenarios))):
-            report.add(result)
-            if arguments.stop_after and len(report.failures) >= arguments.stop_after:
-                break
+        with _interrupts() as is_interrupted:
+            for result in results:
+                report.add(result)
+                if is_interrupted():
+                    raise KeyboardInterrupt
+                if arguments.stop_after and len(report.failures) >= arguments.stop_after:
+                    break
     except KeyboardInterrupt:
+        results.close()
         print(f"\nnamesrv simulate: stopped after {report.done} of {len(scenarios)} seeds", file=sys.stderr, flush=True)
         report.finish(shrink=False)
         raise
     return report.finish()
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C was pressed. It raises KeyboardInterrupt too, but Python drops an error that is raised in a callback of the
+    garbage collector."""
+    seen = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal seen
+        seen = True
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which alone may handle signals
+        yield lambda: seen
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield lambda: seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:

@@ -278,9 +278,12 @@ class Broker:
     # Expectations
 
     def is_acknowledged(self) -> bool:
-        """Whether it must not be dropped: it is alive, alone, and was recently acknowledged by any node."""
+        """Whether it must not be dropped: it is alive, alone, and was recently acknowledged by any node.
+
+        An acknowledgement of its earlier id does not count: the broker that has this id now replaces it.
+        """
         life, now_ns = self.life, self._world.now_ns
-        since_ns = max(now_ns - self.timeout_ms * MS // 2, life.began_ns)
+        since_ns = max(now_ns - self.timeout_ms * MS // 2, life.began_ns, self.alone_ns)
         is_alone = now_ns - self.alone_ns > SETTLED_NS
         return life.is_running and is_alone and max(life.acknowledged_ns.values(), default=-1) >= since_ns
 

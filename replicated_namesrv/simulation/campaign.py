@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +25,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_all(scenarios: Iterable[Scenario], processes: int) -> Iterator[RunResult]:
+def run_all(scenarios: Iterable[Scenario], processes: int) -> Generator[RunResult, None, None]:
     """Results as they arrive. Few scenarios are in flight, so an early end costs little."""
     if processes <= 1:
         for scenario in scenarios:

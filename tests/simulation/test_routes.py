@@ -64,6 +64,11 @@ def test_equal_seeds_give_equal_traces_whatever_the_hash_seed() -> None:
     assert len(digests) == 1
 
 
+def test_a_broker_whose_id_another_has_now_may_be_replaced() -> None:
+    """Two brokers swap ids in an outage. The registration of one arrives, and it has the id under which the other is known."""
+    judge([run(Scenario(986291789, duration_s=13.1, application="routes", faults=()))])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "seed", "brokers"), [("silent_removed", 0, None), ("silent_removed", 3, None), ("young_nodes", 1, 6)]

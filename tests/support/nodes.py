@@ -53,7 +53,8 @@ async def http(
         lines = {"Host": f"{host}:{port}", "Connection": "close", "Content-Length": str(len(body)), **(headers or {})}
         head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
         writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
-        raw = await asyncio.wait_for(reader.read(), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):  # wait_for of Python 3.11 can lose a cancellation
+            raw = await reader.read()
     finally:
         writer.close()
     first, _, rest = raw.partition(b"\r\n")

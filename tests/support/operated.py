@@ -76,7 +76,8 @@ async def run(*arguments: str) -> Output:
                 code = int(end.code or 0)
         return Output(code, out.getvalue(), err.getvalue())
 
-    return await asyncio.wait_for(asyncio.to_thread(work), DEADLINE_S)
+    async with asyncio.timeout(DEADLINE_S):
+        return await asyncio.to_thread(work)
 
 
 @asynccontextmanager
@@ -90,7 +91,8 @@ async def operated(folder: Path, count: int = 3, mode: str = "cp", **flags: str)
         own = {"nodeId": name, "mode": mode, "listen": "127.0.0.1:0", "adminListen": "127.0.0.1:0", "dataDir": str(folder / name)}
         nodes.append(ServingNode(load_settings(None, {**own, **({"peers": peers} if mode == "cp" else {}), **flags}, {})))
     try:
-        await asyncio.wait_for(asyncio.gather(*(node.start() for node in nodes)), DEADLINE_S)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(node.start() for node in nodes))
         yield Operated(nodes)
     finally:
         await asyncio.gather(*(node.stop() for node in nodes))
