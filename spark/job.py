@@ -37,17 +37,22 @@ def analyse(
 ) -> Results:
     """Analyse runs and write tables and report into ``out``. Raises NamesrvError for an error that the user can correct."""
     try:
-        with _terminable():
+        with terminable() as end_if_signalled:
+
+            def say_unless_signalled(line: str) -> None:
+                end_if_signalled()
+                say(line)
+
             sources = _checked(paths, out, master, memory)
             here = None if master is None or "HADOOP_CONF_DIR" in os.environ else local_path(out)
             with _nothing_half_written(here, out), session("namesrv analyze", master, memory) as spark:
                 storage = SparkStorage(spark)
                 there = local_path(storage.qualified(out)) if here is None else None
                 with _nothing_half_written(there, out):
-                    analysis = Analysis(spark, out, say)
+                    analysis = Analysis(spark, out, say_unless_signalled)
 
                     def report(results: Results) -> None:
-                        say("report")
+                        say_unless_signalled("report")
                         write_report(storage, results, out)
 
                     return analysis.run(paths, report) if sources is None else analysis.analyse(sources, report)
@@ -135,20 +140,32 @@ def _check_memory(memory: str) -> None:
 
 
 @contextmanager
-def _terminable() -> Iterator[None]:
-    """Let SIGTERM end the process as Control-C does, with all clean-up. A second SIGTERM does not interrupt the clean-up."""
+def terminable() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM end the process as Control-C does, with all clean-up. A second SIGTERM does not interrupt the clean-up.
+
+    Python drops an error that is raised in a callback of a weak reference, and the library that talks to the JVM has many. So the
+    caller also calls what this yields from time to time. It raises SystemExit after a signal.
+    """
+    status: int | None = None
+
+    def end_if_signalled() -> None:
+        if status is not None:
+            sys.exit(status)
+
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield end_if_signalled
         return
 
     def end(number: int, _: FrameType | None) -> None:
+        nonlocal status
+        status = 128 + number
         for one in before:
             signal.signal(one, lambda *_: None)  # not SIG_IGN: Python would report a signal that is already pending
-        sys.exit(128 + number)  # the library that talks to the JVM would log a KeyboardInterrupt
+        sys.exit(status)  # the library that talks to the JVM would log a KeyboardInterrupt
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield end_if_signalled
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

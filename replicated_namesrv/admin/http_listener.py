@@ -74,6 +74,7 @@ class HttpListener:
             lingering_time=LINGERING_S,
         )
         self._server: asyncio.Server | None = None
+        self._is_stopping = False
         self.address: tuple[str, int] | None = None
         """Bound address, None while not listening."""
 
@@ -92,6 +93,7 @@ class HttpListener:
 
     async def stop(self) -> None:
         """Stop listening, give requests under way a moment, close every connection."""
+        self._is_stopping = True
         if self._server is not None:
             stop_listening(self._server)
             self._server = self.address = None
@@ -101,7 +103,7 @@ class HttpListener:
     def admit(self, transport: asyncio.Transport) -> None:
         """Serve the new connection, or close it."""
         server = self._runner.server
-        if server is None or self._server is None:  # accepted before this stopped to listen
+        if server is None or self._is_stopping:  # accepted before this stopped to listen
             transport.close()
             return
         host = _host_of(transport)

@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.spark.generate import generate
+from replicated_namesrv.spark.job import terminable
 from tests.spark.processes import processes_of, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -44,3 +47,21 @@ def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:
     )
     assert not list(temporary.glob("namesrv-analyze-*"))
     wait_for(lambda: not processes_of(temporary), lambda: "\n".join(processes_of(temporary)))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_in_a_weak_reference_callback_is_not_lost() -> None:
+    class Referent:
+        pass
+
+    def lose_a_signal(end_if_signalled: Callable[[], None]) -> None:
+        end_if_signalled()
+        referent = Referent()
+        reference = weakref.ref(referent, lambda _: signal.raise_signal(signal.SIGTERM))
+        del referent
+        assert reference() is None
+        end_if_signalled()
+
+    with terminable() as end_if_signalled, pytest.raises(SystemExit) as ended:
+        lose_a_signal(end_if_signalled)
+    assert ended.value.code == 128 + signal.SIGTERM
