@@ -251,6 +251,21 @@ async def kv(request: web.Request) -> web.Response:
     return json_response({"entries": rows, "next": page.next, "total": page.total, "revision": state.revision}, headers=freshness)
 
 
+async def kv_namespaces(request: web.Request) -> web.Response:
+    """``GET /v1/kv-namespaces``: one row per namespace of the KV config, by name, with its number of entries."""
+    wanted = page_request(request)
+    state, freshness = await state_for(request)
+
+    def row(namespace: str) -> dict[str, Any] | None:
+        entries = state.kv_view(namespace)
+        return None if entries is None else {"namespace": namespace, "entries": len(entries)}
+
+    revision = state.revision
+    page = await cut(list(state.kv_table()), wanted)
+    rows = await build_rows(page.keys, row)
+    return json_response({"namespaces": rows, "next": page.next, "total": page.total, "revision": revision}, headers=freshness)
+
+
 async def _search_kv(state: RouteInfoManager, only: str | None, wanted: PageRequest) -> Page:
     """The page of entries whose names contain the search text. The entries are searched in parts."""
     found: list[str] = []

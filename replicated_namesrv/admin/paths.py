@@ -44,6 +44,7 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _view("/v1/brokers", json_views.brokers),
     _view("/v1/routes/{topic:.+}", json_views.route),
     _secret_view("/v1/kv", json_views.kv),
+    _secret_view("/v1/kv-namespaces", json_views.kv_namespaces),
     _secret_view("/v1/config", json_views.config),
     _view("/v1/digest", json_views.digest),
     _secret_view("/v1/watch", watch),

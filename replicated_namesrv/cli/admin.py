@@ -55,12 +55,7 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
     """Add the options that every such command has, and the end of its help."""
     parser.epilog = f"examples:\n{examples}\nexit codes: {exit_codes}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument(
-        "-a",
-        "--admin",
-        metavar="ADDRS",
-        help=f"admin addresses, 'host:port;host:port' (default: {ADMIN_VARIABLE}, else {DEFAULT_ADMIN} and the nodes it names)",
-    )
+    add_admin_options(parser, f"{DEFAULT_ADMIN} and the nodes it names")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--timeout-ms",
@@ -68,6 +63,16 @@ def add_admin_arguments(parser: argparse.ArgumentParser, examples: str, exit_cod
         default=TIMEOUT_MS,
         metavar="MS",
         help=f"how long to wait for a node (default {TIMEOUT_MS})",
+    )
+
+
+def add_admin_options(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add the options that name the admin ports and give access to them."""
+    parser.add_argument(
+        "-a",
+        "--admin",
+        metavar="ADDRS",
+        help=f"admin addresses, 'host:port;host:port' (default: {ADMIN_VARIABLE}, else {default})",
     )
     parser.add_argument(
         "--token-file",
@@ -171,13 +176,21 @@ def _tls_of(ca: str | None) -> ssl.SSLContext | None:
 
 def admin_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, ...]:
     """The nodes to ask. Raises SettingError for a malformed list."""
-    given = arguments.admin or os.environ.get(ADMIN_VARIABLE)
-    if given:
-        return parse_addresses(";".join(_without_scheme(part, admin) for part in given.replace(",", ";").split(";")))
+    given = given_addresses(arguments, admin)
+    if given is not None:
+        return given
     try:
         return neighbours(DEFAULT_ADMIN, admin.ask(DEFAULT_ADMIN, "/v1/status"))
     except NamesrvError:
         return (DEFAULT_ADMIN,)
+
+
+def given_addresses(arguments: argparse.Namespace, admin: Admin) -> tuple[str, ...] | None:
+    """The list of --admin or the environment; None if there is none. Raises SettingError for a malformed list."""
+    given = arguments.admin or os.environ.get(ADMIN_VARIABLE)
+    if not given:
+        return None
+    return parse_addresses(";".join(_without_scheme(part, admin) for part in given.replace(",", ";").split(";")))
 
 
 def _without_scheme(address: str, admin: Admin) -> str:

@@ -1,16 +1,23 @@
 """``namesrv diff``: compares the answers of all name servers of a list.
 
 It asks every server at the same time, each over its own connection, for its brokers, its topics, the route of every topic that
-any server has, and the given KV namespaces. Only answers are compared: a server that did not answer is reported separately and
-does not count as empty. Order in lists is ignored. A broker that registers during the comparison can appear as a difference;
-the next run does not show it.
+any server has, the KV config, and the settings on which answers depend. Only answers are compared: a server that did not answer
+is reported separately and does not count as empty. A setting that a server does not have (RocketMQ 4.9) is not compared there.
+Order in lists is ignored. A broker that registers during the comparison can appear as a difference; the next run does not show
+it.
+
+RocketMQ's protocol has no request for the names of the KV namespaces. So they come from the admin ports of the servers; each
+namespace that any server has is then compared on all of them. ``ORDER_TOPIC_CONFIG`` and those of ``--namespace`` are always
+compared. A server whose namespaces are unknown is named: RocketMQ's own name servers have no admin port.
 """
 
 import argparse
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
+from replicated_namesrv.cli.admin import Admin, add_admin_options, admin_of, ask_all, given_addresses
 from replicated_namesrv.cli.client import (
     ADDRESSES_VARIABLE,
     BAD,
@@ -27,9 +34,12 @@ from replicated_namesrv.cli.route import as_json as route_as_json
 from replicated_namesrv.cli.route import broker_as_json
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import (
+    ORDER_TOPIC_CONFIG,
     cluster_info_request,
+    config_request,
     list_kv_request,
     read_cluster_info,
+    read_config,
     read_kv_table,
     read_route,
     read_topics,
@@ -39,12 +49,14 @@ from replicated_namesrv.client.queries import (
 from replicated_namesrv.client.remoting import RemotingCommand
 from replicated_namesrv.errors import NamesrvError, SettingError
 from replicated_namesrv.model import BrokerData, TopicRouteData
+from replicated_namesrv.settings import ROWS
 
 HELP = "show where the answers of several name servers differ"
 
 _EXAMPLES = """\
   namesrv diff -n '10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876'
-  namesrv diff --namespace ORDER_TOPIC_CONFIG --json | jq .topics
+  namesrv diff --json | jq .topics
+  namesrv diff --namespace MY_NAMESPACE -n '10.0.0.1:9876;10.0.0.9:9876'    one of them is RocketMQ's own name server
   until namesrv diff >/dev/null; do sleep 1; done      wait until all of them agree
 """
 
@@ -53,6 +65,10 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 _TOPICS_IN_FLIGHT = 64
+_ADMIN_DISTANCE = 10
+"""The admin port is by default this far above the RocketMQ port."""
+_SHARED_SETTINGS = tuple(row.name for row in ROWS.values() if row.replicated)
+"""Settings on which answers depend."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NS",
-        help="also compare this KV namespace; may be given several times",
+        help="compare this KV namespace even if no admin port lists it; may be given several times",
     )
+    add_admin_options(parser, f"the name servers' ports plus {_ADMIN_DISTANCE}")
     parser.add_argument(
         "--limit",
         type=_limit,
@@ -92,6 +109,7 @@ class _Comparison:
         self.brokers: dict[str, dict[str, BrokerData | None]] = {}
         self.topics: dict[str, dict[str, TopicRouteData | None]] = {}
         self.keys: dict[tuple[str, str], dict[str, str | None]] = {}
+        self.settings: dict[str, dict[str, str | None]] = {}
         self._servers = servers
         self._progress = progress
 
@@ -106,7 +124,17 @@ class _Comparison:
             tables = await self._ask(list_kv_request(namespace), read_kv_table)
             found = _differences({address: table or {} for address, table in tables.items()})
             self.keys |= {(namespace, key): values for key, values in found.items()}
+        configs = await self._ask(config_request(), read_config)
+        for name in _SHARED_SETTINGS:
+            answers: dict[str, str | None] = {address: config[name] for address, config in configs.items() if name in config}
+            if not _agree(answers):
+                self.settings[name] = answers
         self._drop_unreachable()
+
+    @property
+    def differs(self) -> bool:
+        """Whether any two answers differ."""
+        return bool(self.brokers or self.topics or self.keys or self.settings)
 
     async def _ask(self, request: RemotingCommand, read: Callable[[RemotingCommand], T]) -> dict[str, T]:
         """The answers of the servers that answered everything so far. A server that fails is excluded from then on."""
@@ -137,7 +165,7 @@ class _Comparison:
 
     def _drop_unreachable(self) -> None:
         """Exclude a server that failed part-way from all results, because its remaining answers are unknown."""
-        tables: tuple[dict[Any, Any], ...] = (self.brokers, self.topics, self.keys)
+        tables: tuple[dict[Any, Any], ...] = (self.brokers, self.topics, self.keys, self.settings)
         for table in tables:
             for name, answers in list(table.items()):
                 table[name] = {address: answer for address, answer in answers.items() if address not in self.unreachable}
@@ -164,22 +192,55 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
             f"diff compares name servers and was given one, {servers.addresses[0]}: give two or more with "
             f"-n 'host:port;host:port' or in {ADDRESSES_VARIABLE}"
         )
+    admin = admin_of(arguments)
+    admin_ports = given_addresses(arguments, admin) or tuple(map(_admin_port_of, servers.addresses))
+    listed, unlisted = await asyncio.to_thread(_namespaces, admin, admin_ports)
     comparison = _Comparison(servers, ProgressLine())
-    await comparison.run(arguments.namespace)
+    await comparison.run([ORDER_TOPIC_CONFIG, *arguments.namespace, *listed])
     compared = [address for address in servers.addresses if address not in comparison.unreachable]
     if arguments.json:
-        _print_json(comparison, compared)
+        _print_json(comparison, compared, unlisted)
     else:
         _print(comparison, compared, arguments.limit)
-    if comparison.brokers or comparison.topics or comparison.keys:
+        for reason in unlisted.values():
+            print(f"KV namespaces unknown: {reason}; give its namespaces with --namespace, or the right admin ports with --admin")
+    if comparison.differs:
         return BAD
     return USAGE if comparison.unreachable else FOUND
 
 
-def _print_json(comparison: _Comparison, compared: Sequence[str]) -> None:
+def _admin_port_of(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + _ADMIN_DISTANCE}"
+
+
+def _namespaces(admin: Admin, addresses: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """All KV namespaces that the admin ports list, and the ports that did not answer with the reason."""
+    found: dict[str, None] = {}
+    failed: dict[str, str] = {}
+    for address, names in zip(addresses, ask_all(addresses, lambda address: _namespaces_of(admin, address)), strict=True):
+        if isinstance(names, NamesrvError):
+            failed[address] = str(names)
+        else:
+            found |= dict.fromkeys(names)
+    return sorted(found), failed
+
+
+def _namespaces_of(admin: Admin, address: str) -> list[str]:
+    """Raises NamesrvError."""
+    names, after = list[str](), ""
+    while True:
+        page = admin.ask(address, f"/v1/kv-namespaces?limit=1000&after={quote(after)}")
+        names += [row["namespace"] for row in page["namespaces"]]
+        if page["next"] is None:
+            return names
+        after = page["next"]
+
+
+def _print_json(comparison: _Comparison, compared: Sequence[str], unlisted: Mapping[str, str]) -> None:
     print_json(
         {
-            "equal": not (comparison.brokers or comparison.topics or comparison.keys) and not comparison.unreachable,
+            "equal": not comparison.differs and not comparison.unreachable,
             "compared": list(compared),
             "unreachable": comparison.unreachable,
             "brokers": {
@@ -193,6 +254,8 @@ def _print_json(comparison: _Comparison, compared: Sequence[str]) -> None:
             "keys": [
                 {"namespace": namespace, "key": key, "values": values} for (namespace, key), values in comparison.keys.items()
             ],
+            "settings": comparison.settings,
+            "namespacesUnknown": unlisted,
         }
     )
 
@@ -205,8 +268,12 @@ def _print(comparison: _Comparison, compared: Sequence[str], limit: int) -> None
     _print_differences("broker", comparison.brokers, limit, "not registered", _broker_text)
     _print_differences("topic", comparison.topics, limit, "no route", _route_text)
     _print_differences("key", keys, limit, "no such key", str)
-    counts = f"{len(comparison.brokers)} brokers, {len(comparison.topics)} topics, {len(comparison.keys)} keys differ"
-    if comparison.brokers or comparison.topics or comparison.keys:
+    _print_differences("setting", comparison.settings, limit, "no such setting", str)
+    counts = (
+        f"{len(comparison.brokers)} brokers, {len(comparison.topics)} topics, {len(comparison.keys)} keys, "
+        f"{len(comparison.settings)} settings differ"
+    )
+    if comparison.differs:
         print(f"{counts} between {' '.join(compared)}")
     elif compared:
         print(f"equal: {' '.join(compared)}" if len(compared) > 1 else f"only {compared[0]} answered: nothing to compare it with")

@@ -14,7 +14,7 @@ from tests.support.nodes import http, running_node
 
 TOKEN = "a-secret-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-SECRET_VIEWS = ("/v1/kv", "/v1/config", "/v1/backup", "/v1/watch")
+SECRET_VIEWS = ("/v1/kv", "/v1/kv-namespaces", "/v1/config", "/v1/backup", "/v1/watch")
 CHANGE = ("/v1/kv/n/k", "PUT", b"v")
 
 

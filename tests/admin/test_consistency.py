@@ -12,7 +12,7 @@ from tests.support.nodes import http, run_command, running_node
 from tests.support.ports import free_port, free_ports
 from tests.support.waiting import until
 
-VIEWS = ("/v1/topics", "/v1/brokers", "/v1/kv", "/v1/digest", "/v1/config")
+VIEWS = ("/v1/topics", "/v1/brokers", "/v1/kv", "/v1/kv-namespaces", "/v1/digest", "/v1/config")
 NAMES = ("readLevel", "revision", "raftTerm", "stalenessMs", "leader")
 
 

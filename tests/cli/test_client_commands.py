@@ -58,17 +58,19 @@ def namesrv(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """Two independent nodes and a listener that never answers, in an event loop of their own; the nodes' addresses and its."""
-    started, addresses, end = threading.Event(), [], asyncio.Event()
+def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[str], list[str]]]:
+    """Two independent nodes and a listener that never answers, in an event loop of their own; the nodes' addresses and its, and
+    the nodes' admin addresses."""
+    started, addresses, admins, end = threading.Event(), [], [], asyncio.Event()
     loops = []
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         async with AsyncExitStack() as stack:
             for name in ("one", "two"):
-                node, _ = await stack.enter_async_context(running_node(tmp_path_factory.mktemp(name)))
+                node, admin_port = await stack.enter_async_context(running_node(tmp_path_factory.mktemp(name)))
                 addresses.append(node.listen_address)
+                admins.append(f"127.0.0.1:{admin_port}")
             mute = await stack.enter_async_context(scripted_server(Behaviour.HANG))
             addresses.append(mute.address)
             started.set()
@@ -77,9 +79,22 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     assert started.wait(DEADLINE_S)
-    yield addresses
+    yield addresses, admins
     loops[0].call_soon_threadsafe(end.set)
     thread.join(DEADLINE_S)
+
+
+@pytest.fixture(scope="module")
+def servers(listening: tuple[list[str], list[str]]) -> list[str]:
+    return listening[0]
+
+
+@pytest.fixture
+def admin(listening: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> str:
+    """The nodes' admin addresses, which commands find in the environment."""
+    joined = ";".join(listening[1])
+    monkeypatch.setenv("NAMESRV_ADMIN", joined)
+    return joined
 
 
 @pytest.fixture
@@ -225,13 +240,15 @@ def test_config(namesrv: Namesrv, one: str, both: str, servers: list[str]) -> No
     assert namesrv("config", "set", "orderMessageEnable=false", "-n", one).code == 0
 
 
+@pytest.mark.usefixtures("admin")
 def test_diff_finds_every_kind_of_difference(namesrv: Namesrv, both: str, servers: list[str]) -> None:
     one, two, _ = servers
     with Registered(one, "d", {"Same": 1, "Wide": 8}), Registered(two, "d", {"Same": 1, "Wide": 4}):
         assert namesrv("kv", "put", "DIFF", "k", "1", "-n", one).code == 0
         assert namesrv("kv", "put", "DIFF", "both", "x", "-n", both).code == 0
+        assert namesrv("config", "set", "orderMessageEnable=true", "-n", two).code == 0
         with Registered(one, "only", {"Lonely": 1, "Lonely2": 1}):
-            said = namesrv("diff", "-n", both, "--namespace", "DIFF", "--json")
+            said = namesrv("diff", "-n", both, "--json")
             assert said.code == 1
             answer = said.json
             assert set(answer["brokers"]) == {"only"}
@@ -240,10 +257,14 @@ def test_diff_finds_every_kind_of_difference(namesrv: Namesrv, both: str, server
             assert answer["topics"]["Wide"][one]["queues"][0]["writeQueueNums"] == 8
             assert answer["topics"]["Wide"][two]["queues"][0]["writeQueueNums"] == 4
             assert answer["topics"]["Lonely"][two] is None
-            assert answer["keys"] == [{"namespace": "DIFF", "key": "k", "values": {one: "1", two: None}}]
+            assert [row for row in answer["keys"] if row["namespace"] == "DIFF"] == [
+                {"namespace": "DIFF", "key": "k", "values": {one: "1", two: None}}
+            ]
+            assert answer["settings"] == {"orderMessageEnable": {one: "false", two: "true"}}
+            assert answer["namespacesUnknown"] == {}
             assert (answer["equal"], answer["unreachable"], set(answer["compared"])) == (False, {}, {one, two})
             assert "… and 2 more topics" in namesrv("diff", "-n", both, "--limit", "1").out
-            text = namesrv("diff", "-n", both, "--namespace", "DIFF")
+            text = namesrv("diff", "-n", both)
             assert text.code == 1
             for part in (
                 "broker only",
@@ -251,13 +272,34 @@ def test_diff_finds_every_kind_of_difference(namesrv: Namesrv, both: str, server
                 "topic Wide",
                 "no route",
                 "key DIFF/k",
-                "1 brokers, 3 topics, 1 keys differ",
+                "setting orderMessageEnable",
+                "1 brokers, 3 topics, ",
+                " 1 settings differ",
             ):
                 assert part in text.out
+    assert namesrv("config", "set", "orderMessageEnable=false", "-n", two).code == 0
+    assert namesrv("kv", "delete", "DIFF", "k", "-n", one).code == 0
 
 
+def test_diff_of_servers_whose_admin_ports_do_not_answer(namesrv: Namesrv, both: str, servers: list[str]) -> None:
+    assert namesrv("kv", "put", "HIDDEN", "k", "1", "-n", servers[0]).code == 0
+    said = namesrv("diff", "-n", both, "-a", "127.0.0.1:1", "--json").json
+    assert (said["keys"], list(said["namespacesUnknown"])) == ([], ["127.0.0.1:1"])
+    assert "KV namespaces unknown: 127.0.0.1:1: no answer" in namesrv("diff", "-n", both, "-a", "127.0.0.1:1").out
+    said = namesrv("diff", "-n", both, "-a", "127.0.0.1:1", "--namespace", "HIDDEN", "--json").json
+    assert [row["namespace"] for row in said["keys"]] == ["HIDDEN"]
+    assert namesrv("kv", "put", "ORDER_TOPIC_CONFIG", "t", "a:1", "-n", servers[0]).code == 0
+    said = namesrv("diff", "-n", both, "-a", "127.0.0.1:1", "--json").json
+    assert [row["namespace"] for row in said["keys"]] == ["ORDER_TOPIC_CONFIG"]
+    for namespace, key in (("HIDDEN", "k"), ("ORDER_TOPIC_CONFIG", "t")):
+        assert namesrv("kv", "delete", namespace, key, "-n", servers[0]).code == 0
+
+
+@pytest.mark.usefixtures("admin")
 def test_diff_of_equal_servers_and_of_servers_that_are_away(namesrv: Namesrv, both: str, one: str, servers: list[str]) -> None:
     with Registered(servers[0], "e", {"E1": 2, "E2": 2}), Registered(servers[1], "e", {"E2": 2, "E1": 2}):
+        for row in namesrv("diff", "-n", both, "--json").json["keys"]:
+            assert namesrv("kv", "delete", row["namespace"], row["key"], "-n", both).code == 0
         wait_until(lambda: namesrv("diff", "-n", both).code == 0, "brokers of other tests to be gone")
         assert namesrv("diff", "-n", both, "--json").json["equal"] is True
         away = namesrv("diff", "-n", f"{both};127.0.0.1:1", "--json")
