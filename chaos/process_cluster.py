@@ -35,6 +35,10 @@ STOP_REASON_LINES = 20
 _LOOPBACK = "127.0.0.1"
 
 
+class NotReadyError(ProcessError):
+    """A node runs and does not become ready in time. The machine may be too busy."""
+
+
 class ClusterNode:
     """One name server."""
 
@@ -193,7 +197,7 @@ class ProcessCluster:
         return serve_command(node.name, node.listen, node.admin, node.data_dir, self._mode, settings, self._node_command)
 
     async def wait_ready(self, name: str) -> None:
-        """Return once the node reports that it is ready. Raises ProcessError."""
+        """Return once the node reports that it is ready. Raises ProcessError; NotReadyError if it runs."""
         timeout_s = START_TIMEOUT_S if self._foreign is None else FOREIGN_START_TIMEOUT_S
         node, deadline = self.nodes[name], time.monotonic() + timeout_s
         missing: str | None = "not asked yet"
@@ -203,7 +207,7 @@ class ProcessCluster:
             if missing is None:
                 return
             await asyncio.sleep(0.05)
-        raise ProcessError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
+        raise NotReadyError(f"{name} is not ready after {timeout_s:.0f} s ({missing}), see {node.log_file}")
 
     async def _missing_at_admin(self, node: ClusterNode) -> str | None:
         """Why the node is not ready. None: it is."""

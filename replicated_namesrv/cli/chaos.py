@@ -35,6 +35,7 @@ examples:
   namesrv chaos suite smoke                               six scenarios in both modes, some minutes
   namesrv chaos suite full --nodes 3                      everything; resumes where it was stopped
   namesrv chaos check runs/latest                         judge a recorded run again
+  namesrv chaos sabotage                                  break the product itself: does the smoke suite find it?
   namesrv chaos results runs/full                         a Markdown page of a suite's results
   namesrv chaos history runs/latest                       its history for another linearizability checker
 
@@ -59,6 +60,14 @@ _ABOUT_SUITES = (
     "have a verdict are not repeated. soak: random faults with new seeds until the time is over. "
     f"{_EXIT_OF_ALL}"
 )
+_ABOUT_SABOTAGE = (
+    "Make one-line defects in a copy of the product, one at a time, and run scenarios of the smoke suite on it until a check "
+    "finds the defect. Print a Markdown table of the defects with the scenario and the checks that found each. A scenario counts "
+    "only if it is valid on the product without the defect. Runs in --out that have a verdict are judged again and not repeated. "
+    "Runs that are unknown, because the machine was too busy, are repeated. "
+    "Exit 0: the asked share was found; 1: less; 2: unknown, or the command line is wrong."
+)
+SHARE_OF_SMOKE, SHARE_OF_FULL = 85.0, 100.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,6 +106,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     suite.add_argument("--nodes", type=int, choices=(3, 5), action="append", help="full: only this size; repeatable")
     suite.add_argument("--seed", type=int, help="full: only this seed; soak: the first one (default 1000)")
     suite.add_argument("--hours", type=float, help=f"soak: how long (default {SOAK_HOURS})")
+    sabotage = commands.add_parser(
+        "sabotage", help="break the product itself, and see whether the suites find it", description=_ABOUT_SABOTAGE
+    )
+    sabotage.add_argument("--list", action="store_true", help="list the sabotages, and run nothing")
+    sabotage.add_argument("--only", action="append", metavar="NAME", help="only this sabotage; repeatable")
+    sabotage.add_argument("--full", action="store_true", help="then also the scenarios of the full suite, with three nodes")
+    sabotage.add_argument("--runs", type=int, metavar="N", help="at most N runs for each sabotage, the likeliest first")
+    sabotage.add_argument(
+        "--share",
+        type=float,
+        metavar="PERCENT",
+        help=f"how many have to be found for exit 0 (default {SHARE_OF_SMOKE:g}, with --full {SHARE_OF_FULL:g})",
+    )
+    sabotage.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
     for command in (one, compare, suite):
         command.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where runs go (default runs)")
         command.add_argument(
@@ -112,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "Print a Markdown page of all runs in folders."
     results = commands.add_parser("results", help="print a Markdown page of results", description=about)
     results.add_argument("runs", type=Path, nargs="+", help="folders of suites, as in runs/full")
-    for command in (listing, one, compare, suite, check):
+    for command in (listing, one, compare, suite, sabotage, check):
         command.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -342,6 +365,37 @@ def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":
     return suite.soak_plans(1000 if arguments.seed is None else arguments.seed, modes)
 
 
+def _sabotage(arguments: argparse.Namespace) -> int:
+    try:
+        from replicated_namesrv.chaos import sabotage
+    except ImportError as missing:
+        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+
+    share = (SHARE_OF_FULL if arguments.full else SHARE_OF_SMOKE) if arguments.share is None else arguments.share
+    if not 0 < share <= 100:
+        raise SettingError(f"--share {share:g}: give more than 0 and at most 100")
+    if arguments.runs is not None and arguments.runs < 1:
+        raise SettingError(f"--runs {arguments.runs}: give at least 1")
+    chosen = sabotage.chosen(arguments.only)
+    if arguments.list:
+        for one in chosen:
+            _print(json.dumps(one._asdict()) if arguments.json else f"{one.name}: {one.mode.upper()}, {one.breaks} ({one.file})")
+        return 0
+    say = _Progress()
+    saboteur, results = sabotage.Saboteur(arguments.out, say), []
+    for number, one in enumerate(chosen, 1):
+        say(f"sabotage {number} of {len(chosen)}, {one.name}: {one.breaks}")
+        results.append(saboteur.tried(one, sabotage.plans(one, full=arguments.full, most=arguments.runs)))
+        say(f"  {results[-1].found.value}")
+    summary = sabotage.SabotageSummary.of(results)
+    if arguments.json:
+        _print(json.dumps({"sabotages": [sabotage.as_json(one) for one in results], **summary._asdict(), "share_asked": share}))
+    else:
+        _print(sabotage.table(results))
+        _print(f"\n{summary.caught} of {len(results)} caught, {summary.missed} missed, {summary.unknown} unknown")
+    return EXIT_OF[summary.verdict(share)]
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from replicated_namesrv.chaos.run_report import conclude, described
 
@@ -375,6 +429,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "compare": _compare,
     "suite": _suite,
+    "sabotage": _sabotage,
     "check": _check,
     "history": _history,
     "results": _results,

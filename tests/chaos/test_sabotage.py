@@ -1,26 +1,35 @@
-"""The sabotages apply to the source, and one of them is found on real processes."""
+"""The sabotages apply to the source, their results are counted rightly, and one of them is found on real processes."""
 
+import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from replicated_namesrv.chaos.sabotage import (
     PACKAGE,
-    SABOTAGES,
-    Sabotage,
-    SabotageOutcome,
+    Detection,
+    SabotageResult,
+    SabotageRun,
+    SabotageSummary,
+    Saboteur,
     copy_with,
-    outcome_of,
+    folder_of,
     plans,
     sabotaged,
-    told,
+    table,
 )
+from replicated_namesrv.chaos.sabotage_list import SABOTAGES, Sabotage
 from replicated_namesrv.chaos.scenario import available
-from replicated_namesrv.chaos.suite import execute
+from replicated_namesrv.cli.main import main
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.verify import Verdict
+
+MISSED = SabotageRun("a", Verdict.VALID, (), (), "runs/a")
+SUSPECTED = SabotageRun("b", Verdict.UNKNOWN, (), ("no ghosts",), "runs/b")
+CAUGHT = SabotageRun("c", Verdict.VIOLATED, ("fence",), ("no ghosts",), "runs/c")
+RESULTS = [SabotageResult(SABOTAGES[0], runs) for runs in ((MISSED,), (MISSED, SUSPECTED), (SUSPECTED, CAUGHT))]
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.name)
@@ -29,7 +38,8 @@ def test_each_applies_to_one_line_of_the_source(sabotage: Sabotage) -> None:
     changed = sabotaged(source, sabotage)
     compile(changed, sabotage.file, "exec")
     assert sum(a != b for a, b in zip(source.splitlines(), changed.splitlines(), strict=True)) == 1
-    assert sabotage.expected in available()
+    assert sabotage.likely
+    assert set(sabotage.likely) <= available().keys()
 
 
 def test_there_are_enough_of_both_modes_and_none_twice() -> None:
@@ -37,31 +47,85 @@ def test_there_are_enough_of_both_modes_and_none_twice() -> None:
     assert min(sum(one.mode == mode for one in SABOTAGES) for mode in ("ap", "cp")) >= 10
 
 
-def test_a_line_that_is_not_there_is_told() -> None:
-    with pytest.raises(SettingError, match="never-fences: its line occurs 0 times"):
-        sabotaged("nothing\n", SABOTAGES[0])
+def test_replicated_code_is_sabotaged_in_cp_and_independent_code_in_ap() -> None:
+    folders = {("cp" if one.file.startswith(("raft/", "replication/")) else "ap", one.mode) for one in SABOTAGES}
+    assert ("cp", "ap") not in folders
+    assert all(one.mode == "ap" for one in SABOTAGES if one.file.startswith("compat/"))
+
+
+@pytest.mark.parametrize("text", ["nothing\n", f"{SABOTAGES[0].old}\n{SABOTAGES[0].old}\n"])
+def test_a_line_that_does_not_occur_once_is_reported(text: str) -> None:
+    with pytest.raises(SettingError, match=r"never-fences: its line occurs (0|2) times .* correct the row"):
+        sabotaged(text, SABOTAGES[0])
 
 
 def test_nodes_run_from_the_copy(tmp_path: Path) -> None:
     command = copy_with(SABOTAGES[0], tmp_path)
-    told = "import replicated_namesrv.replication.read_barrier as it; print(it.__file__)"
-    done = subprocess.run([*command[:4], "-c", told], capture_output=True, text=True, check=True)
+    shown = "import replicated_namesrv.replication.read_barrier as it; print(it.__file__)"
+    done = subprocess.run([*command[:4], "-c", shown], capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == tmp_path / "replicated_namesrv" / "replication" / "read_barrier.py"
     assert sys.executable in command
 
 
-def test_what_is_told_of_a_sabotage() -> None:
-    missed, found = SabotageOutcome("a", "valid", [], []), SabotageOutcome("b", "violated", ["fence"], ["no ghosts"])
-    assert told([missed]) == "nothing (a valid)"
-    assert told([missed, found]) == "b: fence, no ghosts?"
+def test_likely_scenarios_come_first_and_the_mode_is_that_of_the_sabotage() -> None:
+    sabotage = SABOTAGES[0]._replace(likely=("slow-links", "isolate-leader"))
+    smoke, full = plans(sabotage, full=False), plans(sabotage, full=True)
+    assert smoke[0].scenario.name == "isolate-leader"
+    assert len(smoke) == sum(plan.suite == "smoke" for plan in full) == 6
+    assert {plan.mode for plan in full} == {"cp"}
+    assert [plan.scenario.name for plan in full[:7]] == ["isolate-leader"] + 3 * ["slow-links"] + 3 * ["isolate-leader"]
+    assert plans(sabotage, full=True, most=2) == full[:2]
+
+
+def test_runs_of_a_changed_sabotage_are_made_again() -> None:
+    one = SABOTAGES[0]
+    assert folder_of(one) == folder_of(one._replace(breaks="other words", likely=()))
+    assert len({folder_of(each) for each in (one, one._replace(new="other"), SABOTAGES[1], None)}) == 4
+
+
+def test_a_sabotage_is_caught_missed_or_unknown() -> None:
+    assert [result.found for result in RESULTS] == [Detection.MISSED, Detection.UNKNOWN, Detection.CAUGHT]
+    assert SabotageSummary.of(RESULTS) == SabotageSummary(caught=1, missed=1, unknown=1)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "verdict"),
+    [
+        ((9, 1, 0), 90, Verdict.VALID),
+        ((8, 2, 0), 90, Verdict.VIOLATED),
+        ((8, 1, 1), 90, Verdict.UNKNOWN),
+        ((7, 2, 1), 90, Verdict.VIOLATED),
+        ((10, 0, 0), 100, Verdict.VALID),
+    ],
+)
+def test_the_share_decides(counts: tuple[int, int, int], share: float, verdict: Verdict) -> None:
+    assert SabotageSummary(*counts).verdict(share) is verdict
+
+
+def test_the_table_names_scenario_and_checks() -> None:
+    told = [row.split(" | ")[-1] for row in table(RESULTS).splitlines()[2:]]
+    assert told == ["nothing |", "b: no ghosts? |", "c: fence, no ghosts? |"]
+
+
+def test_the_list_is_printed_and_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["chaos", "sabotage", "--list"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(SABOTAGES)
+    assert main(["chaos", "sabotage", "--list", "--json", "--only", "never-fences"]) == 0
+    assert json.loads(capsys.readouterr().out)["file"] == "replication/read_barrier.py"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_smoke_suite_finds_a_node_that_never_fences(tmp_path: Path) -> None:
+def test_a_node_that_never_fences_is_found_and_the_runs_are_kept(tmp_path: Path) -> None:
     sabotage = next(one for one in SABOTAGES if one.name == "never-fences")
-    (plan, *_) = plans(sabotage, "smoke")
-    command = copy_with(sabotage, tmp_path / "copy")
-    done = execute(replace(plan, node_command=command), tmp_path / "runs", print)
-    outcome = outcome_of(done)
-    assert "fence" in [*outcome.found, *outcome.suspected], f"see {done.folder}"
+    first, said = plans(sabotage, full=False, most=1), list[str]()
+    (run,) = Saboteur(tmp_path, said.append).tried(sabotage, first).runs
+    assert "fence" in [*run.checks, *run.suspecting], f"see {run.folder}"
+    if run.checks:  # else the machine is busy, and the run would be repeated
+        (again,) = Saboteur(tmp_path, said.append).tried(sabotage, first).runs
+        assert again == run
+        assert any("earlier run" in line for line in said)
