@@ -235,6 +235,23 @@ def test_segments_are_released_up_to_the_snapshot() -> None:
         Log(disk, 200).align((2, 1), (3, 1))
 
 
+def test_the_vote_outlives_the_segment_in_which_it_was_written() -> None:
+    """A node that forgot its vote could vote twice in one term (Raft, section 5.2)."""
+    disk = Disk()
+    log = Log(disk, 200)
+    log.setCurrentTerm(7, "n2")
+    log.sync_now()
+    voted_in = disk.list_names()
+    for index in range(1, 50):
+        log.add(b"\x00\x00" + b"z" * 20, index, 7)
+        log.sync_now()
+    log.release(45)
+    assert not set(voted_in) & set(disk.list_names())
+    opened = Log(disk, 200)
+    opened.align((44, 7), (45, 7))
+    assert (opened.getCurrentTerm(), opened.getVotedForNodeId()) == (7, "n2")
+
+
 def test_cut_of_a_committed_entry_is_refused() -> None:
     disk, _ = small_log()
     log = Log(disk)

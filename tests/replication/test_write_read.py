@@ -334,7 +334,9 @@ def test_a_log_is_opened_as_it_was_written(segment_bytes: int, steps: list[tuple
                 log.add(b"", index + 1, term)
                 log.setRaftCommitIndex(index + 1)
                 replaced = (index, term), (index + 1, term)
-            case "release" if commit > log.base_index + 1:
+            case "release" if log.last_index > log.base_index + 1:
+                commit = log.last_index  # otherwise few segments could be released
+                log.setRaftCommitIndex(commit)
                 log.sync_now()
                 before, last = log.term_at(commit - 1), log.term_at(commit)
                 assert before is not None
