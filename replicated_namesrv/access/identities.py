@@ -1,0 +1,210 @@
+"""Identities and their roles, and which identity a caller has.
+
+An identity is found by the caller's certificate, access key, token or address. If several identities match a certificate or an
+address, the first one in the file counts.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any
+
+from replicated_namesrv.access.roles import Role
+from replicated_namesrv.access.signatures import ACCESS_KEY, is_signed
+
+PeerCertificate = Mapping[str, Any]
+"""A verified certificate as ``ssl`` describes it (``getpeercert``)."""
+NAME_CHARACTERS_MAX = 1_024
+"""A longer name matches no pattern."""
+STARS_MAX = 2
+"""Maximum of ``*`` in a pattern, because the time of a match grows with their number."""
+ATTRIBUTES = {
+    "CN": "commonName",
+    "O": "organizationName",
+    "OU": "organizationalUnitName",
+    "L": "localityName",
+    "ST": "stateOrProvinceName",
+    "C": "countryName",
+    "DC": "domainComponent",
+    "EMAIL": "emailAddress",
+    "SERIALNUMBER": "serialNumber",
+    "UID": "userId",
+}
+"""Attributes of a subject by their short names."""
+ALTERNATIVE_NAMES = {"DNS": "DNS", "URI": "URI", "IP": "IP Address"}
+"""Kinds of subject alternative names."""
+
+
+class PatternError(ValueError):
+    """A pattern or a rule is malformed. The text says what to give."""
+
+
+class Pattern:
+    """A name in which ``*`` stands for any text and ``?`` for one character."""
+
+    def __init__(self, text: str) -> None:
+        """Raises PatternError."""
+        if not text:
+            raise PatternError("it is empty; give a name, '*' for all")
+        if text.count("*") > STARS_MAX:
+            raise PatternError(f"it has more than {STARS_MAX} '*'; give several patterns")
+        self.text = text
+        parts = ({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in text)
+        self._matches = re.compile("".join(parts), re.DOTALL).fullmatch
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name fits."""
+        return len(name) <= NAME_CHARACTERS_MAX and self._matches(name) is not None
+
+
+class CertificateRule:
+    """Matches certificates: ``CN=broker-a,O=Example`` if the subject has all of these, ``DNS:broker-a.example.org`` by a
+    subject alternative name. Values are patterns; ``\\,`` is a comma in a value."""
+
+    def __init__(self, text: str) -> None:
+        """Raises PatternError."""
+        self.text = text
+        self._subject: list[tuple[str, Pattern]] = []
+        self._alternative: tuple[str, Pattern] | None = None
+        kind, colon, value = text.partition(":")
+        if colon and "=" not in kind:
+            if kind not in ALTERNATIVE_NAMES:
+                raise PatternError(f"'{kind}' is no kind of alternative name; give one of {', '.join(ALTERNATIVE_NAMES)}")
+            self._alternative = (ALTERNATIVE_NAMES[kind], Pattern(value))
+            return
+        for part in re.split(r"(?<!\\),", text):
+            name, equals, value = part.strip().partition("=")
+            if not equals or name.upper() not in ATTRIBUTES:
+                known = ", ".join(ATTRIBUTES)
+                raise PatternError(f"'{part.strip()}' is not NAME=VALUE with NAME one of {known}; or give DNS:NAME or URI:NAME")
+            self._subject.append((ATTRIBUTES[name.upper()], Pattern(value.replace("\\,", ","))))
+
+    def matches(self, certificate: PeerCertificate) -> bool:
+        """Whether the certificate has all that the rule names."""
+        if self._alternative is not None:
+            kind, pattern = self._alternative
+            return any(name == kind and pattern.matches(value) for name, value in certificate.get("subjectAltName", ()))
+        subject = [pair for names in certificate.get("subject", ()) for pair in names]
+        return all(any(n == name and pattern.matches(value) for n, value in subject) for name, pattern in self._subject)
+
+
+def subject_of(certificate: PeerCertificate) -> str:
+    """The subject as a rule would name it, for logs."""
+    short = {long: name for name, long in ATTRIBUTES.items()}
+    pairs = [pair for names in certificate.get("subject", ()) for pair in names]
+    return ",".join(f"{short.get(name, name)}={value}".replace(",", "\\,") for name, value in pairs)[:NAME_CHARACTERS_MAX]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedIdentity:
+    """A named caller, its roles, and how it is recognised."""
+
+    name: str
+    roles: frozenset[Role]
+    brokers: tuple[Pattern, ...] = ()
+    """Broker names of the role broker."""
+    addresses: tuple[Pattern, ...] = ()
+    """Addresses that these brokers may announce. Empty: any that no broker of another name has."""
+    certificates: tuple[CertificateRule, ...] = ()
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    access_keys: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    """Access key to its secrets, all valid."""
+    tokens: frozenset[bytes] = frozenset()
+    """SHA-256 of each token."""
+
+    def may(self, allowed: frozenset[Role]) -> bool:
+        """Whether one of the roles is among ``allowed``."""
+        return not self.roles.isdisjoint(allowed)
+
+    def owns(self, broker_name: str) -> bool:
+        """Whether it may speak for brokers of this name."""
+        return Role.ADMIN in self.roles or any(pattern.matches(broker_name) for pattern in self.brokers)
+
+    def announces(self, address: str) -> bool:
+        """Whether the file says that its brokers have this address."""
+        return any(pattern.matches(address) for pattern in self.addresses)
+
+
+class AccessRules:
+    """The content of an access file."""
+
+    def __init__(self, anonymous: NamedIdentity, identities: Sequence[NamedIdentity], digest: str = "") -> None:
+        self.anonymous = anonymous
+        """Callers that are recognised by nothing."""
+        self.identities = identities
+        self.digest = digest
+        """Hash of the file; equal on nodes with equal files."""
+        self._by_key = {key: (identity, secrets) for identity in identities for key, secrets in identity.access_keys.items()}
+        self._by_token = {token: identity for identity in identities for token in identity.tokens}
+        self._networks = [(network, identity) for identity in identities for network in identity.networks]
+        self._rules = [(rule, identity) for identity in identities for rule in identity.certificates]
+
+    def by_certificate(self, certificate: PeerCertificate | None) -> NamedIdentity | None:
+        """The identity of a verified client certificate."""
+        if not certificate:
+            return None
+        return next((identity for rule, identity in self._rules if rule.matches(certificate)), None)
+
+    def by_network(self, host: str) -> NamedIdentity | None:
+        """The identity of a source address."""
+        if not self._networks:
+            return None
+        try:
+            found = ip_address(host.partition("%")[0])
+        except ValueError:
+            return None
+        plain = getattr(found, "ipv4_mapped", None) or found
+        return next((identity for network, identity in self._networks if plain in network), None)
+
+    def by_token(self, token: bytes) -> NamedIdentity | None:
+        """The identity of an HTTP token. Only its hash is looked up, so the time says nothing about it."""
+        return self._by_token.get(hash_of(token))
+
+    def by_signature(self, fields: Mapping[str, str], body: bytes) -> NamedIdentity | None:
+        """The identity of a signed request; None if its key is unknown or the signature is wrong."""
+        found = self._by_key.get(fields.get(ACCESS_KEY, ""))
+        if found is None:
+            return None
+        identity, secrets = found
+        return identity if is_signed(fields, body, secrets) else None
+
+    @property
+    def has_access_keys(self) -> bool:
+        """Whether signatures can identify anyone."""
+        return bool(self._by_key)
+
+
+def hash_of(token: bytes) -> bytes:
+    """What the file has in place of a token. A token is long and random, so a plain hash cannot be inverted."""
+    return hashlib.sha256(token).digest()
+
+
+def refusal(
+    identity: NamedIdentity, allowed: frozenset[Role], brokers: Iterable[tuple[str | None, str | None, str | None]] = ()
+) -> str | None:
+    """Why ``identity`` may not send a request that ``allowed`` may send; None: it may.
+
+    ``brokers``: for each broker that the request speaks for, the name that it gives, its address, and the name under which this
+    address is registered. None: not given, or not registered."""
+    if not identity.may(allowed):
+        needed = " or ".join(sorted(allowed))
+        return f"it needs the role {needed}, and {identity.name} has {', '.join(sorted(identity.roles)) or 'none'}"
+    if not identity.roles.isdisjoint(allowed - {Role.BROKER}):
+        return None
+    for name, address, holder in brokers:
+        if name is not None and not identity.owns(name):
+            return f"{identity.name} may not speak for the broker name {shown(name)}"
+        if address is None:
+            continue
+        if identity.addresses and not identity.announces(address):
+            return f"{identity.name} may not announce the address {shown(address)}"
+        if holder is not None and not identity.owns(holder) and not identity.announces(address):
+            return f"the address {shown(address)} belongs to the broker name {shown(holder)}, not to {identity.name}"
+    return None
+
+
+def shown(text: str) -> str:
+    """A name in a message."""
+    return text if len(text) <= 100 else text[:100] + "…"

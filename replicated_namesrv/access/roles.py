@@ -1,0 +1,55 @@
+"""Roles, and the roles that may send each request.
+
+role      may send
+read      requests that only read
+broker    the same, and what brokers send, for the broker names of its patterns only
+operator  the same as read, and changes of KV config, topics, write permissions and settings
+admin     everything
+"""
+
+from enum import StrEnum
+
+from replicated_namesrv.wire.codes import RequestCode
+
+
+class Role(StrEnum):
+    """What an identity may do."""
+
+    READ = "read"
+    BROKER = "broker"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+READERS = frozenset(Role)
+BROKERS = frozenset({Role.BROKER, Role.ADMIN})
+"""An identity of role broker may send these requests only for its broker names."""
+OPERATORS = frozenset({Role.OPERATOR, Role.ADMIN})
+ADMINS = frozenset({Role.ADMIN})
+
+REQUEST_ROLES: dict[int, frozenset[Role]] = {
+    RequestCode.GET_KV_CONFIG: READERS,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: READERS,
+    RequestCode.GET_BROKER_CLUSTER_INFO: READERS,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: READERS,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: READERS,
+    RequestCode.GET_TOPICS_BY_CLUSTER: READERS,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: READERS,
+    RequestCode.GET_UNIT_TOPIC_LIST: READERS,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: READERS,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: READERS,
+    RequestCode.GET_NAMESRV_CONFIG: READERS,
+    RequestCode.GET_BROKER_MEMBER_GROUP: READERS,
+    RequestCode.REGISTER_BROKER: BROKERS,
+    RequestCode.UNREGISTER_BROKER: BROKERS,
+    RequestCode.QUERY_DATA_VERSION: BROKERS,  # it counts as a heartbeat
+    RequestCode.BROKER_HEARTBEAT: BROKERS,
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: BROKERS | OPERATORS,  # brokers send it with enableSingleTopicRegister
+    RequestCode.PUT_KV_CONFIG: OPERATORS,
+    RequestCode.DELETE_KV_CONFIG: OPERATORS,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: OPERATORS,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: OPERATORS,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: OPERATORS,
+    RequestCode.UPDATE_NAMESRV_CONFIG: OPERATORS,
+}
+"""The roles that may send each request. A code without a row is refused."""

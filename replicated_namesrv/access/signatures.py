@@ -1,0 +1,24 @@
+"""Signatures of RocketMQ's ``AclClientRPCHook``: who sent a request, by access key.
+
+A signature is the HMAC-SHA1 of the values of all extFields, in the order of their names, and of the body. It covers neither the
+request code nor the names, has no time and no nonce. So anyone who has seen a signed request can repeat it, or send the same
+fields with another code: a signature proves an identity only over a connection that nobody else can read.
+"""
+
+import base64
+import hmac
+from collections.abc import Iterable, Mapping
+
+ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
+
+
+def signature_of(fields: Mapping[str, str], body: bytes, secret: bytes) -> str:
+    """The signature of a request with these extFields, which include the access key (``AclUtils.calSignature``)."""
+    values = "".join(fields[name] for name in sorted(fields) if name != SIGNATURE)
+    return base64.b64encode(hmac.digest(secret, values.encode("utf-8", "replace") + body, "sha1")).decode()
+
+
+def is_signed(fields: Mapping[str, str], body: bytes, secrets: Iterable[bytes]) -> bool:
+    """Whether the request was signed with one of ``secrets``."""
+    given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
+    return any(hmac.compare_digest(signature_of(fields, body, secret).encode(), given) for secret in secrets)

@@ -1,0 +1,1 @@
+"""Access control: policy, file, signatures, audit log."""
