@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -47,7 +47,6 @@ from replicated_namesrv.service import (
     Connection,
     DataVersionAnswer,
     Freshness,
-    Measurement,
     ReadLevel,
     quotas_of,
     within,
@@ -60,7 +59,7 @@ DISK_CHECK_S = 1.0
 KV_DUMP_FIRST_S, KV_DUMP_INTERVAL_S = 60.0, 600.0
 DUMPED_CHARACTERS = 1_000
 """Longest part of a value in a log line."""
-NO_RESTORE = "this is an independent node (mode=ap): import the KV config of the backup with 'namesrv kv import'"
+NO_RESTORE = "this is an independent node (mode=ap): take KV config and settings of the backup with 'namesrv restore --merge'"
 REMOVALS_PER_TURN = 4
 """Maximum of silent brokers removed in one turn of the loop: about 3 ms for each that has 10,000 topics."""
 
@@ -162,10 +161,6 @@ class IndependentNode:
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Raises SettingError: there is no leader."""
         raise SettingError("this is an independent node (mode=ap): there is no leader")
-
-    def measurements(self) -> Iterator[Measurement]:
-        """None: these metrics are about replication."""
-        return iter(())
 
     def replication_status(self) -> dict[str, object] | None:
         """None: an independent node knows no other."""

@@ -4,18 +4,20 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from aiohttp import web
 
 from replicated_namesrv import __version__
 from replicated_namesrv.admin.context import CONTEXT
-from replicated_namesrv.admin.json_views import fresh_state
+from replicated_namesrv.admin.json_views import state_for
 from replicated_namesrv.admin.responses import json_error, json_response
-from replicated_namesrv.errors import BodyError, NamesrvError
+from replicated_namesrv.errors import BodyError, NamesrvError, UnavailableError
 from replicated_namesrv.routes import backup as backups
 from replicated_namesrv.routes.encoding import RouteFormatError
 from replicated_namesrv.routes.snapshot import SnapshotReader
 from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.service import ReadLevel
 
 RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
@@ -25,20 +27,27 @@ WRITE_TIMEOUT_S = 60.0
 
 
 async def backup(request: web.Request) -> web.StreamResponse:
-    """``GET /v1/backup``: the whole state at one revision, while changes continue."""
+    """``GET /v1/backup``: the whole state at one revision, while changes continue. A stale one needs no majority."""
     context = request.app[CONTEXT]
-    state = await fresh_state(context)
+    try:
+        state, freshness = await state_for(request)
+    except UnavailableError as error:
+        remedy = "ask another node, or add ?readConsistency=stale (namesrv backup --stale), which needs no majority"
+        if request.query.get("readConsistency", request.headers.get("readConsistency")) == ReadLevel.STALE:
+            remedy = "start a majority, or stop this node and read its disk with 'namesrv recover'"
+        return json_error(503, str(error), remedy)
     settings = context.settings
-    origin = {
+    origin: dict[str, Any] = {
         "revision": state.revision,
         "mode": context.settings.mode,
         "clusterId": settings.cluster_id,
         "nodeId": settings.node_id,
         "timeMs": int(time.time() * 1000),
         "softwareVersion": __version__,
+        **{name: freshness[name] for name in ("readLevel", "stalenessMs") if name in freshness},
     }
     parts = backups.encode(origin, state.snapshot())
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream", **freshness})
     await response.prepare(request)
     for part in parts:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -64,7 +73,7 @@ async def restore(request: web.Request) -> web.Response:
         raise
     result = await service.restore(_lines_of(state))
     if result.code:
-        remedy = "form a new cluster with empty data directories, or bring back its KV config alone: namesrv kv import FILE"
+        remedy = "form a new cluster with empty data directories, or add KV config and settings: namesrv restore --merge FILE"
         return json_error(409, result.remark or "refused", remedy)
     return json_response({"changed": True, "revision": service.state.revision})
 

@@ -1,22 +1,20 @@
 """``namesrv kv import FILE``: imports the KV config of another deployment, entry by entry.
 
-The file is a backup, or kvConfig.json as RocketMQ and our independent nodes write it. Every entry is sent to every server of
-the list, as mqadmin does. In a CP cluster the second and third copy are no-ops. Existing entries with the same key are
-overwritten; other entries stay.
+The file is a backup, of which only the KV config is used, or kvConfig.json as RocketMQ and our independent nodes write it. Every
+entry is sent to every server of the list, as mqadmin does. In a CP cluster the second and third copy are no-ops. Existing entries
+with the same key are overwritten; other entries stay.
 """
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
+from replicated_namesrv.cli.backup import state_in
 from replicated_namesrv.cli.client import BAD, FOUND, USAGE, ProgressLine, print_json, print_table, run_with_servers
 from replicated_namesrv.client.nameservers import NameServers
 from replicated_namesrv.client.queries import RefusedError, put_kv_request, read_done
 from replicated_namesrv.compat.kv_file import read_kv_file
 from replicated_namesrv.errors import NamesrvError, StorageError, UnavailableError
-from replicated_namesrv.routes.backup import FORMAT, BackupError, BackupReader
-from replicated_namesrv.routes.encoding import RouteFormatError
-from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.routes.backup import FORMAT
 
 
 def run_import(arguments: argparse.Namespace) -> int:
@@ -32,24 +30,10 @@ def entries_of(file: Path) -> list[tuple[str, str, str]]:
             is_backup = FORMAT.encode() in source.read(len(FORMAT) + 64)
     except OSError as cause:
         raise StorageError(f"{file}: {cause.strerror}") from None
-    table = _kv_in_backup(file) if is_backup else read_kv_file(file)
+    table = state_in(file).kv_table() if is_backup else read_kv_file(file)
     return [
         (namespace, key, value) for namespace, entries in table.items() for key, value in entries.items() if value is not None
     ]
-
-
-def _kv_in_backup(file: Path) -> Mapping[str, Mapping[str, str | None]]:
-    reader, state = BackupReader(), RouteInfoManager()
-    try:
-        with file.open("rb") as source:
-            parts = [reader.feed(data) for data in iter(lambda: source.read(1 << 20), b"")]
-        reader.finish()
-        state.restore(parts)
-    except OSError as cause:
-        raise StorageError(f"{file}: {cause.strerror}") from None
-    except (BackupError, RouteFormatError) as error:
-        raise StorageError(f"{file}: {error}") from None
-    return state.kv_table()
 
 
 async def import_entries(servers: NameServers, arguments: argparse.Namespace, entries: list[tuple[str, str, str]]) -> int:

@@ -1,7 +1,16 @@
 """``namesrv restore FILE``: loads a backup into a fresh cluster.
 
 The file is checked before it is sent. The cluster writes the state through its log, so it is on the disks of a majority when
-the command succeeds. A cluster that is not empty refuses.
+the command succeeds. A cluster that is not empty refuses, because restoring over data would undo acknowledged writes.
+
+``--merge`` is for a cluster that is not empty, and for independent nodes (each has its own copy, so all are changed):
+
+    part                 there only  in the backup only  in both, equal  in both, different
+    KV entry             stays       added               stays           refused: nothing is changed
+    shared setting       -           -                   stays           that of the backup, and it is reported
+    broker, topic        stays       left out            stays           stays
+
+A broker that runs registers by itself, with its topics. One that does not run must not appear in routes.
 """
 
 import argparse
@@ -9,6 +18,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import orjson
 
 from replicated_namesrv.cli.admin import (
     BAD,
@@ -22,27 +35,43 @@ from replicated_namesrv.cli.admin import (
     admin_addresses,
     admin_of,
 )
-from replicated_namesrv.cli.backup import READ_BYTES, check_file
+from replicated_namesrv.cli.backup import READ_BYTES, check_file, state_at, state_in
 from replicated_namesrv.cli.client import ProgressLine, print_json
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.routes.backup import Head
+from replicated_namesrv.routes.state import RouteInfoManager
+from replicated_namesrv.settings import ROWS
 
 HELP = "load a backup into a fresh cluster"
 
+CONFLICT = 409
 TIMEOUT_S = 600.0
 """Time-out for the cluster's answer. A large backup has to pass through its log."""
 
 _EXAMPLES = """\
   namesrv restore namesrv.backup
   namesrv restore namesrv.backup -a 10.0.0.1:9886 --token-file token
+  namesrv restore --merge namesrv.backup             brokers have already registered: add KV config and shared settings
+  namesrv restore --merge -a '10.0.0.1:9886;10.0.0.2:9886' namesrv.backup       the same for independent nodes, all of them
 
-A cluster that already has brokers, topics or KV entries refuses the restore. Start one with empty data directories, restore, and
-only then let brokers reach it. If brokers have already registered, restore only the KV config: namesrv kv import FILE.
+A cluster that already has brokers, topics or KV entries refuses a restore without --merge. With it, brokers and topics stay as
+they are registered, and keys with different values are refused and listed.
 """
+
+_CONFLICTS_SHOWN_MAX = 20
+
+
+class ConflictError(NamesrvError):
+    """A key has different values in the backup and in the cluster."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of the command."""
     parser.add_argument("file", metavar="FILE", type=Path)
-    codes = "0 restored; 1 refused: the cluster is not fresh, the file is damaged; 2 usage, no answer, or outcome unknown"
+    parser.add_argument("--merge", action="store_true", help="if the cluster is not empty, add KV config and shared settings")
+    codes = (
+        "0 restored or merged; 1 refused: the cluster is not fresh, or the file damaged; 2 usage, no answer, or outcome unknown"
+    )
     add_admin_arguments(parser, _EXAMPLES, codes)
 
 
@@ -50,23 +79,135 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command. Returns its exit code."""
     head = check_file(arguments.file)
     admin = admin_of(arguments)
+    addresses = admin_addresses(arguments, admin)
+    if arguments.merge and (independent := _independent(admin, addresses)):
+        return _merge(arguments, admin, independent)
     failure: Exception | None = None
-    for address in admin_addresses(arguments, admin):
+    for address in addresses:
         try:
             answer = send(admin, address, arguments.file)
         except AdminError as error:
             failure = failure or error
             continue
         except (AdminRefusedError, AdminUnknownError) as error:
+            if arguments.merge and isinstance(error, AdminRefusedError) and error.status == CONFLICT:
+                return _merge(arguments, admin, (address,))
             print(str(error), file=sys.stderr)
             return BAD if error.definite else UNKNOWN
-        if arguments.json:
-            print_json({"file": str(arguments.file), "backupRevision": head.revision, "revision": answer["revision"]})
-        else:
-            print(f"restored: revision {head.revision} of the backup is revision {answer['revision']} of this cluster")
+        _report(arguments, head, answer["revision"])
         return GOOD
     print(str(failure), file=sys.stderr)
     return UNKNOWN
+
+
+def _report(arguments: argparse.Namespace, head: Head, revision: int) -> None:
+    if arguments.json:
+        print_json({"file": str(arguments.file), "backupRevision": head.revision, "revision": revision})
+    else:
+        print(f"restored: revision {head.revision} of the backup is revision {revision} of this cluster")
+
+
+def _independent(admin: Admin, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """All ``addresses`` if they are independent nodes; none if they are a cluster. Raises SettingError if they are both."""
+    modes = {address: _mode_of(admin, address) for address in addresses}
+    if set(modes.values()) == {"ap"}:
+        return addresses
+    if "ap" in modes.values() and "cp" in modes.values():
+        raise SettingError(
+            f"nodes run in different modes ({', '.join(f'{a}: {m}' for a, m in modes.items())}); give nodes of one"
+        )
+    return ()
+
+
+def _mode_of(admin: Admin, address: str) -> str | None:
+    try:
+        return str(admin.ask(address, "/v1/status")["mode"])
+    except AdminError:
+        return None
+
+
+class _Merge(NamedTuple):
+    """What has to be done at one node."""
+
+    address: str
+    entries: list[tuple[str, str, str]]
+    settings: dict[str, bool]
+    facts: dict[str, Any]
+
+
+def _merge(arguments: argparse.Namespace, admin: Admin, addresses: tuple[str, ...]) -> int:
+    """Look at every node before anything is changed. Raises ConflictError, AdminError, AdminRefusedError."""
+    backup = state_in(arguments.file)
+    plans = [_plan(address, backup, state_at(admin, address)) for address in addresses]
+    progress = ProgressLine()
+    for plan in plans:
+        for number, (namespace, key, value) in enumerate(plan.entries, 1):
+            path = f"/v1/kv/{quote(namespace, safe='')}/{quote(key, safe='')}"
+            try:
+                admin.ask(plan.address, path, "PUT", value.encode())
+            except NamesrvError:
+                added = f"{number - 1} of {len(plan.entries)} KV entries were added"
+                print(f"{plan.address}: {added}; repeat the command when the cause is removed:", file=sys.stderr)
+                raise
+            progress.show(f"{number} of {len(plan.entries)} KV entries to {plan.address}")
+        if plan.settings:
+            admin.ask(plan.address, "/v1/config", "POST", orjson.dumps(plan.settings))
+    progress.clear()
+    if arguments.json:
+        print_json({"file": str(arguments.file), "merged": [plan.facts for plan in plans]})
+    else:
+        for plan in plans:
+            _print_merged(plan.facts)
+    return GOOD
+
+
+def _plan(address: str, backup: RouteInfoManager, present: RouteInfoManager) -> _Merge:
+    """Raises ConflictError."""
+    there, entries, conflicts, equal = present.kv_table(), list[tuple[str, str, str]](), list[str](), 0
+    for namespace, table in backup.kv_table().items():
+        for key, value in table.items():
+            if value is None:
+                continue
+            known = there.get(namespace, {}).get(key)
+            if known is None:
+                entries.append((namespace, key, value))
+            elif known == value:
+                equal += 1
+            else:
+                conflicts.append(f"{namespace}/{key}")
+    if conflicts:
+        more = f" and {len(conflicts) - _CONFLICTS_SHOWN_MAX} more" if len(conflicts) > _CONFLICTS_SHOWN_MAX else ""
+        raise ConflictError(
+            f"{address}: nothing was changed: {len(conflicts)} keys have other values there than in the backup: "
+            f"{', '.join(conflicts[:_CONFLICTS_SHOWN_MAX])}{more}; delete those that are wrong there (namesrv kv delete), or "
+            "overwrite all of them with the backup (namesrv kv import FILE), and repeat the command"
+        )
+    settings = {
+        row.name: bool(getattr(backup.settings, row.attribute))
+        for row in ROWS.values()
+        if row.replicated and getattr(backup.settings, row.attribute) != getattr(present.settings, row.attribute)
+    }
+    absent = backup.topic_revisions.keys() - present.topic_revisions.keys()
+    facts = {
+        "admin": address,
+        "kvEntriesAdded": len(entries),
+        "kvEntriesEqual": equal,
+        "settingsChanged": settings,
+        "brokersThere": present.broker_count,
+        "topicsThere": len(present.topic_revisions),
+        "topicsOnlyInBackup": len(absent),
+    }
+    return _Merge(address, entries, settings, facts)
+
+
+def _print_merged(facts: dict[str, Any]) -> None:
+    changed = ", ".join(f"{name}={str(value).lower()}" for name, value in facts["settingsChanged"].items()) or "none"
+    print(
+        f"merged into {facts['admin']}: {facts['kvEntriesAdded']} KV entries added, {facts['kvEntriesEqual']} were there; shared "
+        f"settings changed: {changed}; {facts['brokersThere']} brokers and {facts['topicsThere']} topics stay as registered"
+    )
+    if facts["topicsOnlyInBackup"]:
+        print(f"{facts['topicsOnlyInBackup']} topics of the backup are not there; they return when their brokers register")
 
 
 def send(admin: Admin, address: str, file: Path) -> dict[str, int]:

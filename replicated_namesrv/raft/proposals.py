@@ -30,7 +30,6 @@ from replicated_namesrv.raft.interfaces import (
     Voters,
 )
 from replicated_namesrv.raft.leadership import Leadership
-from replicated_namesrv.raft.measurements import COMMITTED, REJECTED, UNKNOWN
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
@@ -50,10 +49,10 @@ MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError
 class Pending:
     """A proposal that has not ended."""
 
-    __slots__ = ("command", "copies", "done", "proposed_at", "queued")
+    __slots__ = ("command", "copies", "done", "queued")
 
-    def __init__(self, command: bytes, done: Done, proposed_at: float) -> None:
-        self.command, self.done, self.proposed_at = command, done, proposed_at
+    def __init__(self, command: bytes, done: Done) -> None:
+        self.command, self.done = command, done
         self.copies = 0
         """Copies that may exist in a log."""
         self.queued = True
@@ -86,7 +85,7 @@ class Proposals:
     ) -> None:
         """``may_append``: whether a leader may append now; if not, proposals wait. ``refused``: why none is accepted, or None."""
         self._context, self._defences, self._now = context, context.defences, context.now
-        self.config, self._measurements = context.config, context.measurements
+        self.config = context.config
         self._core, self._log, self._voters, self._configuration = core, log, voters, configuration
         self._outbox, self._leadership = outbox, leadership
         self._sessions, self._state_machine = sessions, state_machine
@@ -133,15 +132,14 @@ class Proposals:
         elif self._pending_bytes + len(command) > config.pending_proposals_bytes_max:
             refused = f"{self._pending_bytes} bytes of proposals are undecided, the most allowed"
         if refused is not None:
-            self._measurements.proposals[REJECTED] += 1
             done(Rejected(refused, self._leader))
             return
-        number, now = self._next, self._now()
+        number = self._next
         self._next = number + 1
-        self._pending[number] = Pending(command, done, now)
+        self._pending[number] = Pending(command, done)
         self._pending_bytes += len(command)
         self._queue.append(number)
-        bucket = int((now + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
+        bucket = int((self._now() + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
         numbers = self._expiry.get(bucket)
         if numbers is None:
             self._expiry[bucket] = [number]
@@ -321,11 +319,6 @@ class Proposals:
     def _end(self, number: int, outcome: Outcome) -> None:
         pending = self._pending.pop(number)
         self._pending_bytes -= len(pending.command)
-        if isinstance(outcome, Committed):
-            self._measurements.proposals[COMMITTED] += 1
-            self._measurements.commit_seconds.observe(self._now() - pending.proposed_at)
-        else:
-            self._measurements.proposals[REJECTED if isinstance(outcome, Rejected) else UNKNOWN] += 1
         pending.done(outcome)
 
     # Messages

@@ -419,7 +419,7 @@ async def test_kv_config_is_imported_from_either_kind_of_file(tmp_path: Path) ->
             assert {name: dict(table) for name, table in node.service.state.kv_table().items()} == wanted
         refused = await run("restore", str(backup), "-a", nodes.admin)
         assert refused.code == 1
-        assert "namesrv kv import" in refused.err
+        assert "namesrv restore --merge" in refused.err
     file.write_text("[]")
     assert (await run("kv", "import", str(file))).code == 1
     assert (await run("kv", "import", str(tmp_path / "missing"))).code == 1

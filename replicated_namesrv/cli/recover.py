@@ -1,0 +1,134 @@
+"""``namesrv recover DIR FILE``: saves the state on the disk of one stopped node as a backup, when a majority is lost for good.
+
+It asks no other node and writes nothing to the disk. It first says what may be lost. 'namesrv restore' loads the file into a new
+cluster.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv import __version__
+from replicated_namesrv.cli.backup import saving
+from replicated_namesrv.cli.client import print_json
+from replicated_namesrv.errors import SettingError, StorageError
+from replicated_namesrv.raft.raft_errors import RaftError
+from replicated_namesrv.raft.recovery import Recovered, recover
+from replicated_namesrv.replication.cluster_restore import RestorableMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.routes import backup
+from replicated_namesrv.routes.encoding import RouteFormatError
+from replicated_namesrv.routes.state import RouteInfoManager
+
+HELP = "save the state on a stopped node's disk when a majority is lost for good"
+
+GOOD, BAD, USAGE = 0, 1, 2
+
+_EXAMPLES = """\
+examples:
+  namesrv recover /var/lib/namesrv                         what is on this disk, and what may be lost; writes nothing
+  namesrv recover /var/lib/namesrv survivor.backup         and save the state, for 'namesrv restore'
+
+Use it only if a majority of the disks is lost. Otherwise start the nodes: a majority has everything that was acknowledged. If
+several disks are left, use the one with the highest term, and of those the one with the highest last entry.
+
+exit codes: 0 read, and saved if FILE was given; 1 in use, damaged, or FILE cannot be written; 2 usage, or no data directory
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the dataDir of a stopped node, or the folder raft in it")
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="where to save the backup")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Returns its exit code."""
+    directory: Path = arguments.directory
+    file: Path | None = arguments.file
+    if file is not None and file.exists() and not arguments.force:
+        raise SettingError(f"{file} exists; choose another name, or replace it with --force")
+    if (directory / "raft").is_dir():
+        directory = directory / "raft"
+    machine = RouteStateMachine()
+    try:
+        found = recover(directory, RestorableMachine(machine))
+    except OSError as cause:
+        reason = cause.strerror or cause
+        print(f"{directory}: {reason}; give the dataDir of a node with mode=cp, or the folder raft in it", file=sys.stderr)
+        return USAGE
+    except (RaftError, RouteFormatError) as error:
+        raise StorageError(f"{error}; 'namesrv log inspect {directory}' shows what is there") from None
+    facts = _facts(found, machine.state)
+    if not arguments.json:
+        _print(found, facts)
+    if file is not None:
+        _save(file, found, machine.state)
+    if arguments.json:
+        print_json(facts | {"file": None if file is None else str(file)})
+    elif file is None:
+        print(f"\nnothing was saved: give a FILE, as in: namesrv recover {arguments.directory} survivor.backup")
+    else:
+        print(f"\nsaved to {file}; start a new cluster with empty data directories, and load it with: namesrv restore {file}")
+    return GOOD
+
+
+def _facts(found: Recovered, state: RouteInfoManager) -> dict[str, Any]:
+    return {
+        "nodeId": found.node,
+        "clusterId": found.cluster,
+        "members": list(found.members),
+        "lastIndex": found.last_index,
+        "lastTerm": found.last_term,
+        "commitIndexAtLeast": found.committed_index,
+        "votes": found.votes,
+        "lastWriteMs": found.written_ns // 1_000_000,
+        "revision": state.revision,
+        "brokers": state.broker_count,
+        "topics": len(state.topic_revisions),
+        "kvEntries": sum(map(len, state.kv_table().values())),
+        "damage": list(found.damage),
+    }
+
+
+def _print(found: Recovered, facts: dict[str, Any]) -> None:
+    written = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(found.written_ns / 1e9))
+    print(
+        f"node {found.node} of cluster {found.cluster} ({', '.join(found.members)}): last entry {found.last_index} of term "
+        f"{found.last_term}, last write {written}\n"
+        f"revision {facts['revision']}: {facts['brokers']} brokers, {facts['topics']} topics, {facts['kvEntries']} KV entries\n\n"
+        f"lost: every change that the other nodes acknowledged after entry {found.last_index}. Their number is not known here"
+    )
+    if found.last_index > found.committed_index:
+        print(
+            f"unconfirmed: entries {found.committed_index + 1} to {found.last_index} are included. Some of them may never have "
+            "been acknowledged"
+        )
+    if not found.votes:
+        print("warning: this node had no vote: it was still copying the state of the others, and may lack much of it")
+    for problem in found.damage:
+        print(f"warning: {problem}")
+
+
+def _save(file: Path, found: Recovered, state: RouteInfoManager) -> None:
+    """Raises StorageError."""
+    origin = {
+        "revision": state.revision,
+        "mode": "cp",
+        "clusterId": found.cluster,
+        "nodeId": found.node,
+        "timeMs": time.time_ns() // 1_000_000,
+        "softwareVersion": __version__,
+        "recoveredFromDisk": {"lastIndex": found.last_index, "lastTerm": found.last_term},
+    }
+    try:
+        with saving(file) as output:
+            for part in backup.encode(origin, state.snapshot()):
+                output.write(part)
+    except OSError as cause:
+        raise StorageError(f"{file}: {cause.strerror or cause}; nothing was saved") from None

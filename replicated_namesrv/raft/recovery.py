@@ -1,0 +1,124 @@
+"""Reads the replicated state from the disk of one stopped node, without the other nodes and without changing the disk.
+
+The state is what the node would reach if every entry on its disk was committed: the newest readable snapshot, and all entries
+after it. A majority decides which of the last entries are committed, and it is not asked. Therefore:
+
+- The state may lack acknowledged changes that came after the last entry of this disk.
+- The state may contain changes whose proposers got an error or no answer. Such changes may always be applied or not.
+
+An acknowledged change that is on this disk is in the state, because no committed entry is ever cut.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from replicated_namesrv.raft.configuration import Configuration
+from replicated_namesrv.raft.entry_log import ENTRIES_READ_MAX, Log
+from replicated_namesrv.raft.file_storage import LOCK
+from replicated_namesrv.raft.inspection import UntouchedStorage, inspect
+from replicated_namesrv.raft.interfaces import StateMachine
+from replicated_namesrv.raft.payloads import JOIN, PROPOSALS, unpack_groups, unpack_join
+from replicated_namesrv.raft.proposals import MACHINE_ERRORS
+from replicated_namesrv.raft.raft_errors import CorruptionError, IdentityError, MalformedError, UnknownCommandError
+from replicated_namesrv.raft.sessions import Sessions
+from replicated_namesrv.raft.snapshots import SnapshotStore
+
+
+class Recovered(NamedTuple):
+    """Where the state on a disk ends, and whose disk it is."""
+
+    node: str
+    cluster: str
+    members: tuple[str, ...]
+    last_index: int
+    last_term: int
+    """Of two disks of one cluster, the one with the higher term, then index, has all acknowledged changes that the other has."""
+    committed_index: int
+    """Entries up to this one were known as committed. Later ones may be changes that were never acknowledged."""
+    votes: bool
+    """Whether this disk had a vote. Otherwise it was still copying the state, and may lack much of it."""
+    written_ns: int
+    """Time of the last write to the log, since the epoch."""
+    damage: tuple[str, ...]
+    """Damage that did not prevent reading: a snapshot that was skipped, a torn tail."""
+
+
+def recover(directory: Path, machine: StateMachine) -> Recovered:
+    """Bring ``machine`` to the state on the disk ``directory``.
+
+    Raises OSError, IdentityError (in use, or never part of a cluster), CorruptionError, UnknownCommandError.
+    """
+    _check_unused(directory)
+    found = inspect(directory)
+    if found.identity is None:
+        raise CorruptionError("; ".join(found.problems))
+    identity, voters = found.identity, dict(found.identity["founders"])
+    if not voters:
+        raise IdentityError(f"{directory} belongs to node {identity['node']}, which never was part of a cluster: it has no state")
+    storage, sessions = UntouchedStorage(directory), Sessions()
+    log = Log(storage)
+    store = SnapshotStore(storage, identity["cluster"])
+    opened = store.open_newest()
+    first = 1
+    if opened is not None:
+        snapshot, chunks = opened
+        log.align(snapshot.metadata.previous, snapshot.metadata.last)
+        restoration = machine.restore()
+        for chunk in chunks:
+            restoration.feed(chunk)
+        restoration.finish()
+        sessions.load(snapshot.metadata.sessions)
+        voters, first = dict(snapshot.metadata.voters), snapshot.last_index + 1
+    elif log.first_number > 1 or (len(log) and log.first_index > 1):
+        raise CorruptionError(f"{log.name} does not begin with the first entry, and there is no snapshot of what came before")
+    configuration = Configuration(voters, in_log=True)
+    for payload, index, _ in log.entries(first, ENTRIES_READ_MAX) if len(log) else ():
+        try:
+            _apply(machine, sessions, configuration, index, payload)
+        except MalformedError as error:
+            raise CorruptionError(f"entry {index} cannot be applied: {error}") from None
+    return Recovered(
+        identity["node"],
+        identity["cluster"],
+        tuple(identity["members"]),
+        log.last_index,
+        log.term_at(log.last_index) or 0,
+        max(found.commit_index, first - 1),
+        configuration.applied.get(identity["node"]) == identity["incarnation"],
+        max(((directory / segment.name).stat().st_mtime_ns for segment in found.segments), default=0),
+        (*store.skipped, *([found.torn] if found.torn else [])),
+    )
+
+
+def _apply(machine: StateMachine, sessions: Sessions, configuration: Configuration, index: int, payload: bytes) -> None:
+    """As ``Proposals.apply`` does on a node that follows."""
+    if payload[:2] == JOIN:
+        configuration.apply(index, *unpack_join(payload))
+    elif payload[:2] == PROPOSALS:
+        for origin, floor, proposals in unpack_groups(payload, len(PROPOSALS)):
+            session = sessions.session(origin, floor, configuration.applied.get(origin.node))
+            for number, command in proposals if session is not None else ():
+                if session is None or not session.take(number):
+                    continue
+                try:
+                    machine.apply(command)
+                except (UnknownCommandError, *MACHINE_ERRORS):
+                    raise
+                except Exception:  # it is the result of the command, on every node
+                    continue
+
+
+def _check_unused(directory: Path) -> None:
+    """Raises IdentityError: a process runs on this directory."""
+    try:
+        descriptor = os.open(directory / LOCK, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise IdentityError(f"{directory} is used by a process: stop the node first, or run 'namesrv backup --stale'") from None
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,122 @@
+"""The state of one survivor: a stale backup of a running node, and ``namesrv recover`` on a stopped node's disk."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.process import ServingNode
+from replicated_namesrv.raft.raft_config import RaftConfig
+from replicated_namesrv.raft.recovery import recover
+from replicated_namesrv.replication import replicated_node
+from replicated_namesrv.replication.cluster_restore import RestorableMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
+from tests.support.nodes import http
+from tests.support.operated import operated, run
+from tests.support.replicated_processes import ReplicatedProcesses, eventually, replicated_processes
+from tests.support.waiting import until
+
+
+async def put(cluster: ReplicatedProcesses, name: str, key: str, value: str) -> None:
+    answer = await http(cluster.nodes[name].plan.admin[1], f"/v1/kv/N/{key}", "PUT", value.encode())
+    assert answer.status == 200, answer.text
+
+
+async def test_the_disk_of_one_survivor_becomes_a_new_cluster(tmp_path: Path) -> None:
+    stale, saved = tmp_path / "stale.backup", tmp_path / "survivor.backup"
+    async with replicated_processes(tmp_path / "old") as cluster:
+        for number in range(20):
+            await put(cluster, "n1", f"k{number}", f"v{number}")
+        set_on = await run("config", "set", "orderMessageEnable=true", "-n", cluster.address("n1"))
+        assert set_on.code == 0, set_on
+        await cluster.agree()
+        admin = f"127.0.0.1:{cluster.nodes['n3'].plan.admin[1]}"
+        folder = cluster.nodes["n3"].plan.data_dir
+        in_use = await run("recover", str(folder), str(saved))
+        assert (in_use.code, saved.exists()) == (1, False)
+        assert "stop the node first" in in_use.err
+
+        await cluster.kill("n1", "n2")
+        await eventually(lambda: _fenced(cluster, "n3"), "n3 to be fenced")
+        refused = await run("backup", str(stale), "-a", admin)
+        assert refused.code == 1
+        assert "namesrv backup --stale" in refused.err
+        done = await run("backup", str(stale), "-a", admin, "--stale", "--json")
+        assert done.code == 0, done
+        assert json.loads(done.out)["readLevel"] == "stale"
+        assert "may lack acknowledged changes" in (await run("backup", "--check", str(stale))).out
+
+        await cluster.kill("n3")
+        before = {path.name: path.read_bytes() for path in (folder / "raft").iterdir()}
+        looked = await run("recover", str(folder))
+        assert looked.code == 0, looked
+        assert "20 KV entries" in looked.out
+        assert "lost: every change that the other nodes acknowledged after entry" in looked.out
+        assert "nothing was saved" in looked.out
+        done = await run("recover", str(folder), str(saved), "--json")
+        assert done.code == 0, done
+        told = json.loads(done.out)
+        assert (told["nodeId"], told["votes"], told["kvEntries"], told["damage"]) == ("n3", True, 20, [])
+        assert {path.name: path.read_bytes() for path in (folder / "raft").iterdir()} == before, "it writes nothing"
+        assert "recovered from one disk" in (await run("backup", "--check", str(saved))).out
+        again = await run("recover", str(folder), str(saved))
+        assert again.code == 1
+        assert "--force" in again.err
+    async with operated(tmp_path / "new") as fresh:
+        done = await run("restore", str(saved), "-a", fresh.admin, "--json")
+        assert done.code == 0, done
+        revision = json.loads(done.out)["revision"]
+        for node in fresh.nodes:
+            state = node.service.state
+            await until(partial(_has_revision, node, revision), "the restored state")
+            assert dict(state.kv_table()["N"]) == {f"k{number}": f"v{number}" for number in range(20)}
+            assert state.settings.order_message_enable
+
+
+def _has_revision(node: ServingNode, revision: int) -> bool:
+    return node.service.state.revision == revision
+
+
+async def _fenced(cluster: ReplicatedProcesses, name: str) -> bool:
+    return bool((await cluster.status(name))["fenced"])
+
+
+async def test_a_restarted_node_without_majority_says_how_to_read_its_disk(tmp_path: Path) -> None:
+    async with replicated_processes(tmp_path) as cluster:
+        await cluster.kill("n1", "n2", "n3")
+        await cluster.start_node("n1")
+        admin = f"127.0.0.1:{cluster.nodes['n1'].plan.admin[1]}"
+
+        async def refused() -> bool:
+            done = await run("backup", str(tmp_path / "b"), "-a", admin, "--stale")
+            return done.code == 1 and "namesrv recover" in done.err
+
+        await eventually(refused, "the advice to read the disk")
+
+
+async def test_the_recovered_state_is_that_of_the_node_that_wrote_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = partial(RaftConfig, compact_entries=50, compact_margin_entries=5, segment_bytes=4_000)
+    monkeypatch.setattr(replicated_node, "RaftConfig", small)
+    async with operated(tmp_path, 1) as one:
+        for number in range(300):
+            answer = await http(one.admin_ports[0], f"/v1/kv/N/k{number % 7}", "PUT", str(number).encode())
+            assert answer.status == 200
+        digest = one.nodes[0].service.state.digest()
+    assert any(path.name.startswith("snapshot-") for path in (tmp_path / "n1" / "raft").iterdir())
+    machine = RouteStateMachine()
+    found = recover(tmp_path / "n1" / "raft", RestorableMachine(machine))
+    assert machine.state.digest() == digest
+    assert found.votes
+
+
+@pytest.mark.parametrize(("content", "code", "text"), [(None, 2, "give the dataDir"), (b"damaged", 1, "namesrv log inspect")])
+async def test_a_folder_without_a_state(tmp_path: Path, content: bytes | None, code: int, text: str) -> None:
+    if content is not None:
+        (tmp_path / "identity").write_bytes(content)
+    done = await run("recover", str(tmp_path))
+    assert done.code == code, done
+    assert text in done.err
+    assert "Traceback" not in done.err
