@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter
 
 from replicated_namesrv.spark.analysis import Results
 from replicated_namesrv.spark.curves import KV, ROUTES
-from replicated_namesrv.spark.summary import RESAMPLES, interval
+from replicated_namesrv.spark.summary import interval
 
 COLOURS = {"ap": "#c2410c", "cp": "#1d4ed8"}
 _MARKERS = {"ap": "o", "cp": "D"}
@@ -117,6 +117,10 @@ def _values(results: Results, metric: str, phase: str = "all", side: str = "all"
     return [row for row in rows if row["level"] == (own[row["mode"]] if row["run"] in levelled else "all")]
 
 
+def _scenario_of(results: Results) -> dict[str, str]:
+    return {run["run"]: run["scenario"] for run in results.runs}
+
+
 def _modes(rows: Iterable[dict[str, Any]]) -> list[str]:
     return sorted({row["mode"] for row in rows})
 
@@ -131,6 +135,7 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     mode_of = {run["run"]: run["mode"] for run in results.runs if run["run"] in ends}
     if not mode_of:
         return []
+    scenarios = _scenario_of(results)
     worst: dict[tuple[str, int], float] = defaultdict(float)
     for row in results.divergence:
         moment = row["run"], math.floor(row["at_s"] / BIN_S)
@@ -140,13 +145,12 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     last = max(last, first + 1)
     for mode in sorted(set(mode_of.values())):
         runs = [run for run, own in mode_of.items() if own == mode]
-        values = numpy.array([[worst.get((run, at), 0.0) for run in runs] for at in range(first, last + 1)])
+        values = [[worst.get((run, at), 0.0) for run in runs] for at in range(first, last + 1)]
         times = [at * BIN_S for at in range(first, last + 1)]
-        axis.plot(times, values.mean(axis=1), color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
-        if len(runs) > 1:
-            drawn = numpy.random.default_rng(1).integers(len(runs), size=(RESAMPLES, len(runs)))
-            low, high = numpy.percentile(values[:, drawn].mean(axis=2), (2.5, 97.5), axis=1)
-            axis.fill_between(times, low, high, step="post", color=COLOURS[mode], alpha=0.18, linewidth=0)
+        axis.plot(times, [mean(line) for line in values], color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
+        bounds = [interval(line, [scenarios[run] for run in runs]) for line in values]
+        low, high = ([math.nan if end is None else end for end in ends] for ends in zip(*bounds, strict=True))
+        axis.fill_between(times, low, high, step="post", color=COLOURS[mode], alpha=0.18, linewidth=0)
     typical = median([row["end_s"] for row in ends.values()])
     axis.axvspan(0, typical, color="#00000014", label=f"fault (median {typical:.1f} s)", linewidth=0)
     axis.set(xlabel="time since the fault began (s)", ylabel="divergence (Jaccard distance)", ylim=(0, None))
@@ -300,21 +304,24 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 def _with_intervals(axis: Axes, mode: str, groups: Sequence[tuple[float, list[float]]], label: str) -> None:
-    """Means with their intervals, joined by a line."""
+    """Means, joined by a line, with their intervals if there are enough runs."""
     centres = [mean(values) for _, values in groups]
-    bounds = [interval(values) for _, values in groups]
-    error = [
-        [max(centre - low, 0) for centre, (low, _) in zip(centres, bounds, strict=True)],
-        [max(high - centre, 0) for centre, (_, high) in zip(centres, bounds, strict=True)],
-    ]
+    error = [list(whiskers) for whiskers in zip(*(_whiskers(values) for _, values in groups), strict=True)]
     axis.errorbar(
         [at for at, _ in groups], centres, error, color=COLOURS[mode], marker=_MARKERS[mode], capsize=3, label=label,
         linewidth=1.2,
     )  # fmt: skip  # items grouped by line
 
 
+def _whiskers(values: Sequence[float], clusters: Sequence[str] | None = None) -> tuple[float, float]:
+    """How far the interval reaches below and above the mean; NaN, which is not drawn, if there is none."""
+    centre, (low, high) = mean(values), interval(values, clusters)
+    return (math.nan, math.nan) if low is None or high is None else (max(centre - low, 0), max(high - centre, 0))
+
+
 def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     (axis,) = axes
+    scenarios = _scenario_of(results)
     shown: set[str] = set()
     for mode, colour in COLOURS.items():
         path = []
@@ -326,9 +333,9 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
                 shown.update(both)
                 xs, ys = ([100 * values[run] for run in both] for values in (answered, harvest))
                 path.append((mean(xs), mean(ys), phase))
-                (left, right), (low, high) = interval(xs), interval(ys)
-                axis.plot([left, right], [path[-1][1]] * 2, color=colour, linewidth=0.8, alpha=0.6)
-                axis.plot([path[-1][0]] * 2, [low, high], color=colour, linewidth=0.8, alpha=0.6)
+                clusters = [scenarios[run] for run in both]
+                error = [[[end] for end in _whiskers(values, clusters)] for values in (xs, ys)]
+                axis.errorbar([path[-1][0]], [path[-1][1]], yerr=error[1], xerr=error[0], color=colour, elinewidth=0.8, alpha=0.6)
         axis.plot(
             [x for x, _, _ in path], [y for _, y, _ in path], color=colour, marker=_MARKERS[mode], label=mode.upper(), alpha=0.8
         )
@@ -343,17 +350,19 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 def _sides(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     (axis,) = axes
+    scenarios = _scenario_of(results)
     sides = ("whole", "majority", "minority")
     rows = {side: _values(results, "yield_in_time", "fault", side) for side in sides}
     shown = [row["run"] for found in rows.values() for row in found]
     modes = _modes([row for found in rows.values() for row in found])
     for position, mode in enumerate(modes):
         for place, side in enumerate(sides):
-            values = [100 * row["value"] for row in rows[side] if row["mode"] == mode]
+            own = [row for row in rows[side] if row["mode"] == mode]
+            values = [100 * row["value"] for row in own]
             if values:
-                low, high = interval(values)
                 centre, x = mean(values), place + position * 0.38
-                error = [[max(centre - low, 0)], [max(high - centre, 0)]]
+                below, above = _whiskers(values, [scenarios[row["run"]] for row in own])
+                error, high = [[below], [above]], centre + (0 if math.isnan(above) else above)
                 label = mode.upper() if place == 0 else None
                 axis.bar([x], [centre], 0.34, color=COLOURS[mode], label=label, yerr=error, capsize=3, alpha=0.85)
                 axis.annotate(f"{centre:.0f} %\n{len(values)} runs", (x, high + 1.5), ha="center", fontsize=8)

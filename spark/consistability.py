@@ -80,7 +80,7 @@ def consistability(rows: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]
         members.sort(key=lambda row: str(row["run"]))
         shares = [row["held"] / row["asked"] for row in members]
         answered = [row for row in members if row["answered"]]
-        low, high = interval(shares)
+        low, high = interval(shares, [about_run[row["run"]]["scenario"] for row in members], "share")
         found.append(
             {
                 "mode": mode, "scenario": scenario, "about": about, "level": level, "phase": phase, "side": side, "class": name,

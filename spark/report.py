@@ -19,6 +19,7 @@ from replicated_namesrv.spark.consistability import CLASSES
 from replicated_namesrv.spark.run_figures import CATALOGUE
 from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, PER_RUN, RUNS, SUMMARY, T_VISIBILITY, arrow
 from replicated_namesrv.spark.storage import SparkStorage, local_path
+from replicated_namesrv.spark.summary import PRIMARY
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -115,10 +116,12 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         _what_was_run(results),
         _contents(figures),
         "<h2 id='comparison'>In one table</h2>",
-        "<p class='note'>Mean over the runs and, in brackets, its 95 % interval, got by drawing runs anew "
-        "(bootstrap); with one run "
-        "there is none. All scenarios, phases and sides together; reads at the level that the mode answers at unless asked for "
-        "another. Bold: the better of the two, where the intervals do not meet. A dash: nothing to measure. "
+        "<p class='note'>Mean over the runs and, in brackets, its 95 % interval. Over several scenarios the interval is got by "
+        "drawing scenarios anew (cluster bootstrap), within one by drawing runs. With fewer than five of them there is no "
+        "interval, and the values of single runs are shown. All scenarios, phases and sides together; reads at the level that "
+        "the mode answers at unless asked for another. A star marks the five primary figures, which were named in advance. Bold: "
+        "the better of the two, if the difference of paired runs is not chance (sign test, 5 %; figures without a star are "
+        "corrected for their number after Holm). A dash: nothing to measure. "
         "<a href='#words'>What the words mean</a> stands below; M-numbers are those of the definitions in spark/DESIGN.md.</p>",
         _comparison(results),
         "<h2 id='t-visibility'>How long until a write is seen by nearly all reads</h2>",
@@ -225,7 +228,7 @@ _SECTIONS = {
 
 
 def _comparison(results: Results) -> str:
-    rows = _whole(results)
+    rows, chances = _whole(results), _chances(results)
     lines = ["<div class='wide'><table><tr><th></th><th>measure</th><th>AP</th><th>CP</th><th>unit</th><th>runs</th></tr>"]
     told = set()
     for metric, about in CATALOGUE.items():
@@ -236,7 +239,7 @@ def _comparison(results: Results) -> str:
         if section in _SECTIONS and section not in told:
             told.add(section)
             lines.append(f"<tr><th class='section' colspan='6'>{_SECTIONS[section]}</th></tr>")
-        better = _better(ap, cp, about.less_is_better)
+        better = _better(ap, cp, about.less_is_better) if chances.get(metric, 1.0) < SIGNIFICANT else ""
         cells = "".join(
             f"<td class='number{' better' * (better == mode)}'>{_cell(row)}</td>" for mode, row in (("ap", ap), ("cp", cp))
         )
@@ -244,20 +247,27 @@ def _comparison(results: Results) -> str:
         uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
         unit = _unit(metric) + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
         lines.append(
-            f"<tr><td>{about.code}</td><td>{html.escape(about.title)}</td>{cells}<td>{unit}</td>"
+            f"<tr><td>{about.code}</td><td>{html.escape(about.title)}{' ★' * (metric in PRIMARY)}</td>{cells}<td>{unit}</td>"
             f"<td class='number'>{runs}</td></tr>"
         )
     return "\n".join([*lines, "</table></div>"])
 
 
 def _better(ap: dict[str, Any] | None, cp: dict[str, Any] | None, less_is_better: bool) -> str:
-    if ap is None or cp is None or ap["runs"] < 2 or cp["runs"] < 2:
+    if ap is None or cp is None:
         return ""
-    if ap["high"] < cp["low"]:
-        return "ap" if less_is_better else "cp"
-    if cp["high"] < ap["low"]:
-        return "cp" if less_is_better else "ap"
-    return ""
+    return "ap" if (ap["mean"] < cp["mean"]) == less_is_better else "cp"
+
+
+SIGNIFICANT = 0.05
+"""Probability below which a difference is taken for real."""
+
+
+def _chances(results: Results) -> dict[str, float]:
+    """For each figure the adjusted probability that AP and CP differ by chance, at the modes' own levels if it has levels."""
+    rows = [row for row in results.paired if row["scenario"] == row["phase"] == row["side"] == "all"]
+    rows.sort(key=lambda row: str(row["level"] == "own"))
+    return {row["metric"]: row["chance_adjusted"] for row in rows if row["chance_adjusted"] is not None}
 
 
 def _number(value: float) -> str:
@@ -270,9 +280,12 @@ def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return "-"
     percent = row["unit"] == "share"
-    mean, low, high = ((100 if percent else 1) * row[name] for name in ("mean", "low", "high"))
-    text = _number(mean) + " %" * percent
-    return text if row["runs"] < 2 else f"{text} <span class='note'>[{_number(low)}, {_number(high)}]</span>"
+    factor = 100 if percent else 1
+    text = _number(factor * row["mean"]) + " %" * percent
+    if row["low"] is not None:
+        return f"{text} <span class='note'>[{_number(factor * row['low'])}, {_number(factor * row['high'])}]</span>"
+    points = [_number(factor * float(point)) for point in (row.get("points") or "").split()]
+    return text if len(points) < 2 else f"{text} <span class='note'>({', '.join(points)})</span>"
 
 
 def _t_visibility(results: Results) -> str:

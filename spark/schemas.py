@@ -133,12 +133,12 @@ error between the clocks of two nodes."""
 
 SUMMARY = _table(
     mode=_TEXT, scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, runs=_INT, mean=_REAL,
-    low=_REAL, high=_REAL, minimum=_REAL, maximum=_REAL, count=_LONG, clock_uncertainty_ms=_REAL,
+    low=_REAL, high=_REAL, minimum=_REAL, maximum=_REAL, count=_LONG, clock_uncertainty_ms=_REAL, points=_TEXT,
 )  # fmt: skip  # items grouped by line
 
 PAIRED = _table(
     scenario=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, metric=_TEXT, unit=_TEXT, pairs=_INT, ap=_REAL, cp=_REAL,
-    difference=_REAL, low=_REAL, high=_REAL, clock_uncertainty_ms=_REAL,
+    difference=_REAL, low=_REAL, high=_REAL, clock_uncertainty_ms=_REAL, is_primary=_FLAG, chance=_REAL, chance_adjusted=_REAL,
 )  # fmt: skip  # items grouped by line
 
 T_VISIBILITY = _table(

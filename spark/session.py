@@ -1,6 +1,7 @@
 """One Spark session for a job. It is embedded by default, or runs on a cluster, and leaves nothing on disk.
 
-This module sets a master only for the embedded session. Under ``spark-submit`` the settings of the cluster apply. All of Spark's
+This module sets a master only for the embedded session. Under ``spark-submit`` the settings of the cluster and of ``--conf``
+apply. All of Spark's
 files are in one temporary folder, which is removed with the JVM. The output of the JVM goes there too. If the job fails, the end
 of that output becomes part of the error.
 """
@@ -57,16 +58,18 @@ def session(name: str, master: str | None = EMBEDDED_MASTER, memory: str = EMBED
     folder = Path(tempfile.mkdtemp(prefix="namesrv-analyze-"))
     before = dict(os.environ)
     try:
-        conf = SparkConf().setAppName(name).setAll(list(_SETTINGS.items()))
         try:
             with _with_jvm_log(folder / "jvm.log"):
-                if master is not None:
+                if master is None:
+                    conf = _submitted(name)
+                else:
+                    conf = SparkConf().setAppName(name).setAll(list(_SETTINGS.items()))
                     # A failure is raised, so py4j must not log it as well.
                     logging.getLogger("py4j").setLevel(logging.CRITICAL)
                     logging.getLogger().addFilter(_is_ours)
                     AccumulatorTCPServer.handle_error = _nothing_more  # type: ignore[method-assign, assignment]  # py4j has no hook for it
                     _set_environment(master, folder)
-                    conf.setMaster(master).setAll(list(_embedded(folder, memory).items()))
+                    conf.setMaster(master).setAll(list(_own_driver(folder, memory, master).items()))
                     with (folder / "jvm.log").open("wb") as said:
                         gateway = launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]  # py4j has no types
                         SparkContext._ensure_initialized(gateway=gateway, conf=conf)
@@ -100,20 +103,31 @@ def _own_handler() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _embedded(folder: Path, memory: str) -> dict[str, str]:
-    return {
+def _submitted(name: str) -> SparkConf:
+    """The settings of ``spark-submit``, its ``--conf`` options first. Ours fill in what they leave open."""
+    SparkContext._ensure_initialized()  # only with its JVM does SparkConf know the options
+    conf = SparkConf().setAppName(name)
+    for key, value in _SETTINGS.items():
+        conf.setIfMissing(key, value)
+    return conf
+
+
+def _own_driver(folder: Path, memory: str, master: str) -> dict[str, str]:
+    """Settings of a JVM that this process starts. The last ones are for an embedded session, not for the workers of a cluster."""
+    own = {
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",  # no hidden file of checksums beside each file
-        # Lines are read in Python, so this JVM only runs many small queries. It ends too soon to profit from compiled code, be it
-        # Spark's generated code or that of the optimizing compiler.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": memory,
         # A JVM that runs out of memory exits at once. The job then reports the failure, and its folder is removed.
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={folder} -XX:ErrorFile={folder}/jvm-error.log "
         "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -XX:+ExitOnOutOfMemoryError",
     }
+    if not master.startswith("local"):
+        return own
+    # Lines are read in Python, so this JVM only runs many small queries. It ends too soon to profit from compiled code, be it
+    # Spark's generated code or that of the optimizing compiler.
+    return {**own, "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 LOG_LINES = 400

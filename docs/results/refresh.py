@@ -1,7 +1,6 @@
 """Copies the figures and small tables of a report into this folder, and fills the page's numbers from these tables."""
 
 import csv
-import random
 import re
 import shutil
 import sys
@@ -9,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from textwrap import TextWrapper
+
+from replicated_namesrv.spark.summary import REPLICATES_MIN, interval
 
 HERE = Path(__file__).parent
 TEMPLATE, PAGE = HERE / "README.template.md", HERE / "README.md"
@@ -35,7 +36,6 @@ BY_LENGTH = {
 }
 ABOUT = {"KV": "key-value store", "routes": "registrations"}
 DIGITS = 4
-RESAMPLES = 1_000
 WIDTH = 130
 _KEPT = "\0"
 """Stands for a space within a number, at which no line ends."""
@@ -69,7 +69,7 @@ def take(report: Path, lengths: Path | None) -> None:
 
 
 def by_length(per_run: list[Row]) -> list[Row]:
-    """Means over the runs whose faults were meant to last as long, with bootstrap intervals."""
+    """Means over the runs whose faults were meant to last as long, with their intervals if there are enough runs."""
     groups: dict[tuple[str, float, str], list[float]] = {}
     judged = {row["metric"] for row in per_run if row["level"] in OWN_LEVEL.values()}
     for row in per_run:
@@ -78,11 +78,7 @@ def by_length(per_run: list[Row]) -> list[Row]:
             groups.setdefault((row["mode"], float(row["fault_s"]), row["metric"]), []).append(float(row["value"]))
     rows = []
     for (mode, length, metric), values in sorted(groups.items()):
-        chooser = random.Random(1)
-        means = sorted(mean(chooser.choices(values, k=len(values))) for _ in range(RESAMPLES))
-        cut = int(0.025 * RESAMPLES)
-        numbers = [mean(values), means[cut], means[-1 - cut]]
-        texts = [f"{number:.{DIGITS}g}" for number in numbers]
+        texts = ["" if number is None else f"{number:.{DIGITS}g}" for number in (mean(values), *interval(values))]
         rows.append(dict(zip(LENGTHS, (mode, f"{length:g}", metric, str(len(values)), *texts), strict=True)))
     return rows
 
@@ -171,8 +167,8 @@ class Numbers:
 
 def _length_cell(row: Row) -> str:
     divisor = 1000 if row["metric"] == "staleness_max" else 1
-    centre, low, high = (_number(float(row[name]) / divisor) for name in ("mean", "low", "high"))
-    return f"{centre} [{low}, {high}]"
+    centre, low, high = (_number(float(row[name] or "nan") / divisor) for name in ("mean", "low", "high"))
+    return f"{centre} [{low}, {high}]" if row["low"] and int(row["runs"]) >= REPLICATES_MIN else centre
 
 
 def _enumerated(texts: list[str]) -> str:
@@ -180,8 +176,8 @@ def _enumerated(texts: list[str]) -> str:
 
 
 def _centre(row: Row, words: list[str]) -> tuple[float, float, float]:
-    """Mean and interval as text; shares in percent."""
-    centre, low, high = (float(row[name]) for name in ("mean", "low", "high"))
+    """Mean and interval, NaN without one; shares in percent."""
+    centre, low, high = (float(row[name] or "nan") for name in ("mean", "low", "high"))
     if "missing" in words:
         centre, low, high = 1 - centre, 1 - high, 1 - low
     factor = 100 if row["unit"] == "share" else 0.001 if "s" in words else 1
@@ -195,7 +191,7 @@ def _unit(row: Row, words: list[str]) -> str:
 
 def _text(row: Row, words: list[str]) -> str:
     centre, low, high = map(_number, _centre(row, words))
-    has_interval = "plain" not in words and int(row["runs"]) > 1 and row["scenario"] == "all"
+    has_interval = "plain" not in words and row["low"] != "" and row["scenario"] == "all"
     return f"{centre}{_unit(row, words)}" + (f" [{low}, {high}]" if has_interval else "")
 
 

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 _SHOWN = (
     "linearizable_keys", "fresh_reads", "anomalous_reads", "lost_writes", "resurrected", "equal_probes", "divergence_area",
-    "convergence", "harvest", "ghosts", "yield", "unavailable_longest", "latency_median", "misrouted",
+    "convergence", "harvest", "ghosts", "yield", "unavailable_longest", "route_latency_median", "misrouted",
 )  # fmt: skip  # items grouped by line
 
 
@@ -76,14 +76,19 @@ def _print_table(summary: list[dict[str, Any]]) -> None:
         if row["scenario"] == row["level"] == row["phase"] == row["side"] == "all"
     }
     modes = sorted({mode for _, mode in rows})
-    print(f"{'':22}" + "".join(f"{mode.upper():>40}" for mode in modes))
+    table = [["", *(mode.upper() for mode in modes)]]
     for metric in _SHOWN:
         cells = [_cell(rows.get((metric, mode))) for mode in modes]
         if any(cells):
-            print(f"{metric:22}" + "".join(f"{cell:>40}" for cell in cells))
+            table.append([metric, *cells])
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for name, *cells in table:
+        aligned = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))
+        print("  ".join([f"{name:{widths[0]}}", *aligned]))
 
 
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
-    return f"{row['mean']:.4g} [{row['low']:.4g}, {row['high']:.4g}] {row['unit']}, {row['runs']} runs"
+    interval = f" [{row['low']:.4g}, {row['high']:.4g}]" if row["low"] is not None else ""
+    return f"{row['mean']:.4g}{interval} {row['unit']}, {row['runs']} runs"

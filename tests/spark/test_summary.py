@@ -1,9 +1,13 @@
 """Many runs put together: intervals, summaries, pairs, consistability and the uncertainty of clocks."""
 
+import random
+from statistics import mean
+
 import pytest
 
 from replicated_namesrv.spark.consistability import CLASSES, consistability
-from replicated_namesrv.spark.summary import interval, paired, summary, t_visibility
+from replicated_namesrv.spark.run_figures import CATALOGUE
+from replicated_namesrv.spark.summary import PRIMARY, holm, interval, paired, sign_test, summary, t_visibility
 
 
 def figure(run: str, mode: str, seed: int, value: float) -> dict[str, object]:
@@ -22,11 +26,92 @@ def figure(run: str, mode: str, seed: int, value: float) -> dict[str, object]:
 
 
 def test_interval_holds_the_mean_and_repeats() -> None:
-    values = [1.0, 2.0, 3.0, 10.0]
+    values = [1.0, 2.0, 3.0, 4.0, 10.0]
     low, high = interval(values)
+    assert low is not None
+    assert high is not None
     assert 1.0 <= low < 4.0 < high <= 10.0
     assert interval(values) == (low, high)
-    assert interval([5.0]) == (5.0, 5.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_fewer_than_five_replicates_have_no_interval(count: int) -> None:
+    assert interval([float(value) for value in range(count)]) == (None, None)
+    scenarios = [f"s{number % count}" for number in range(20)]
+    if count > 1:
+        assert interval([float(value) for value in range(20)], scenarios) == (None, None), "scenarios are the replicates"
+
+
+def test_scenarios_are_the_clusters() -> None:
+    """Runs of a scenario that are alike tell no more than one of them."""
+    scenarios = [f"s{number}" for number in range(8)]
+    values = [1.0, 4.0, 2.0, 8.0, 5.0, 7.0, 1.0, 3.0]
+    assert interval(values * 10, scenarios * 10) == pytest.approx(interval(values, scenarios))
+    low, high = interval(values * 10)
+    wide = interval(values * 10, scenarios * 10)
+    assert low is not None
+    assert high is not None
+    assert wide[0] is not None
+    assert wide[1] is not None
+    assert wide[1] - wide[0] > 2 * (high - low)
+
+
+def test_none_and_all_of_a_share_have_the_bound_of_the_rule_of_three() -> None:
+    low, high = interval([0.0] * 60, unit="share")
+    assert low == 0
+    assert high == pytest.approx(3 / 60, rel=0.05)
+    low, high = interval([1.0] * 60, unit="share")
+    assert high == 1
+    assert low == pytest.approx(1 - 3 / 60, rel=0.05)
+    assert interval([0.0] * 60, unit="s") == (None, None), "nothing bounds how long the next one may take"
+
+
+@pytest.mark.parametrize(("count", "each"), [(5, 1), (10, 1), (40, 4)])
+def test_intervals_hold_the_mean_as_often_as_they_say(count: int, each: int) -> None:
+    """By simulation: 95 % +- 2, for single runs and for scenarios of several runs that resemble each other."""
+    chooser, held, drawn = random.Random(count), 0, 1_000
+    for _ in range(drawn):
+        effects = [chooser.gauss(0, 1) for _ in range(count)]
+        values = [effect + chooser.gauss(0, 0.5) * (each > 1) for effect in effects for _ in range(each)]
+        low, high = interval(values, [place // each for place in range(len(values))])
+        held += low is not None and high is not None and low <= 0 <= high
+    assert 0.93 - 0.015 <= held / drawn <= 0.97 + 0.015, "the last term is two errors of the simulation"
+
+
+def test_a_sign_test_counts_patterns_of_signs() -> None:
+    assert sign_test([1.0] * 4) is None
+    assert sign_test([1.0] * 5) == 2 / 32
+    assert sign_test([1.0, -1.0] * 5) == 1
+    assert sign_test([1.0] * 20, [f"s{number // 4}" for number in range(20)]) == 2 / 32, "of the scenarios, not of the runs"
+    found = sign_test([1.0] * 30)
+    assert found is not None
+    assert found < 0.001
+
+
+def test_more_figures_make_chance_more_probable() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_five_figures_are_primary_and_the_others_are_corrected() -> None:
+    assert len(set(PRIMARY)) == 5
+    assert set(PRIMARY) <= CATALOGUE.keys()
+    figures = []
+    for metric, sizes in (("harvest", (1, 2, 3, 4, 5, 6)), ("ghosts", (1, 2, 3, 4, 5, 6)), ("unrouted", (1, -2, 3, -4, 5, -6))):
+        for seed, size in enumerate(sizes):
+            figures += [{**figure(f"{mode}{seed}", mode, seed, side), "metric": metric}
+                        for mode, side in (("ap", size / 10), ("cp", 0.0))]  # fmt: skip  # items grouped by line
+    rows = {row["metric"]: row for row in paired(figures, {}) if row["scenario"] == "all"}
+    assert rows["harvest"]["is_primary"]
+    assert rows["harvest"]["chance_adjusted"] == rows["harvest"]["chance"] == 2 / 64
+    assert not rows["ghosts"]["is_primary"]
+    assert rows["ghosts"]["chance_adjusted"] == 4 / 64, "two figures are compared"
+    assert rows["unrouted"]["chance"] > 0.5
+    one = next(row for row in summary(figures) if (row["mode"], row["metric"]) == ("ap", "harvest"))
+    assert one["points"] is None
+    few = summary(figures[:4])[0]
+    assert (few["low"], few["high"], few["points"]) == (None, None, "0.1 0.2")
+    assert few["mean"] == pytest.approx(mean([0.1, 0.2]))
 
 
 def test_summary_and_pairs() -> None:
@@ -53,8 +138,7 @@ def test_consistability_is_a_mean_over_runs_by_fault() -> None:
     ]
     rows = {row["scenario"]: row for row in consistability(held, runs)}
     assert rows["s"]["probability"] == pytest.approx(0.6)
-    assert rows["s"]["low"] == 0.4
-    assert rows["s"]["high"] == 0.8
+    assert rows["s"]["low"] is rows["s"]["high"] is None, "two runs are too few"
     assert rows["s"]["of_answered"] == pytest.approx(0.9)
     assert rows["s"]["whole_runs"] == 0.5
     assert (rows["s"]["runs"], rows["s"]["asked"], rows["s"]["clock_uncertainty_ms"]) == (2, 20, 1.0)
