@@ -42,6 +42,7 @@ def test_without_toxiproxy_and_go_nothing_is_skipped(
     assert runs_of(nowhere) == []
 
 
+@pytest.mark.slow  # needs Go
 @pytest.mark.parametrize("command", COMMANDS[:1] + COMMANDS[2:3], ids=lambda command: " ".join(command[:2]))
 def test_where_the_module_proxy_cannot_be_reached_nothing_is_skipped(
     command: Sequence[str], nowhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

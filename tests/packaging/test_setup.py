@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.utils import canonicalize_name
 
+from replicated_namesrv import provision
 from tests.packaging.tree import LINKED, ROOT
 
 SYSTEM_PYTHON = os.path.realpath(sys.executable)
@@ -72,7 +75,7 @@ def test_set_up_once_then_start_at_once(checkout: Path) -> None:
     assert status == 0, err
     assert out == ""
     assert "creating .venv" in err
-    assert "installing list base (1 package)" in err
+    assert re.search(r"installing list base: .* \(1 package, at most \d+ MB to download\)", err), err
     assert installed(checkout, "prometheus_client")
     assert not installed(checkout, "aiohttp")
 
@@ -201,6 +204,80 @@ def test_an_older_python_is_refused_or_replaced_before_anything_newer_is_met() -
     import ast
 
     ast.parse(text, feature_version=(3, 7))
+
+
+@pytest.mark.parametrize(
+    ("paths", "quick", "more"),
+    [
+        ([], False, {"test", "go", "java"}),
+        (["."], False, {"test", "go", "java"}),
+        (["tests"], False, {"test", "go", "java"}),
+        ([], True, set()),
+        (["tests/packaging"], False, {"test", "go"}),
+        (["tests/packaging"], True, set()),
+        (["tests/routes", "tests/raft/test_log.py"], False, set()),
+        (["tests/chaos/test_runs.py"], False, {"go", "java"}),
+        (["tests/spark/test_pair.py"], True, {"test", "java"}),
+        (["tests/interop"], False, {"java"}),
+    ],
+)
+def test_lists_follow_from_the_selected_tests(
+    paths: list[str], quick: bool, more: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = load_script()
+    monkeypatch.setattr(script, "without_tools", lambda names: names)
+    assert set(script.lists_of_tests(paths, quick)) == {"base", "test-light", *more}
+
+
+def test_lists_go_and_java_are_for_machines_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_script()
+    monkeypatch.setattr(provision, "find_go", lambda: Path("go"))
+    monkeypatch.setattr(provision, "find_java", lambda: None)
+    assert script.without_tools(["base", "go", "java"]) == ["base", "java"]
+    monkeypatch.setattr(provision, "find_toxiproxy", lambda: None)
+    monkeypatch.setattr(provision, "find_go", lambda: None)
+    monkeypatch.delenv("TOXIPROXY_SERVER", raising=False)
+    assert script.lists_of("chaos", ["run", "no-fault"]) == ["base", "chaos", "go"]
+    assert script.lists_of("chaos", ["list"]) == ["base", "chaos"]
+    assert script.lists_of("chaos", ["run", "--help"]) == ["base"]
+
+
+COLLECT = """
+import sys
+import pytest
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv[1].split(","):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+raise SystemExit(pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.slow
+def test_other_tests_import_what_the_light_list_has() -> None:
+    script = load_script()
+    light = {name for file in ("base", "test-light", "build") for name in packages_of(file)}
+    large = packages_of("test") - light
+    assert "pyspark" in large
+    tops = [top for top, names in packages_distributions().items() if {canonicalize_name(name) for name in names} <= large]
+    assert {"pyspark", "pandas", "duckdb"} <= set(tops)
+    ignored = [f"--ignore={place}" for place, lists in script.LISTS_OF_TESTS.items() if "test" in lists]
+    command = [sys.executable, "-c", COLLECT, ",".join(tops), *ignored, "tests"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def packages_of(name: str) -> set[str]:
+    """Normalised names of the packages in a list."""
+    text = (ROOT / ".ci" / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    return {canonicalize_name(package) for package in re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)}
+
+
+def test_each_list_has_a_size_and_each_place_of_tests_exists() -> None:
+    script = load_script()
+    assert script.CONTENT.keys() == {file.stem for file in (ROOT / ".ci" / "requirements").glob("*.txt")}
+    assert not [place for place in script.LISTS_OF_TESTS if not (ROOT / place).exists()]
 
 
 def test_unknown_list_is_a_usage_error() -> None:
