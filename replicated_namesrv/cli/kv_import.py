@@ -25,15 +25,19 @@ def run_import(arguments: argparse.Namespace) -> int:
 
 def entries_of(file: Path) -> list[tuple[str, str, str]]:
     """(namespace, key, value) of all entries in a kvConfig.json or a backup. Raises StorageError."""
-    try:
-        with file.open("rb") as source:
-            is_backup = FORMAT.encode() in source.read(len(FORMAT) + 64)
-    except OSError as cause:
-        raise StorageError(f"{file}: {cause.strerror}") from None
-    table = state_in(file).kv_table() if is_backup else read_kv_file(file)
+    table = state_in(file).kv_table() if is_backup(file) else read_kv_file(file)
     return [
         (namespace, key, value) for namespace, entries in table.items() for key, value in entries.items() if value is not None
     ]
+
+
+def is_backup(file: Path) -> bool:
+    """Whether it is a backup, as far as its beginning says. Raises StorageError."""
+    try:
+        with file.open("rb") as source:
+            return FORMAT.encode() in source.read(len(FORMAT) + 64)
+    except OSError as cause:
+        raise StorageError(f"{file}: {cause.strerror}") from None
 
 
 async def import_entries(servers: NameServers, arguments: argparse.Namespace, entries: list[tuple[str, str, str]]) -> int:

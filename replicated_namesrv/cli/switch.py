@@ -1,0 +1,322 @@
+"""``namesrv switch --to cp|ap DIR --backup FILE…``: prepares the data directory of a stopped node for the other mode.
+
+What each mode would otherwise find in the directory is older than the backup, and would come back:
+
+    --to  old files in DIR                  become                        because
+    cp    kvConfig.json                     kvConfig.json.before-cp       a later switch to AP would read it
+    cp    shared settings in                are removed                   the restore sets them, through the log
+          runtime.properties
+    cp    raft (an earlier CP cluster)      raft.before-cp                a new cluster is formed from empty logs
+    ap    kvConfig.json (an earlier AP      kvConfig.json.before-ap       its deleted keys would come back
+          node)
+    ap    -                                 kvConfig.json is written      from the backup
+    ap    shared settings in                those of the backup           a CP node keeps them in its log only
+          runtime.properties
+    ap    raft                              raft.before-ap                a later CP cluster must not continue it
+
+Nothing is deleted. The command refuses, and changes nothing, if data would be lost: if the given files disagree about a key or a
+shared setting and --prefer names no winner; or if the directory has a key, or a shared setting of a CP log, that is in none of
+them and not older. Run again after a crash, it finishes.
+"""
+
+import argparse
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from replicated_namesrv.cli.backup import check_file, state_in
+from replicated_namesrv.cli.client import print_json
+from replicated_namesrv.cli.kv_import import entries_of, is_backup
+from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.errors import BodyError, NamesrvError, SettingError, StorageError
+from replicated_namesrv.files import write_atomically
+from replicated_namesrv.raft.raft_errors import RaftError
+from replicated_namesrv.raft.recovery import recover
+from replicated_namesrv.replication.cluster_restore import RestorableMachine
+from replicated_namesrv.replication.route_machine import RouteStateMachine
+from replicated_namesrv.routes.encoding import RouteFormatError
+from replicated_namesrv.routes.state import RouteSettings
+from replicated_namesrv.settings import ROWS, RUN_TIME_FILE
+from replicated_namesrv.wire.properties import load_properties, store_properties
+
+HELP = "prepare a stopped node's data directory for the other mode"
+
+GOOD = 0
+SHOWN_MAX, VALUE_CHARACTERS_MAX = 20, 60
+KV_FILE, RAFT = "kvConfig.json", "raft"
+SHARED = {row.name: row for row in ROWS.values() if row.replicated}
+
+_EXAMPLES = """\
+examples:
+  namesrv switch --to ap /var/lib/namesrv --backup namesrv.backup            the backup of the CP cluster, on every node
+  namesrv switch --to cp /var/lib/namesrv --backup n1.backup n2.backup n3.backup       one backup of each AP node
+  namesrv switch --to cp /var/lib/namesrv --backup kvConfig.json             RocketMQ's own name server has no backup
+  namesrv switch --to cp DIR --backup n1.backup n2.backup --prefer n1.backup           they disagree: n1 wins
+  namesrv switch --to ap DIR --backup namesrv.backup --dry-run               only say what would be done
+
+Take the backups, stop all nodes, run the command on each, change mode= in its settings, and start it. A new CP cluster then needs
+'namesrv restore --merge FILE', with the winner. docs/operations.md has both ways step by step.
+
+exit codes: 0 done; 1 refused, nothing was changed; 2 usage
+"""
+
+Key = tuple[str, str]
+Table = dict[Key, str]
+
+
+class DisagreementError(NamesrvError):
+    """Data would be lost."""
+
+
+class Side(NamedTuple):
+    """What one file says."""
+
+    name: str
+    table: Table
+    settings: dict[str, bool] | None
+    """None: the file has none (kvConfig.json)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.epilog = _EXAMPLES
+    parser.add_argument("directory", metavar="DIR", type=Path, help="the dataDir of a stopped node")
+    parser.add_argument("--to", required=True, choices=("cp", "ap"), help="the mode in which the node will be started")
+    parser.add_argument(
+        "--backup", required=True, nargs="+", type=Path, metavar="FILE", help="files of 'namesrv backup', or kvConfig.json files"
+    )
+    parser.add_argument("--prefer", type=Path, metavar="FILE", help="the one of them that wins if they disagree")
+    parser.add_argument("--kv-file", type=Path, metavar="FILE", help=f"kvConfigPath of the node (default: {KV_FILE} in DIR)")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Returns its exit code."""
+    directory: Path = arguments.directory
+    if not directory.is_dir():
+        raise SettingError(f"{directory} is not a folder; give the dataDir of a stopped node")
+    sides = [_side(file) for file in arguments.backup]
+    winner = _winner(arguments, sides)
+    conflicts = _disagreements(sides, winner, arguments.prefer is not None)
+    kv_file: Path = arguments.kv_file or directory / KV_FILE
+    own = Side(str(kv_file), _entries(read_kv_file(kv_file)), None)
+    if arguments.to == "cp":
+        _check_kv_file(own, sides)
+    else:
+        _check_log(directory / RAFT, winner, arguments.backup[sides.index(winner)])
+        conflicts += _conflicts([own, winner], winner) if kv_file.exists() else []
+    steps = _Steps(directory, kv_file, arguments.to, winner)
+    if not arguments.dry_run:
+        steps.take()
+    if arguments.json:
+        print_json(
+            {
+                "to": arguments.to,
+                "directory": str(directory),
+                "winner": winner.name,
+                "conflicts": conflicts,
+                "steps": steps.words,
+                "done": not arguments.dry_run,
+            }
+        )
+        return GOOD
+    for conflict in conflicts:
+        print(_conflict_text(conflict))
+    for words in steps.words:
+        print(f"{'would: ' if arguments.dry_run else ''}{words}")
+    after = f"; then: namesrv restore --merge {winner.name}" if arguments.to == "cp" else ""
+    print(f"next: set mode={arguments.to}, and start the node{after}")
+    return GOOD
+
+
+def _side(file: Path) -> Side:
+    """Raises StorageError."""
+    table = {(namespace, key): value for namespace, key, value in entries_of(file)}
+    if not is_backup(file):
+        return Side(str(file), table, None)
+    check_file(file)
+    return Side(str(file), table, _shown(state_in(file).settings))
+
+
+def _shown(settings: RouteSettings) -> dict[str, bool]:
+    return {name: bool(getattr(settings, row.attribute)) for name, row in SHARED.items()}
+
+
+def _entries(table: Mapping[str, Mapping[str, str | None]]) -> Table:
+    return {(name, key): value for name, entries in table.items() for key, value in entries.items() if value is not None}
+
+
+def _winner(arguments: argparse.Namespace, sides: list[Side]) -> Side:
+    """Raises SettingError."""
+    if arguments.prefer is not None and str(arguments.prefer) not in [side.name for side in sides]:
+        raise SettingError(f"--prefer {arguments.prefer}: name one of the files of --backup")
+    winner = sides[0] if arguments.prefer is None else next(side for side in sides if side.name == str(arguments.prefer))
+    if arguments.to == "ap" and (len(sides) > 1 or winner.settings is None):
+        raise SettingError("--to ap takes one file of 'namesrv backup': the nodes of a cluster have the same state")
+    return winner
+
+
+def _disagreements(sides: list[Side], winner: Side, is_chosen: bool) -> list[dict[str, Any]]:
+    """Keys and shared settings that are not the same in all files. Raises DisagreementError if no winner was named."""
+    found = _conflicts(sides, winner)
+    if found and not is_chosen:
+        raise DisagreementError(
+            f"nothing was changed: {_listed(found)}; make the nodes equal while they run ('namesrv diff' compares them, "
+            "'namesrv kv' changes them) and take the backups again, or say with --prefer FILE which side wins in all of them"
+        )
+    return found
+
+
+def _conflicts(sides: list[Side], winner: Side) -> list[dict[str, Any]]:
+    """Each with the value of every file, None where it is missing."""
+    found: list[dict[str, Any]] = []
+    for namespace, key in sorted({key for side in sides for key in side.table}):
+        values = {side.name: side.table.get((namespace, key)) for side in sides}
+        if len(set(values.values())) > 1:
+            found.append({"namespace": namespace, "key": key, "values": values, "winner": winner.name})
+    having = [side for side in sides if side.settings is not None]
+    for name in SHARED if having else ():
+        shown = {side.name: (side.settings or {})[name] for side in having}
+        if len(set(shown.values())) > 1:
+            found.append({"setting": name, "values": shown, "winner": winner.name})
+    return found
+
+
+def _conflict_text(conflict: Mapping[str, Any]) -> str:
+    values = dict(conflict["values"])
+    won = values.pop(conflict["winner"], None)
+    lost = ", ".join(f"{name} had {_value(value)}" for name, value in values.items() if value != won)
+    return f"{_name(conflict)}: {conflict['winner']} wins with {_value(won)}; {lost}"
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "no such key"
+    text = str(value)
+    return repr(text if len(text) <= VALUE_CHARACTERS_MAX else text[:VALUE_CHARACTERS_MAX] + "…")
+
+
+def _name(conflict: Mapping[str, Any]) -> str:
+    return f"setting {conflict['setting']}" if "setting" in conflict else f"key {conflict['namespace']}/{conflict['key']}"
+
+
+def _listed(conflicts: list[dict[str, Any]]) -> str:
+    names = ", ".join(map(_name, conflicts[:SHOWN_MAX]))
+    more = f" and {len(conflicts) - SHOWN_MAX} more" if len(conflicts) > SHOWN_MAX else ""
+    return f"the files disagree about {names}{more}"
+
+
+def _check_kv_file(own: Side, sides: list[Side]) -> None:
+    """Every entry of the node's own file is in one of the files. Raises DisagreementError."""
+    known = {item for side in sides for item in side.table.items()}
+    if missing := sorted(key for key, value in own.table.items() if (key, value) not in known):
+        listed = ", ".join(f"{namespace}/{key}" for namespace, key in missing[:SHOWN_MAX])
+        raise DisagreementError(
+            f"nothing was changed: {own.name} has values that no given file has: {listed}; also take a backup of this node, or "
+            f"give its file: --backup {own.name}"
+        )
+
+
+def _check_log(directory: Path, backup: Side, file: Path) -> None:
+    """The log on this disk has no KV entry and no shared setting that is newer than the backup. Raises DisagreementError,
+    StorageError."""
+    if not directory.is_dir():
+        return
+    head, machine = check_file(file), RouteStateMachine()
+    try:
+        found = recover(directory, RestorableMachine(machine))
+    except (RaftError, RouteFormatError, OSError) as error:
+        raise StorageError(f"nothing was changed: {directory}: {error}") from None
+    if head.fields.get("clusterId") != found.cluster:
+        raise DisagreementError(
+            f"nothing was changed: {file} is of cluster {head.fields.get('clusterId')}, and {directory} of {found.cluster}; give "
+            "a backup of this cluster"
+        )
+    state = machine.state
+    disk = Side(str(directory), _entries(state.kv_table()), _shown(state.settings))
+    if state.revision > head.revision and (newer := _conflicts([disk, backup], backup)):
+        raise DisagreementError(
+            f"nothing was changed: {directory} has revision {state.revision} and the backup {head.revision}; {_listed(newer)}; "
+            "start the cluster, take a new backup when nothing is written any more, and stop it again"
+        )
+
+
+class _Steps:
+    """What is done in one directory, in an order that a crash may cut anywhere."""
+
+    def __init__(self, directory: Path, kv_file: Path, to: str, winner: Side) -> None:
+        self._directory, self._kv_file, self._to, self._winner = directory, kv_file, to, winner
+        self._run_time = directory / RUN_TIME_FILE
+        self._before, self._after = self._properties(winner.settings if to == "ap" else {})
+        self._moved = [path for path in self._old() if path.exists()]
+        self.words = [f"{path} becomes {self._aside(path).name}" for path in self._moved]
+        if to == "ap":
+            self.words.append(f"{kv_file} gets the {len(winner.table)} KV entries of {winner.name}")
+        for name in sorted(SHARED):
+            if self._before.get(name) != self._after.get(name):
+                self.words.append(
+                    f"{self._run_time}: {name} was {self._before.get(name, 'not set')}, is {self._after.get(name, 'not set')}"
+                )
+
+    def _old(self) -> Iterable[Path]:
+        yield self._kv_file
+        for suffix in (".bak", ".ballast"):
+            yield self._kv_file.with_name(self._kv_file.name + suffix)
+        yield self._directory / RAFT
+
+    def _aside(self, path: Path) -> Path:
+        wanted = path.with_name(f"{path.name}.before-{self._to}")
+        number = 1
+        while wanted.exists():
+            number += 1
+            wanted = path.with_name(f"{path.name}.before-{self._to}-{number}")
+        return wanted
+
+    def _properties(self, shared: Mapping[str, bool] | None) -> tuple[dict[str, str], dict[str, str]]:
+        """The run-time changes before and after. Raises StorageError."""
+        try:
+            before = load_properties(self._run_time.read_bytes())
+        except FileNotFoundError:
+            before = {}
+        except (OSError, BodyError) as cause:
+            raise StorageError(f"{self._run_time}: {cause}; nothing was changed") from None
+        kept = {name: text for name, text in before.items() if name not in SHARED}
+        return before, kept | {name: str(value).lower() for name, value in (shared or {}).items()}
+
+    def take(self) -> None:
+        """Raises StorageError."""
+        try:
+            for path in self._moved:
+                if path.name != RAFT:
+                    path.rename(self._aside(path))
+            if self._to == "ap":
+                table: dict[str, dict[str, str | None]] = {}
+                for (namespace, key), value in self._winner.table.items():
+                    table.setdefault(namespace, {})[key] = value
+                write_kv_file(self._kv_file, table)
+                self._own(self._kv_file)
+            if self._before != self._after:
+                write_atomically(self._run_time, store_properties(self._after))
+                self._own(self._run_time)
+            if (raft := self._directory / RAFT) in self._moved:
+                raft.rename(self._aside(raft))
+            for folder in {self._directory, self._kv_file.parent}:
+                _sync(folder)
+        except OSError as cause:
+            raise StorageError(f"{self._directory}: {cause.strerror or cause}; correct it and repeat the command") from None
+
+    def _own(self, path: Path) -> None:
+        """Give a file that root wrote to the user of the node."""
+        if os.geteuid() == 0:
+            owner = self._directory.stat()
+            os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

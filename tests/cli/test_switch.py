@@ -1,0 +1,104 @@
+"""``namesrv switch``: what it refuses, and which side it says has won. The whole way is in test_operations_page.py."""
+
+import json
+from pathlib import Path
+
+from replicated_namesrv.compat.kv_file import read_kv_file, write_kv_file
+from replicated_namesrv.routes.backup import encode
+from replicated_namesrv.routes.commands import PutKVConfig
+from replicated_namesrv.routes.state import RouteInfoManager, RouteSettings
+from tests.support.nodes import http
+from tests.support.operated import operated, run
+
+
+def backup_file(path: Path, keys: dict[str, str], *, ordered: bool = False, mode: str = "ap") -> str:
+    state = RouteInfoManager(RouteSettings(order_message_enable=ordered))
+    for key, value in keys.items():
+        state.apply(PutKVConfig("N", key, value), 1)
+    origin = {"revision": state.revision, "mode": mode, "clusterId": "namesrv", "nodeId": "n1"}
+    path.write_bytes(b"".join(encode(origin, state.snapshot())))
+    return str(path)
+
+
+async def test_nodes_that_disagree_are_refused_until_one_is_preferred(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    write_kv_file(data / "kvConfig.json", {"N": {"k": "old", "same": "s"}})
+    (data / "runtime.properties").write_text("orderMessageEnable=true\nwaitSecondsForService=7\n")
+    one = backup_file(tmp_path / "one", {"k": "new", "same": "s"}, ordered=True)
+    two = backup_file(tmp_path / "two", {"k": "old", "same": "s", "more": "m"})
+    before = {path: path.read_bytes() for path in data.iterdir()}
+    refused = await run("switch", "--to", "cp", str(data), "--backup", one, two)
+    assert refused.code == 1
+    assert "the files disagree about key N/k, key N/more, setting orderMessageEnable" in refused.err
+    dry = await run("switch", "--to", "cp", str(data), "--backup", one, two, "--prefer", one, "--dry-run")
+    assert dry.code == 0, dry
+    assert "would: " in dry.out
+    assert {path: path.read_bytes() for path in data.iterdir()} == before
+    done = await run("switch", "--to", "cp", str(data), "--backup", one, two, "--prefer", one)
+    assert done.code == 0, done
+    for line in (
+        f"key N/k: {one} wins with 'new'; {two} had 'old'",
+        f"key N/more: {one} wins with no such key; {two} had 'm'",
+        f"setting orderMessageEnable: {one} wins with 'True'; {two} had 'False'",
+        f"namesrv restore --merge {one}",
+    ):
+        assert line in done.out
+    assert {path.name for path in data.iterdir()} == {"kvConfig.json.before-cp", "runtime.properties"}
+    assert (data / "runtime.properties").read_text().splitlines()[-1] == "waitSecondsForService=7"
+
+
+async def test_a_key_that_only_this_disk_has_is_not_lost(tmp_path: Path) -> None:
+    file = tmp_path / "kvConfig.json"
+    write_kv_file(file, {"N": {"k": "v", "only here": "v"}})
+    other = backup_file(tmp_path / "other", {"k": "v"})
+    refused = await run("switch", "--to", "cp", str(tmp_path), "--backup", other)
+    assert refused.code == 1
+    assert "no given file has: N/only here" in refused.err
+    assert file.exists()
+    done = await run("switch", "--to", "cp", str(tmp_path), "--backup", other, str(file), "--prefer", str(file), "--json")
+    assert done.code == 0, done
+    assert [conflict["key"] for conflict in json.loads(done.out)["conflicts"]] == ["only here"]
+
+
+async def test_a_log_with_newer_entries_than_the_backup_is_refused(tmp_path: Path) -> None:
+    data, early, late, foreign = tmp_path / "n1", tmp_path / "early", tmp_path / "late", tmp_path / "foreign"
+    write_kv_file(data / "kvConfig.json", {"N": {"k": "of an earlier AP node", "gone": "since then"}})
+    async with operated(tmp_path, 1) as cluster:
+        port = cluster.admin_ports[0]
+        assert (await http(port, "/v1/kv/N/k", "PUT", b"one")).status == 200
+        assert (await run("backup", str(early), "-a", cluster.admin)).code == 0
+        running = await run("switch", "--to", "ap", str(data), "--backup", str(early))
+        assert running.code == 1
+        assert "is used by a process" in running.err
+        assert (await http(port, "/v1/kv/N/k", "PUT", b"two")).status == 200
+        assert (await run("backup", str(late), "-a", cluster.admin)).code == 0
+    async with operated(tmp_path / "other", 1, clusterId="other") as cluster:
+        assert (await run("backup", str(foreign), "-a", cluster.admin)).code == 0
+    for backup, text in ((early, "disagree about key N/k"), (foreign, "is of cluster other")):
+        refused = await run("switch", "--to", "ap", str(data), "--backup", str(backup))
+        assert refused.code == 1
+        assert text in refused.err
+        assert (data / "raft").is_dir()
+    done = await run("switch", "--to", "ap", str(data), "--backup", str(late))
+    assert done.code == 0, done
+    assert f"key N/k: {late} wins with 'two'; {data / 'kvConfig.json'} had 'of an earlier AP node'" in done.out
+    assert f"key N/gone: {late} wins with no such key; {data / 'kvConfig.json'} had 'since then'" in done.out
+    assert read_kv_file(data / "kvConfig.json") == {"N": {"k": "two"}}
+    assert (data / "raft.before-ap").is_dir()
+    assert not (data / "raft").exists()
+    async with operated(tmp_path, 1, "ap") as nodes:
+        assert nodes.nodes[0].service.state.kv_get("N", "k") == "two"
+
+
+async def test_usage(tmp_path: Path) -> None:
+    one, two = backup_file(tmp_path / "one", {}), backup_file(tmp_path / "two", {})
+    for arguments, text in (
+        (("--to", "ap", str(tmp_path), "--backup", one, two), "takes one file"),
+        (("--to", "cp", str(tmp_path), "--backup", one, "--prefer", "three"), "name one of the files"),
+        (("--to", "cp", str(tmp_path / "none"), "--backup", one), "is not a folder"),
+        (("--to", "cp", str(tmp_path), "--backup", str(tmp_path / "none")), "No such file"),
+    ):
+        done = await run("switch", *arguments)
+        assert done.code == 1, arguments
+        assert text in done.err
+        assert "Traceback" not in done.err
