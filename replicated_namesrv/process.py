@@ -20,6 +20,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
+from replicated_namesrv.access.access_control import AccessControl
+from replicated_namesrv.access.identities import AccessRules
 from replicated_namesrv.admin.app import AdminServer, HealthServer
 from replicated_namesrv.admin.context import AdminContext, AdminService
 from replicated_namesrv.admin.health import Layer
@@ -28,6 +30,7 @@ from replicated_namesrv.compat import IndependentNode
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import why_unwritable
 from replicated_namesrv.server.server import RemotingServer, RemotingService
+from replicated_namesrv.server.tls import CLIENT_AUTH
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
 
@@ -83,6 +86,20 @@ def service_of(settings: Settings) -> NodeService:
     return IndependentNode(settings)
 
 
+def unusable_credentials(settings: Settings, rules: AccessRules) -> list[str]:
+    """Warnings about identities that this node cannot recognise, because of other settings."""
+    found = []
+    no_certificates = settings.tls_server_need_client_auth.lower() not in CLIENT_AUTH or not settings.tls_server_auth_client
+    if no_certificates and any(identity.certificates for identity in rules.identities):
+        found.append(
+            "the access file has certificates, but brokers and clients are not asked for them: set tls.server.authClient=true, "
+            "tls.server.trustCertPath and tls.server.need.client.auth=optional or require"
+        )
+    if settings.tls_server_mode == "disabled" and rules.has_access_keys and not settings.access_keys_in_plain_text:
+        found.append("the access file has access keys, but they count over TLS only, and tls.server.mode=disabled")
+    return found
+
+
 def check_kv_folder(settings: Settings) -> None:
     """Check that an independent node can write kvConfig.json. Raises StartError if it cannot and the folder was configured.
 
@@ -107,7 +124,8 @@ class ServingNode:
         """Raises SettingError."""
         self.settings = settings
         self.service = service_of(settings)
-        self.remoting = RemotingServer(settings, self.service)
+        self.access = AccessControl.of(settings)
+        self.remoting = RemotingServer(settings, self.service, access=self.access)
         self.failure: str | None = None
         """Why this node has to end; None while it need not."""
         self.on_failure: Callable[[], None] = lambda: None
@@ -122,7 +140,9 @@ class ServingNode:
         self._is_fenced = False
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
-        context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic())
+        context = AdminContext(
+            settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic(), access=self.access
+        )
         self.admin = AdminServer(context) if settings.admin_address is not None else None
         self.health = HealthServer(context) if settings.health_address is not None else None
         self._undo: list[Callable[[], object]] = []
@@ -155,6 +175,9 @@ class ServingNode:
         """Start everything, or stop what was started and raise StartError."""
         try:
             check_kv_folder(self.settings)
+            if self.access is not None:
+                await self.access.start()
+                self._undo.append(self.access.stop)
             self.loop_lag.start()
             self._undo.append(self.loop_lag.stop)
             address = self.settings.health_address
@@ -254,6 +277,9 @@ async def live(settings: Settings, report_started: Callable[[ServingNode], None]
     node.on_serving_changed = lambda serving: manager.status(node.description if serving else "not serving: no majority")
     manager.watch()
     for warning in settings.warnings:
+        log.warning(warning)
+    log.info("access", extra={"policy": settings.access_policy, "file": settings.access_file or None})
+    for warning in () if node.access is None else unusable_credentials(settings, node.access.rules):
         log.warning(warning)
     if not await _started(node, stop_requested):
         return

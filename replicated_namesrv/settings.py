@@ -59,7 +59,8 @@ _NEVER_BY_REMOTING = {
         "adminTlsKeyPassword",
         "proxyProtocolFrom",
     ),
-    *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword"),
+    *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword", "adminTlsTrustCertPath"),
+    *("accessPolicy", "accessFile", "accessKeysInPlainText", "auditLog"),
     *("peerTlsKeyPath", "peerTlsKeyPassword", "peerTlsCertPath", "peerTlsTrustCertPath"),
     *("mode", "listen", "nodeId", "dataDir", "adminListen", "adminTokenFile", "addressServer"),
     *("tls.server.mode", "tls.server.keyPath", "tls.server.keyPassword", "tls.server.certPath", "tls.server.trustCertPath"),
@@ -276,6 +277,27 @@ class Settings:
     )
     admin_tls_key_path: str = setting("", OWN, "Private key of that certificate, PEM.")
     admin_tls_key_password: str = setting("", OWN, "Password of that key.")
+    admin_tls_trust_cert_path: str = setting(
+        "",
+        OWN,
+        "Authorities of client certificates at the admin port, PEM. If set, clients may identify themselves by certificate.",
+    )
+    access_policy: str = setting(
+        "open",
+        OWN,
+        "open: everyone may do everything, as in RocketMQ; observe: record requests without permission; enforce: refuse them.",
+    )
+    access_file: str = setting(
+        "", OWN, "TOML file with identities and roles, for accessPolicy. Reloaded when it changes. Empty: nobody has a role."
+    )
+    access_keys_in_plain_text: bool = setting(
+        False,
+        OWN,
+        "Let signatures of access keys count without TLS too, although anyone who sees one can use it for other requests.",
+    )
+    audit_log: str = setting(
+        "", OWN, "File of the audit log, relative to dataDir; empty: audit.log, unless accessPolicy=open; off: none."
+    )
     health_listen: str = setting("", OWN, "HOST:PORT that serves only /livez and /readyz, for probes; empty: none.")
     proxy_protocol_from: str = setting(
         "",
@@ -665,6 +687,7 @@ _CHOICES = {
     "mode": ("ap", "cp"),
     "read_consistency": ("linearizable", "lease", "stale"),
     "no_quorum_policy": ("fence", "serve-stale"),
+    "access_policy": ("open", "observe", "enforce"),
     "tls_server_mode": ("disabled", "permissive", "enforcing"),
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("human", "json", "auto"),
@@ -752,6 +775,12 @@ def check(settings: Settings) -> None:
     for switch, needed, remedy in (
         ("tls_server_auth_client", "tls_server_trust_cert_path", "name a trust file"),
         ("cluster_test", "address_server", "say where the address list is found"),
+        ("admin_tls_trust_cert_path", "admin_tls_cert_path", "name the certificate of the admin port too"),
     ):
         if getattr(settings, switch) and not getattr(settings, needed):
             raise SettingError(f"{_described(settings, switch)} and {_described(settings, needed)}: {remedy}")
+    if settings.access_policy == "enforce" and not settings.access_file:
+        raise SettingError(
+            f"{_described(settings, 'access_policy')} and {_described(settings, 'access_file')}: every request would be refused; "
+            "name a file, or begin with accessPolicy=observe"
+        )

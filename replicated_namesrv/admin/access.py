@@ -13,6 +13,9 @@ The token is also needed on loopback, because the machine may have other users, 
 other machines. "From loopback" excludes requests that a proxy says it forwarded. A web page may have a browser send requests
 here. Therefore a request without a token must name this node in ``Host`` (DNS rebinding), and a change that names an origin
 must name the console.
+
+With ``accessPolicy=enforce`` the roles of the caller decide instead, by certificate, token or source address. The token of
+``adminTokenFile`` then has the role admin. With ``observe`` a request is accepted if the table or the roles accept it.
 """
 
 import hmac
@@ -25,11 +28,16 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from replicated_namesrv.access.access_control import AccessControl
+from replicated_namesrv.access.identities import AccessRules, NamedIdentity, refusal, subject_of
+from replicated_namesrv.access.roles import Role
 from replicated_namesrv.errors import SettingError
 
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
+ADMIN_TOKEN = NamedIdentity("adminTokenFile", frozenset({Role.ADMIN}))
+"""Whoever has the token of ``adminTokenFile``."""
 _FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
@@ -61,10 +69,62 @@ def read_token(path: str) -> bytes:
 class Access:
     """Decides by the table above. The token file is read at each use, so that a new token needs no restart."""
 
-    def __init__(self, token_file: str, own_hosts: Collection[str]) -> None:
-        """``own_hosts``: names of this node besides its addresses, localhost and the machine's name."""
-        self._token_file = token_file
+    def __init__(self, token_file: str, own_hosts: Collection[str], control: AccessControl | None = None) -> None:
+        """``own_hosts``: names of this node besides its addresses, localhost and the machine's name. ``control`` None: the table
+        alone decides."""
+        self._token_file, self._control = token_file, control
         self._own_hosts = {"localhost", socket.gethostname().lower(), *(host.lower() for host in own_hosts)}
+
+    def check(self, request: web.Request, allowed: frozenset[Role], by_table: Callable[[web.Request], None]) -> None:
+        """Let a request pass that ``allowed`` may send. ``by_table``: the check without roles. Raises AccessError."""
+        control = self._control
+        if control is None:
+            by_table(request)
+            return
+        identity, by, denied = self._judge(request, control.rules, allowed)
+        if denied is None:
+            return
+        if not control.enforces:
+            by_table(request)
+        name = f"{request.method} {request.match_info.route.resource.canonical if request.match_info.route.resource else ''}"
+        control.refused(name, request.path, identity, by, request.remote or "?", denied.error)
+        if control.enforces:
+            raise denied
+
+    def _judge(self, request: web.Request, rules: AccessRules, allowed: frozenset[Role]) -> tuple[str, str, AccessError | None]:
+        """Identity of the caller, how it was recognised, and why it is refused; None: it is not."""
+        try:
+            identity, by = self._recognised(request, rules)
+        except AccessError as denied:
+            return "anonymous", denied.error, denied
+        why = refusal(identity, allowed)
+        if why is None:
+            return identity.name, by, None
+        status, remedy = 403, "use another identity, or give it the role in the access file"
+        if identity is rules.anonymous:
+            status, remedy = 401, "send 'Authorization: Bearer TOKEN', or a client certificate that the access file knows"
+        return identity.name, by, AccessError(status, f"no permission: {why}", remedy)
+
+    def _recognised(self, request: web.Request, rules: AccessRules) -> tuple[NamedIdentity, str]:
+        """The caller, and how it was recognised. Raises AccessError: wrong token, or a web page of another origin."""
+        certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
+        if (identity := rules.by_certificate(certificate)) is not None:
+            self._check_origin(request)
+            return identity, f"certificate {subject_of(certificate or {})}"
+        if "Authorization" in request.headers:
+            token = given_token(request)
+            if (identity := rules.by_token(token)) is not None:
+                return identity, "token"
+            if not self._token_file:
+                raise AccessError(401, "wrong token", "send a token whose hash is in the access file")
+            self._check_token(request)
+            return ADMIN_TOKEN, "token"
+        self._check_host(request)
+        self._check_origin(request)
+        forwarded = any(header in request.headers for header in _FORWARDED)
+        if not forwarded and (identity := rules.by_network(request.remote or "")) is not None:
+            return identity, "network"
+        return rules.anonymous, "anonymous"
 
     def check_view(self, request: web.Request) -> None:
         """Raises AccessError."""
@@ -87,8 +147,11 @@ class Access:
         if not is_local(request):
             raise AccessError(403, "changes are accepted from this machine only", "set adminTokenFile and send its token")
         self._check_host(request)
+        self._check_origin(request)
+
+    def _check_origin(self, request: web.Request) -> None:
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if request.method not in ("GET", "HEAD") and origin is not None and urlsplit(origin).netloc != request.host:
             raise AccessError(403, f"a page of {origin} may not change anything here", "use the console of this node")
 
     def _check_host(self, request: web.Request) -> None:
@@ -101,9 +164,7 @@ class Access:
             raise AccessError(403, f"a request without a token was sent to the name '{host}'", remedy)
 
     def _check_token(self, request: web.Request) -> None:
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not given:
-            raise AccessError(401, "this needs a token", "send 'Authorization: Bearer TOKEN' with the token of adminTokenFile")
+        given = given_token(request)
         if not self._token_file:
             raise AccessError(401, "this node has no token", "set adminTokenFile")
         try:
@@ -111,12 +172,20 @@ class Access:
         except SettingError as error:
             log.error("the token file cannot be used, every token is refused", extra={"cause": str(error)})
             raise AccessError(401, "the token cannot be checked at present", "see the log of the node") from error
-        if not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), expected):
+        if not hmac.compare_digest(given, expected):
             log.warning("refused: wrong token", extra={"peer": request.remote, "path": request.path})
             raise AccessError(401, "wrong token", "send the first line of the node's adminTokenFile")
 
 
 ACCESS = web.AppKey("access", Access)
+
+
+def given_token(request: web.Request) -> bytes:
+    """The token that the request has. Raises AccessError: it has none."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not given:
+        raise AccessError(401, "this needs a token", "send 'Authorization: Bearer TOKEN' with the token of adminTokenFile")
+    return given.strip().encode("utf-8", "surrogateescape")
 
 
 def is_local(request: web.Request) -> bool:

@@ -118,7 +118,7 @@ class AdminServer:
         watchers = Watchers()
         exposition = Exposition(context, watchers)
         app = _application(context)
-        app[ACCESS] = Access(settings.admin_token_file, own_hosts(settings))
+        app[ACCESS] = Access(settings.admin_token_file, own_hosts(settings), context.access)
         app[EXPOSITION] = exposition
         app[WATCHERS] = watchers
         context.service.on_leader(watchers.notify_leader)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.routes.commands import Command
@@ -154,6 +155,8 @@ class AdminContext:
     """The layers of readiness, from the lowest up."""
     loop_lag: LoopLag
     started_monotonic_s: float
+    access: AccessControl | None = None
+    """None: the token of adminTokenFile alone decides."""
 
 
 CONTEXT = web.AppKey("context", AdminContext)

@@ -84,6 +84,14 @@ METRICS: dict[str, Declared] = {
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last seconds."),
     "peer_refusals": Declared(COUNTER, "Connections and messages of peers that were refused, by what was refused.", ("what",)),
     "admin_connections_refused": Declared(COUNTER, "HTTP connections closed because there were too many."),
+    "access_refusals": Declared(
+        COUNTER,
+        "Requests without permission, by request; outcome refused or observed (accessPolicy). With observe, only "
+        "the first read of a connection counts.",
+        ("request", "outcome"),
+    ),
+    "access_reloads": Declared(COUNTER, "Reloads of the access file, by outcome.", ("outcome",)),
+    "audit_lines_lost": Declared(COUNTER, "Lines that the audit log could not write."),
     "watchers": Declared(GAUGE, "Streams of /v1/watch that are open."),
     "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch ended because the watcher could not keep up."),
 }
@@ -173,8 +181,19 @@ class NodeCollector:
         yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
         yield _by_label("peer_refusals", dict(service.peer_refusals))
         yield _single("admin_connections_refused", self.admin_connections_refused)
+        yield from self._access()
         yield _single("watchers", self._watchers.count)
         yield _single("watchers_too_slow", self._watchers.too_slow_count)
+
+    def _access(self) -> Iterator[Metric]:
+        access = self._context.access
+        refusals = family("access_refusals")
+        for key, count in ({} if access is None else access.refusals).items():
+            refusals.add_metric(key, count)  # type: ignore[attr-defined]  # of the subclass
+        yield refusals
+        done, failed = (0, 0) if access is None else (access.reloads, access.reload_failures)
+        yield _by_label("access_reloads", {"done": done, "failed": failed})
+        yield _single("audit_lines_lost", 0 if access is None or access.audit is None else access.audit.lost)
 
     def _requests(self) -> Iterator[Metric]:
         metrics = self._context.remoting.metrics

@@ -85,6 +85,7 @@ async def status(request: web.Request) -> web.Response:
             "version": __version__,
             "pid": os.getpid(),
             "uptimeSeconds": round(monotonic() - context.started_monotonic_s, 3),
+            "access": _access(context),
             "ready": health["ready"],
             "failedLayer": health["failedLayer"],
             "listen": f"{settings.listen_address[0]}:{context.remoting.port}" if context.remoting.is_listening else None,
@@ -108,6 +109,20 @@ async def status(request: web.Request) -> web.Response:
             "loopLagRecentMaxMs": round(context.loop_lag.recent_max_s * 1000, 3),
         }
     )
+
+
+def _access(context: AdminContext) -> dict[str, object]:
+    """Which access rules are in force. Equal hashes on all nodes mean equal files."""
+    access = context.access
+    if access is None:
+        return {"policy": context.settings.access_policy}
+    return {
+        "policy": access.policy,
+        "file": access.path or None,
+        "sha256": access.rules.digest or None,
+        "problem": access.problem,
+        "auditLog": None if access.audit is None else str(access.audit.path),
+    }
 
 
 def _suspected(context: AdminContext) -> list[dict[str, Any]]:

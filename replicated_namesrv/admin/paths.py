@@ -2,32 +2,42 @@
 
 from aiohttp import web
 
+from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS, Role
 from replicated_namesrv.admin import http_changes, json_views, open_paths, operations
 from replicated_namesrv.admin.access import ACCESS, Handler
 from replicated_namesrv.admin.watch import watch
 
+HTTP_ROLES: dict[tuple[str, str], frozenset[Role]] = {}
+"""The roles that may send a request, by method and path. Paths without a row are open to everyone."""
+
 
 def _view(path: str, handler: Handler) -> web.RouteDef:
     async def checked(request: web.Request) -> web.StreamResponse:
-        request.app[ACCESS].check_view(request)
+        access = request.app[ACCESS]
+        access.check(request, READERS, access.check_view)
         return await handler(request)
 
+    HTTP_ROLES["GET", path] = READERS
     return web.get(path, checked)
 
 
-def _secret_view(path: str, handler: Handler) -> web.RouteDef:
+def _secret_view(path: str, handler: Handler, allowed: frozenset[Role] = READERS) -> web.RouteDef:
     async def checked(request: web.Request) -> web.StreamResponse:
-        request.app[ACCESS].check_secret_view(request)
+        access = request.app[ACCESS]
+        access.check(request, allowed, access.check_secret_view)
         return await handler(request)
 
+    HTTP_ROLES["GET", path] = allowed
     return web.get(path, checked, allow_head=handler not in (watch, operations.backup))
 
 
-def _change(method: str, path: str, handler: Handler) -> web.RouteDef:
+def _change(method: str, path: str, handler: Handler, allowed: frozenset[Role] = OPERATORS) -> web.RouteDef:
     async def checked(request: web.Request) -> web.StreamResponse:
-        request.app[ACCESS].check_change(request)
+        access = request.app[ACCESS]
+        access.check(request, allowed, access.check_change)
         return await handler(request)
 
+    HTTP_ROLES[method, path] = allowed
     return web.route(method, path, checked)
 
 
@@ -48,11 +58,11 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _secret_view("/v1/config", json_views.config),
     _view("/v1/digest", json_views.digest),
     _secret_view("/v1/watch", watch),
-    _secret_view("/v1/backup", operations.backup),
+    _secret_view("/v1/backup", operations.backup, ADMINS),
     _change("PUT", "/v1/kv/{namespace}/{key:.+}", http_changes.put_kv),
     _change("DELETE", "/v1/kv/{namespace}/{key:.+}", http_changes.delete_kv),
     _change("DELETE", "/v1/topics/{topic:.+}", http_changes.delete_topic),
     _change("POST", "/v1/config", http_changes.update_config),
-    _change("POST", "/v1/restore", operations.restore),
-    _change("POST", "/v1/leader/transfer", operations.transfer_leadership),
+    _change("POST", "/v1/restore", operations.restore, ADMINS),
+    _change("POST", "/v1/leader/transfer", operations.transfer_leadership, ADMINS),
 )

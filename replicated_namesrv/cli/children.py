@@ -11,7 +11,7 @@ from pathlib import Path
 from replicated_namesrv.child_process import ChildProcess, ProcessError, serve_command
 from replicated_namesrv.client.remoting import RemotingClient, RemotingCommand
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.wire.codes import RequestCode
+from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
 PROBE_TIMEOUT_S = 3.0
 BODY_BYTES_MAX = 1 << 20
@@ -94,7 +94,9 @@ async def probe(listen: tuple[str, int], admin: tuple[str, int]) -> str | None:
         return f"RocketMQ address {host_port(listen)}: {error}"
     finally:
         await client.close()
-    return None if answer.code == 0 else f"RocketMQ address {host_port(listen)} answers code {answer.code}: {answer.remark}"
+    # the command needs no role: a refusal shows that the node serves (accessPolicy=enforce)
+    is_served = answer.code in (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
+    return None if is_served else f"RocketMQ address {host_port(listen)} answers code {answer.code}: {answer.remark}"
 
 
 async def leadership(admin: tuple[str, int]) -> tuple[int, str] | None:

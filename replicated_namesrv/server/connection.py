@@ -20,7 +20,9 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Protocol, cast
 
+from replicated_namesrv.access.identities import PeerCertificate
 from replicated_namesrv.errors import FrameError
+from replicated_namesrv.server.connection_access import ConnectionAccess
 from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
 from replicated_namesrv.server.idle import IdleWheel
 from replicated_namesrv.server.problems import Problems
@@ -115,6 +117,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "_transport",
         "_unsent",
         "_unwritable",
+        "access",
         "address",
         "connection_id",
         "idle_slot",
@@ -133,6 +136,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Host at the other end of the socket."""
         self.share = NO_SHARE
         """Of its address."""
+        self.access: ConnectionAccess | None = None
+        """Its caller, unless everything is allowed."""
         self.pending = 0
         """Requests received and neither answered nor dropped."""
         self.last_active_tick = 0
@@ -261,6 +266,21 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """File descriptor of the socket, until the connection is lost."""
         assert self._transport is not None
         return int(self._transport.get_extra_info("socket").fileno())
+
+    @property
+    def source_host(self) -> str:
+        """Host of the other end, from a PROXY header if that is trusted."""
+        return self.peer.rpartition(":")[0].strip("[]") or self.peer
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether it speaks TLS."""
+        return self._tls is not None
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The verified certificate of the other end; None if there is none."""
+        return None if self._tls is None else self._tls.certificate
 
     def has_sent_something(self) -> bool:
         """Whether the number of unsent bytes has decreased since the last call: a peer that reads slowly is not idle."""

@@ -31,6 +31,7 @@ from replicated_namesrv.wire.frame import FrameBounds
 from replicated_namesrv.wire.header import answer_frame, answer_parts, decode_header, opaque_bytes
 
 if TYPE_CHECKING:
+    from replicated_namesrv.server.access_guard import AccessGuard
     from replicated_namesrv.server.cluster_test import ClusterTestRoutes
 
 GO_AWAY = Answer(ResponseCode.GO_AWAY.value, "please go away")
@@ -58,7 +59,10 @@ class RequestDispatcher:
         problems: Problems,
         shares: TurnShares,
         now_s: Callable[[], float] = time.monotonic,
+        guard: "AccessGuard | None" = None,
     ) -> None:
+        """``guard`` None: everything is allowed."""
+        self._guard = guard
         self._is_going_away = False
         self._closes_unconfirmed = service.confirms_reads and settings.no_quorum_policy == "fence"
         """Whether an unconfirmed read closes the connection, because an answer with an error code would keep its clients here."""
@@ -116,7 +120,8 @@ class RequestDispatcher:
         if self._is_overloaded(header.code):
             return OVERLOAD
         try:
-            return handler(request)
+            refused = None if self._guard is None else self._guard.refuse(request)
+            return handler(request) if refused is None else refused
         except Exception as error:  # no exception of a handler may end the process
             return self._failed(request, error)
 

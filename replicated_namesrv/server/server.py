@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.routes.results import Effect
+from replicated_namesrv.server.access_guard import AccessGuard, GuardedAnswers
 from replicated_namesrv.server.confirmed import ConfirmedAnswers
 from replicated_namesrv.server.connection import RECEIVE_BUFFER_BYTES, RemotingConnection
 from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
@@ -57,7 +59,10 @@ class RemotingServer:
         service: RemotingService,
         metrics: ServerMetrics | None = None,
         now_s: Callable[[], float] = time.monotonic,
+        access: AccessControl | None = None,
     ) -> None:
+        """``access`` None: everyone may do everything."""
+        self._access = access
         self.metrics = metrics or ServerMetrics()
         self.settings = settings
         self.limits = Limits.of(settings)
@@ -69,7 +74,8 @@ class RemotingServer:
         self.problems = Problems(now_s)
         self.tls = TlsContexts(settings, self.metrics)
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, self.shares, now_s)
+        guard = None if access is None else AccessGuard(access, service.state)
+        self._dispatcher = RequestDispatcher(settings, service, self.metrics, self.problems, self.shares, now_s, guard)
         self.prepared = self._prepared(service)
         self.connections: set[RemotingConnection] = set()
         self._service = service
@@ -81,7 +87,12 @@ class RemotingServer:
         service.on_effects(self._pushes.perform)
 
     def _prepared(self, service: RemotingService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
-        """The cache that answers repeated route queries: at once if no read waits, otherwise behind the barrier."""
+        """The cache that answers repeated route queries, for callers that may read."""
+        answer = self._unguarded(service)
+        return answer if self._access is None else GuardedAnswers(self._access, answer).answer
+
+    def _unguarded(self, service: RemotingService) -> Callable[[RemotingConnection, bytes, int, list[bytes]], int]:
+        """Answers at once if no read waits, otherwise behind the barrier."""
         is_stale = self.settings.read_consistency == ReadLevel.STALE
         if is_stale or not service.confirms_reads:
             self.metrics.reads_at_once = ReadLevel.STALE if service.confirms_reads else ReadLevel.LOCAL

@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+from replicated_namesrv.access.identities import PeerCertificate
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.server.server_metrics import ServerMetrics
 from replicated_namesrv.settings import Settings
@@ -71,6 +72,11 @@ class TlsSession:
             raise TlsError(error.reason or str(error)) from None
         self._flush()
         return b"".join(plain)
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The peer's certificate, if it has one and it was verified."""
+        return self._object.getpeercert() or None
 
     def send(self, data: bytes) -> None:
         """Encrypt and send. Raises TlsError."""
@@ -185,7 +191,7 @@ class Names(NamedTuple):
 
 
 REMOTING_NAMES = Names("tls.server.mode=enforcing", "tls.server.certPath", "tls.server.keyPath", "tls.server.trustCertPath")
-ADMIN_NAMES = Names("adminTlsCertPath is set", "adminTlsCertPath", "adminTlsKeyPath", "")
+ADMIN_NAMES = Names("adminTlsCertPath is set", "adminTlsCertPath", "adminTlsKeyPath", "adminTlsTrustCertPath")
 
 
 def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts | None":
@@ -199,9 +205,9 @@ def admin_contexts(settings: Settings, metrics: ServerMetrics) -> "TlsContexts |
         tls_server_cert_path=settings.admin_tls_cert_path,
         tls_server_key_path=settings.admin_tls_key_path,
         tls_server_key_password=settings.admin_tls_key_password,
-        tls_server_trust_cert_path="",
-        tls_server_need_client_auth="none",
-        tls_server_auth_client=False,
+        tls_server_trust_cert_path=settings.admin_tls_trust_cert_path,
+        tls_server_need_client_auth="optional" if settings.admin_tls_trust_cert_path else "none",
+        tls_server_auth_client=bool(settings.admin_tls_trust_cert_path),
     )
     return TlsContexts(own, metrics, ADMIN_NAMES)
 
@@ -319,6 +325,6 @@ def _explain(settings: Settings, names: Names, error: Exception) -> str:
     elif cause == "KEY_VALUES_MISMATCH":
         cause = "the key does not belong to the certificate"
     files = f"{names.certificate}={settings.tls_server_cert_path}, {names.key}={settings.tls_server_key_path}"
-    if names.trust:
+    if names.trust and settings.tls_server_trust_cert_path:
         files += f", {names.trust}={settings.tls_server_trust_cert_path}"
     return f"{cause} ({files})"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.process import NodeService
 from replicated_namesrv.server.server import RemotingServer
@@ -30,6 +31,7 @@ class ServerThread:
     loop: asyncio.AbstractEventLoop
     service: NodeService
     server: RemotingServer
+    access: AccessControl | None
 
     def __init__(self, settings: Settings, service_of: Callable[[Settings], NodeService]) -> None:
         self.settings = settings
@@ -70,8 +72,11 @@ class ServerThread:
             self.loop = asyncio.get_running_loop()
             self._ending = asyncio.Event()
             self.service = self._service_of(self.settings)
-            self.server = RemotingServer(self.settings, self.service)
+            self.access = AccessControl.of(self.settings)
+            self.server = RemotingServer(self.settings, self.service, access=self.access)
             try:
+                if self.access is not None:
+                    await self.access.start()
                 await self.service.start()
                 await self.server.start()
             except BaseException as error:
@@ -82,6 +87,8 @@ class ServerThread:
             await self._ending.wait()
             await self.server.stop()
             await self.service.stop()
+            if self.access is not None:
+                await self.access.stop()
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main())

@@ -1,0 +1,23 @@
+"""ConnectionAccess: the caller of a connection, as far as certificate and source address identify it."""
+
+from replicated_namesrv.access.identities import AccessRules, NamedIdentity, PeerCertificate, subject_of
+
+
+class ConnectionAccess:
+    """What is known about the caller of a connection."""
+
+    __slots__ = ("address", "by", "identity", "is_certain", "may_read", "rules")
+
+    def __init__(self, rules: AccessRules, address: str, certificate: PeerCertificate | None) -> None:
+        self.rules = rules
+        self.address = address
+        found = rules.by_certificate(certificate)
+        self.is_certain = found is not None
+        """The certificate decides, and signatures do not count."""
+        self.by = "anonymous" if not certificate else f"certificate {subject_of(certificate)}"
+        """How the caller was recognised, or its certificate, which no rule names."""
+        if found is None and (found := rules.by_network(address)) is not None:
+            self.by = "network" if not certificate else self.by
+        self.identity: NamedIdentity = found or rules.anonymous
+        self.may_read = False
+        """A read was allowed."""

@@ -1,0 +1,159 @@
+"""Roles at the admin port: every path by every role, by token, certificate and address, and beside adminTokenFile."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from replicated_namesrv.access.roles import ADMINS, OPERATORS, READERS, Role
+from replicated_namesrv.admin.paths import HTTP_ROLES, ROUTES
+from tests.access.files import token_line, write_access_file
+from tests.support.authority import Authority
+from tests.support.nodes import http, running_node
+
+TOKENS = {role: f"a long token of {role}" for role in Role}
+FILE = "".join(
+    f'[identities.{role}]\nroles = ["{role}"]\ntokens = ["{token_line(token)}"]\n'
+    + ('brokers = ["*"]\n' if role is Role.BROKER else "")
+    for role, token in TOKENS.items()
+)
+OPEN = {"/", "/console/{file}", "/livez", "/readyz", "/metrics", "/rocketmq/nsaddr", "/rocketmq/nsaddr-{unit}"}
+"""Paths without access control, for browsers, balancers, Prometheus, and brokers that fetch the address list."""
+REFUSED = (401, 403)
+
+
+def bearer(role: Role | None) -> dict[str, str]:
+    return {} if role is None else {"Authorization": f"Bearer {TOKENS[role]}"}
+
+
+async def status_of(port: int, method: str, path: str, headers: Mapping[str, str], tls: ssl.SSLContext | None = None) -> int:
+    """Status of an answer whose body is not read: that of a watcher does not end."""
+    name = {"server_hostname": "localhost"} if tls is not None else {}
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, **name)  # type: ignore[arg-type]  # by name
+    try:
+        lines = {"Host": f"127.0.0.1:{port}", "Content-Length": "2", **headers}
+        writer.write(f"{method} {path} HTTP/1.1\r\n".encode() + b"".join(f"{n}: {v}\r\n".encode() for n, v in lines.items()))
+        writer.write(b"\r\n{}")
+        async with asyncio.timeout(30):
+            return int((await reader.readline()).split()[1])
+    finally:
+        writer.close()
+
+
+def requests() -> list[tuple[str, str]]:
+    """(method, path) of every route."""
+    return [(route.method, route.path) for route in ROUTES]
+
+
+def example(path: str) -> str:
+    """A path that a pattern matches."""
+    for name, value in {"{namespace}": "n", "{key:.+}": "k", "{topic:.+}": "T", "{file}": "console.js", "{unit}": "u"}.items():
+        path = path.replace(name, value)
+    assert "{" not in path
+    return path
+
+
+def test_every_path_has_roles_or_is_open_on_purpose() -> None:
+    """A new path without a role fails here."""
+    assert all(isinstance(route, web.RouteDef) for route in ROUTES)
+    assert {path for method, path in requests() if (method, path) not in HTTP_ROLES} == OPEN
+    assert {path for _, path in HTTP_ROLES} & OPEN == set()
+
+
+def test_changes_need_the_roles_of_the_page() -> None:
+    changes = {key: roles for key, roles in HTTP_ROLES.items() if key[0] != "GET"}
+    assert all(roles in (OPERATORS, ADMINS) for roles in changes.values())
+    admins = {key for key, roles in HTTP_ROLES.items() if roles == ADMINS}
+    assert admins == {("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")}
+    assert {roles for key, roles in HTTP_ROLES.items() if key not in admins and key[0] == "GET"} == {READERS}
+
+
+async def test_the_matrix_of_paths_and_roles_has_no_bypass(tmp_path: Path) -> None:
+    path = write_access_file(tmp_path, FILE)
+    wrong = []
+    async with running_node(tmp_path, accessPolicy="enforce", accessFile=str(path)) as (_, port):
+        for method, pattern in requests():
+            allowed = HTTP_ROLES.get((method, pattern))
+            for role in (None, *Role):
+                status = await status_of(port, method, example(pattern), bearer(role))
+                may = allowed is None or role in allowed
+                if (status in REFUSED) == may:
+                    wrong.append(f"{method} {pattern} as {role}: {status}")
+        assert await status_of(port, "HEAD", "/v1/status", {}) == 401
+    assert not wrong, "\n".join(wrong)
+
+
+async def test_the_admin_token_keeps_working_and_a_wrong_one_does_not(tmp_path: Path) -> None:
+    path, token = write_access_file(tmp_path, FILE), tmp_path / "token"
+    token.write_text("the-token-of-the-admin-port\n")
+    flags = {"accessPolicy": "enforce", "accessFile": str(path), "adminTokenFile": str(token)}
+    async with running_node(tmp_path, **flags) as (_, port):
+        right = {"Authorization": "Bearer the-token-of-the-admin-port"}
+        assert await status_of(port, "GET", "/v1/backup", right) == 200
+        assert (await http(port, "/v1/status", headers=bearer(Role.READ))).status == 200
+        answer = await http(port, "/v1/status", headers={"Authorization": "Bearer something-else-of-some-length"})
+        assert (answer.status, answer.json["error"]) == (401, "wrong token")
+        answer = await http(port, "/v1/kv/n/k", "DELETE", headers=bearer(Role.READ))
+        assert (answer.status, answer.json["error"]) == (
+            403,
+            "no permission: it needs the role admin or operator, and read has read",
+        )
+
+
+async def test_loopback_is_a_network_like_any_other_and_not_for_web_pages(tmp_path: Path) -> None:
+    path = write_access_file(tmp_path, '[identities.local]\nroles = ["operator"]\nnetworks = ["127.0.0.0/8"]')
+    async with running_node(tmp_path, accessPolicy="enforce", accessFile=str(path)) as (_, port):
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v")).status == 200
+        for headers in (
+            {"Host": "evil.example"},
+            {"Origin": "http://evil.example"},
+            {"X-Forwarded-For": "10.0.0.1"},
+        ):
+            assert (await http(port, "/v1/kv/n/k", "PUT", b"v", headers)).status in REFUSED, headers
+
+
+async def test_observe_accepts_what_open_accepts_and_named_tokens_too(tmp_path: Path) -> None:
+    path, token = write_access_file(tmp_path, FILE), tmp_path / "token"
+    token.write_text("the-token-of-the-admin-port\n")
+    async with running_node(tmp_path, accessPolicy="observe", accessFile=str(path)) as (node, port):
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v")).status == 200, "from this machine, as with open"
+        assert node.access is not None
+        assert node.access.refusals == {("PUT /v1/kv/{namespace}/{key}", "observed"): 1}
+        status = (await http(port, "/v1/status")).json["access"]
+        assert (status["policy"], status["sha256"]) == ("observe", node.access.rules.digest)
+    async with running_node(tmp_path, accessPolicy="observe", accessFile=str(path), adminTokenFile=str(token)) as (_, port):
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v")).status == 401, "as with open"
+        assert (await http(port, "/v1/kv/n/k", "PUT", b"v", bearer(Role.OPERATOR))).status == 200
+    lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert next(line["request"] for line in lines if line["event"] == "observed") == "PUT /v1/kv/{namespace}/{key}"
+
+
+async def test_a_client_certificate_has_the_roles_of_its_identity(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    path = write_access_file(tmp_path, '[identities.ops]\nroles = ["operator"]\ncertificates = ["CN=ops"]')
+    server = authority.files("localhost")
+    flags = {
+        "adminTlsCertPath": str(server.certificate),
+        "adminTlsKeyPath": str(server.key),
+        "adminTlsTrustCertPath": str(authority.path),
+    }
+    async with running_node(tmp_path, accessPolicy="enforce", accessFile=str(path), **flags) as (_, port):
+
+        def context(client: Authority | None, name: str = "ops") -> ssl.SSLContext:
+            context = ssl.create_default_context(cafile=str(authority.path))
+            if client is not None:
+                files = client.files(name, prefix=f"{name}-")
+                context.load_cert_chain(files.certificate, files.key)
+            return context
+
+        assert await status_of(port, "PUT", "/v1/kv/n/k", {}, context(authority)) == 200
+        assert await status_of(port, "PUT", "/v1/kv/n/k", {"Origin": "https://evil.example"}, context(authority)) == 403
+        assert await status_of(port, "PUT", "/v1/kv/n/k", {}, context(authority, "other")) == 401
+        assert await status_of(port, "PUT", "/v1/kv/n/k", {}, context(None)) == 401
+        assert await status_of(port, "GET", "/livez", {}, context(None)) == 200
+        with pytest.raises((OSError, IndexError)):
+            await status_of(port, "PUT", "/v1/kv/n/k", {}, context(stranger))

@@ -1,0 +1,288 @@
+"""Access control of the remoting port: every request code, by every role, over TLS and in plain text."""
+
+import json
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.access.access_control import AccessControl
+from replicated_namesrv.access.roles import BROKERS, OPERATORS, READERS, REQUEST_ROLES, Role
+from replicated_namesrv.access.signatures import signature_of
+from replicated_namesrv.compat.independent_node import IndependentNode
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.server.access_guard import GuardedAnswers
+from replicated_namesrv.server.server import RemotingServer
+from replicated_namesrv.settings import load_settings
+from replicated_namesrv.wire.codes import RequestCode
+from tests.access.files import write_access_file
+from tests.support.authority import Authority
+from tests.support.remoting_server import Peer, ServerThread, broker_fields, live_server, request, topic_table
+from tests.support.waiting import wait_until
+
+NO_PERMISSION = 16
+SECRET = "secret of the tools"
+FILE = f"""
+[anonymous]
+roles = []
+[identities.reader]
+roles = ["read"]
+certificates = ["CN=reader"]
+[identities.broker-a]
+roles = ["broker"]
+brokers = ["broker-a"]
+certificates = ["CN=broker-a"]
+[identities.tools]
+roles = ["operator"]
+certificates = ["DNS:operator"]
+access_keys = {{ toolsKey = ["{SECRET}"] }}
+[identities.chief]
+roles = ["admin"]
+certificates = ["CN=admin"]
+"""
+COMMON_NAMES = {Role.READ: "reader", Role.BROKER: "broker-a", Role.OPERATOR: "operator", Role.ADMIN: "admin"}
+FIELDS = {
+    "clusterName": "c",
+    "brokerName": "broker-b",
+    "brokerAddr": "10.0.0.2:10911",
+    "brokerId": "0",
+    "topic": "T",
+    "namespace": "n",
+    "key": "k",
+    "value": "v",
+    "cluster": "c",
+}
+"""Fields of all requests. What brokers send is for the name broker-b, for which the role broker may not speak."""
+ROUTE_BODY = b'{"queueDatas":[{"brokerName":"broker-b","perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+BODIES = {
+    RequestCode.REGISTER_BROKER: topic_table("T", "U"),
+    RequestCode.REGISTER_TOPIC_IN_NAMESRV: ROUTE_BODY,
+    RequestCode.UPDATE_NAMESRV_CONFIG: b"enableTopicList=true",
+}
+
+
+def tls_flags(authority: Authority, access_file: Path, policy: str = "enforce") -> dict[str, str]:
+    server = authority.files("localhost")
+    return {
+        "tls__test__mode__enable": "false",
+        "tls__server__certPath": str(server.certificate),
+        "tls__server__keyPath": str(server.key),
+        "tls__server__trustCertPath": str(authority.path),
+        "tls__server__authClient": "true",
+        "tls__server__need__client__auth": "optional",
+        "accessPolicy": policy,
+        "accessFile": str(access_file),
+    }
+
+
+class World:
+    """A server and the certificates of its callers."""
+
+    def __init__(self, server: ServerThread, authority: Authority, folder: Path) -> None:
+        self.server, self._authority, self.folder = server, authority, folder
+
+    def context(self, name: str | None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self._authority.path))
+        if name is not None:
+            files = self._authority.files(name, prefix="client-")
+            context.load_cert_chain(files.certificate, files.key)
+        return context
+
+    def peer(self, name: str | None) -> Peer:
+        return Peer(self.server.port, self.context(name))
+
+    def audit(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    authority = Authority(tmp_path)
+    with live_server(tmp_path, **tls_flags(authority, write_access_file(tmp_path, FILE))) as server:
+        yield World(server, authority, tmp_path)
+
+
+def signed(fields: dict[str, str], body: bytes = b"", secret: str = SECRET, key: str = "toolsKey") -> dict[str, str]:
+    fields = {**fields, "AccessKey": key}
+    return {**fields, "Signature": signature_of(fields, body, secret.encode())}
+
+
+def test_every_handled_code_has_roles() -> None:
+    """A new request code without a role fails here."""
+    settings = load_settings(None, {}, {})
+    server = RemotingServer(settings, IndependentNode(settings))
+    assert server.dispatcher._handlers.keys() == REQUEST_ROLES.keys()
+
+
+@pytest.mark.parametrize("role", [None, *Role])
+def test_the_matrix_of_codes_and_roles_has_no_bypass(world: World, role: Role | None) -> None:
+    """Each code is refused with 16 exactly if the role may not send it."""
+    wrong = []
+    with world.peer(None if role is None else COMMON_NAMES[role]) as peer:
+        for code, allowed in REQUEST_ROLES.items():
+            if code == RequestCode.BROKER_HEARTBEAT:
+                continue  # has no answer; see below
+            answer = peer.call(code, FIELDS, BODIES.get(RequestCode(code), b""))
+            may = role in allowed and not (role is Role.BROKER and allowed is not READERS)
+            if (answer.code == NO_PERMISSION) == may:
+                wrong.append(f"{RequestCode(code).name}: {answer.code} {answer.header.remark}")
+    assert not wrong
+
+
+def test_nobody_takes_over_the_name_of_another_broker(world: World) -> None:
+    state = world.server.service.state
+    victim = broker_fields("broker-b", "10.0.0.2:10911")
+    attack = broker_fields("broker-b", "10.6.6.6:10911")
+    with world.peer("admin") as chief:
+        assert chief.call(103, victim, topic_table("T", "U")).code == 0
+        for caller in (None, "reader", "broker-a", "operator"):
+            with world.peer(caller) as peer:
+                for code in (103, 104, 322):
+                    for fields in (attack, victim, {**victim, "brokerName": "broker-a"}):
+                        answer = peer.call(code, fields, topic_table("T", "U") if code == 103 else b"")
+                        assert answer.code == NO_PERMISSION, (caller, code, fields)
+        registered = state.registration(victim["clusterName"], "10.0.0.2:10911")
+        assert registered is not None
+        assert registered.broker_name == "broker-b"
+    refused = {(line["identity"], line["request"], line["target"]) for line in world.audit() if line["event"] == "refused"}
+    for identity in ("anonymous", "reader", "broker-a", "tools"):
+        for name in ("REGISTER_BROKER", "UNREGISTER_BROKER", "QUERY_DATA_VERSION"):
+            assert (identity, name, "broker-b") in refused
+
+
+def test_a_broker_registers_renews_and_leaves_under_its_own_name(world: World) -> None:
+    own = broker_fields("broker-a", "10.0.0.1:10911")
+    with world.peer("broker-a") as broker:
+        assert [broker.call(code, own, topic_table("T", "U") if code == 103 else b"").code for code in (103, 322, 105, 106, 901)][
+            :2
+        ] == [
+            0,
+            0,
+        ]
+        assert broker.call(105, {"topic": "T"}).code == 0
+        assert broker.call(217, {"topic": "U"}, ROUTE_BODY.replace(b"broker-b", b"broker-a")).code == 0
+        assert broker.call(104, own).code == 0
+
+
+def test_a_heartbeat_for_another_broker_does_not_count(world: World) -> None:
+    victim = broker_fields("broker-b", "10.0.0.2:10911")
+    beats: list[str] = []
+    service = world.server.service
+    world.server.do(lambda: setattr(service, "heartbeat", lambda cluster, address, connection: beats.append(address)))
+    with world.peer("admin") as chief, world.peer("broker-a") as broker:
+        assert chief.call(103, victim, topic_table("T", "U")).code == 0
+        for peer in (broker, chief):
+            peer.send(request(904, victim, flag=2))
+            peer.call(106)
+        assert beats == ["10.0.0.2:10911"]
+
+
+def test_a_signature_counts_over_tls_alone(world: World) -> None:
+    put = {"namespace": "n", "key": "k", "value": "v"}
+    with world.peer(None) as peer:
+        assert peer.call(100, put).code == NO_PERMISSION
+        assert peer.call(100, signed(put)).code == 0
+        wrong = peer.call(100, signed(put, secret="another secret"))
+        assert wrong.code == NO_PERMISSION
+        assert "access key toolsKey unknown or wrongly signed" in str(wrong.header.remark)
+        assert peer.call(100, put).code == NO_PERMISSION, "a change needs a signature of its own"
+    with Peer(world.server.port) as plain:
+        answer = plain.call(100, signed(put))
+        assert answer.code == NO_PERMISSION
+        assert "access key toolsKey without TLS" in str(answer.header.remark)
+
+
+def test_a_signature_counts_in_plain_text_by_a_setting(tmp_path: Path) -> None:
+    path = write_access_file(tmp_path, FILE)
+    flags = {"accessPolicy": "enforce", "accessFile": str(path), "accessKeysInPlainText": "true"}
+    with live_server(tmp_path, **flags) as server, Peer(server.port) as plain:
+        assert plain.call(100, signed({"namespace": "n", "key": "k", "value": "v"})).code == 0
+
+
+def test_prepared_answers_are_for_connections_that_may_read(world: World) -> None:
+    with world.peer("admin") as chief, world.peer(None) as stranger, world.peer("reader") as reader:
+        assert chief.call(103, broker_fields(), topic_table("T", "U")).code == 0
+        assert reader.call(105, {"topic": "T"}).code == 0
+        reader.send(b"".join(request(105, {"topic": "T"}, opaque=n) for n in range(1, 50)))
+        assert {answer.code for answer in reader.answers(49)} == {0}
+        hits = world.server.metrics.fast_path_hits
+        assert hits > 0
+        for _ in range(3):
+            assert stranger.call(105, {"topic": "T"}).code == NO_PERMISSION
+        stranger.send(b"".join(request(105, {"topic": "T"}, opaque=n) for n in range(1, 50)))
+        assert {answer.code for answer in stranger.answers(49)} == {NO_PERMISSION}
+        assert world.server.metrics.fast_path_hits == hits
+        assert stranger.call(105, signed({"topic": "T"})).code == 0
+        assert stranger.call(105, {"topic": "T"}).code == 0, "it is the same process"
+
+
+def test_a_changed_file_counts_on_open_connections(world: World) -> None:
+    path = world.folder / "access.toml"
+    access = world.server.access
+    assert access is not None
+    with world.peer("admin") as chief, world.peer("reader") as reader:
+        assert chief.call(103, broker_fields(), topic_table("T", "U")).code == 0
+        assert [reader.call(105, {"topic": "T"}).code for _ in range(3)] == [0, 0, 0]
+        path.write_text("not toml [")
+        wait_until(lambda: access.problem is not None, "the invalid file is seen")
+        assert reader.call(105, {"topic": "T"}).code == 0, "the old rules stay in force"
+        path.write_text(FILE.replace("CN=reader", "CN=nobody"))
+        wait_until(lambda: access.reloads == 1, "the file is reloaded")
+        assert reader.call(105, {"topic": "T"}).code == NO_PERMISSION
+    events = [line["event"] for line in world.audit()]
+    assert [event for event in events if event in ("started", "reload-failed", "reloaded")] == [
+        "started",
+        "reload-failed",
+        "reloaded",
+    ]
+
+
+def test_observe_allows_everything_and_records_it(tmp_path: Path) -> None:
+    with live_server(tmp_path, accessPolicy="observe") as server, Peer(server.port) as peer:
+        assert peer.call(103, broker_fields(), topic_table("T", "U")).code == 0
+        assert [peer.call(105, {"topic": "T"}).code for _ in range(5)] == [0] * 5
+        assert server.metrics.fast_path_hits > 0
+        assert server.access is not None
+        assert server.access.refusals == {("REGISTER_BROKER", "observed"): 1, ("GET_ROUTEINFO_BY_TOPIC", "observed"): 1}
+        wait_until(lambda: len((tmp_path / "audit.log").read_text().splitlines()) == 3, "the lines are written")
+    lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+    assert [(line["event"], line.get("request")) for line in lines] == [
+        ("started", None),
+        ("observed", "REGISTER_BROKER"),
+        ("observed", "GET_ROUTEINFO_BY_TOPIC"),
+    ]
+    assert lines[1]["address"] == "127.0.0.1"
+    assert (tmp_path / "audit.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_source_network_counts_by_a_trusted_proxy_header_alone(tmp_path: Path) -> None:
+    path = write_access_file(tmp_path, '[identities.office]\nroles = ["read"]\nnetworks = ["10.9.8.0/24"]')
+    header = b"PROXY TCP4 10.9.8.7 1.1.1.1 4711 9876\r\n"
+    flags = {"accessPolicy": "enforce", "accessFile": str(path)}
+    with live_server(tmp_path, **flags, proxyProtocolFrom="127.0.0.1") as server, Peer(server.port, first=header) as peer:
+        assert peer.call(206).code == 0
+    with live_server(tmp_path, **flags) as server, Peer(server.port, first=header) as peer:
+        assert peer.call(206).code == NO_PERMISSION
+
+
+def test_open_has_no_part_in_the_path_of_a_query(tmp_path: Path) -> None:
+    with live_server(tmp_path) as server:
+        assert server.access is None
+        assert not isinstance(getattr(server.server.prepared, "__self__", None), GuardedAnswers)
+        assert server.server.dispatcher._guard is None
+        assert not (tmp_path / "audit.log").exists()
+
+
+def test_enforce_needs_a_file_that_is_valid(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"accessPolicy=enforce .* and accessFile= .*: every request would be refused"):
+        load_settings(None, {"accessPolicy": "enforce"}, {})
+    settings = load_settings(None, {"accessPolicy": "enforce", "accessFile": str(write_access_file(tmp_path, "["))}, {})
+    with pytest.raises(SettingError, match=r"access file .*: no TOML"):
+        AccessControl.of(settings)
+
+
+def test_groups_of_the_table_are_what_the_page_says() -> None:
+    codes = {code for code, roles in REQUEST_ROLES.items() if roles == BROKERS}
+    assert codes == {103, 104, 322, 904}
+    assert {code for code, roles in REQUEST_ROLES.items() if roles == OPERATORS} == {100, 102, 205, 216, 318, 327}
