@@ -3,6 +3,7 @@
 import pytest
 
 from replicated_namesrv.raft.interfaces import Committed, Indeterminate, Rejected
+from replicated_namesrv.raft.payloads import pack_group
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_messages import Forward, ForwardReply, Greeting, Message, ReadReply
 from replicated_namesrv.raft.raft_node import RaftNode
@@ -83,6 +84,22 @@ def test_a_repeated_forward_is_not_refused_as_if_it_had_never_been_taken(restart
     world.run_until(lambda: outcome, 10)
     assert not isinstance(outcome[0], Rejected), "it was committed and applied"
     assert isinstance(outcome[0], Indeterminate)
+
+
+def test_a_forward_must_hold_one_group_of_its_sender() -> None:
+    """A group of another origin would take numbers of that origin's proposals, which would then never be applied."""
+    world = World()
+    world.start_all()
+    leader = settled(world)
+    sender, other = followers_of(world, leader)
+    own, foreign = (pack_group(node.proposals.origin, 0, [(0, b"forged")]) for node in (sender, other))
+    for sequence, groups in enumerate((foreign, own + own, own + foreign, b"")):
+        before = leader.refusals["message"]
+        header = sender.incarnation, leader.incarnation, leader.term
+        leader.on_message(sender.node_id, Forward(*header, sequence, groups))
+        assert leader.refusals["message"] == before + 1, groups
+    world.run(1)
+    assert not any(host.machine.commands for host in world.hosts.values())
 
 
 def test_a_group_of_one_commits_under_a_load_that_never_pauses() -> None:

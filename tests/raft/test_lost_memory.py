@@ -313,6 +313,35 @@ def test_own_numbers(defended: bool) -> None:
     commit(world, again, b"as another incarnation")
 
 
+@both
+def test_own_numbers_in_a_snapshot(defended: bool) -> None:
+    """As ``test_own_numbers``, but the entries of the process before arrive in a snapshot, which is not applied one by one."""
+    world = world_with(
+        "own_numbers", defended, also_off=("regressions", "single_process", "acknowledged_check"),
+        compact_entries=20, compact_margin_entries=0,
+    )  # fmt: skip  # items grouped by line
+    leader = world.elect()
+    back = others(world, leader)[0]
+    commit(world, leader, b"old")
+    settle(world)
+    image = image_of(back.disk)
+    back.crash()
+    node = back.start()
+    settle(world)
+    commit(world, node, b"former")
+    for number in range(100):
+        commit(world, leader, b"later %d" % number)
+    settle(world)
+    back.crash()
+    back.disk = image
+    hand_over(world, leader, next(host.node for host in others(world, leader) if host.node is not None))
+    node = back.start()
+    world.run_until(lambda: node.stopped or node.core.applied_index > 100)
+    assert node.stopped is defended
+    if defended:
+        assert isinstance(node.failed, RolledBackError)
+
+
 @pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError, ImportError])
 @both
 def test_fatal_errors(defended: bool, error: type[Exception]) -> None:

@@ -274,6 +274,7 @@ def test_read_is_ready_when_a_majority_has_confirmed_the_leader(bench: Bench) ->
     reads.on_ack("b", ReadAck(1, 1, TERM, probe.sequence))
     reads.tick(bench.world.time)
     assert outcomes == [ReadReady(1, TERM)]
+    assert reads.count == 0, "room for the next reads"
 
 
 def test_read_is_rejected_when_its_time_is_up(bench: Bench) -> None:
@@ -282,6 +283,7 @@ def test_read_is_rejected_when_its_time_is_up(bench: Bench) -> None:
     reads.tick(bench.world.time)
     reads.tick(reads.next_wakeup())
     assert isinstance(outcomes[0], Rejected)
+    assert reads.count == 0, "room for the next reads"
 
 
 def test_state_that_differs_from_a_majority_stops_the_node(bench: Bench) -> None:
@@ -290,8 +292,20 @@ def test_state_that_differs_from_a_majority_stops_the_node(bench: Bench) -> None
     assert {type(message) for _, message in bench.take_sent()} == {DigestReport}
     digests.on_report("b", DigestReport(1, 1, 1, b"other"))
     assert digests.dissent is not None
+    assert digests.mismatches == 1
     with pytest.raises(InvariantError, match="differs from that of a majority"):
         digests.on_report("c", DigestReport(1, 1, 1, b"other"))
+
+
+def test_digest_of_a_state_that_a_snapshot_replaced_is_not_compared(bench: Bench) -> None:
+    digests = Digests(bench.context, bench.core, bench.group, bench.outbox, lambda peer: 1, lambda: b"ours")
+    digests.report(1)
+    bench.core.applied_index = 9
+    digests.forget()
+    for peer in ("b", "c"):
+        digests.on_report(peer, DigestReport(1, 1, 1, b"other"))
+    assert digests.dissent is None
+    assert digests.compared == 0
 
 
 def test_sync_is_stalled_when_it_takes_too_long(bench: Bench) -> None:

@@ -247,6 +247,13 @@ def test_a_former_leader_takes_part_again_when_its_disk_recovers() -> None:
     new.transfer_leadership(leader.node_id, done.append)
     world.run_until(lambda: done)
     assert done == [True]
+    settle_at = world.time + 1
+    world.run_until(lambda: world.time > settle_at)
+    HungDisk(world.hosts[leader.node_id])
+    write(world, leader.node_id)
+    stalled_at = world.time
+    world.run_until(lambda: world.leader is not None and world.leader is not leader)
+    assert world.time - stalled_at < STALL_SECONDS + 0.1, "it hands over again"
 
 
 def test_a_sync_of_a_snapshot_that_hangs_counts_too() -> None:
