@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -47,6 +47,7 @@ from replicated_namesrv.service import (
     Connection,
     DataVersionAnswer,
     Freshness,
+    Measurement,
     ReadLevel,
     quotas_of,
     within,
@@ -161,6 +162,10 @@ class IndependentNode:
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Raises SettingError: there is no leader."""
         raise SettingError("this is an independent node (mode=ap): there is no leader")
+
+    def measurements(self) -> Iterator[Measurement]:
+        """None: these metrics are about replication."""
+        return iter(())
 
     def replication_status(self) -> dict[str, object] | None:
         """None: an independent node knows no other."""

@@ -1,4 +1,4 @@
-"""Types shared by the server, the admin side and the nodes: read levels, connections, quotas.
+"""Types shared by the server, the admin side and the nodes: read levels, connections, measurements, quotas.
 
 A node is an ``IndependentNode`` (AP) or a ``ReplicatedNode`` (CP). Each user of nodes declares its own protocol with the calls
 that it makes (``QueryService``, ``AdminService``), and nodes derive from none of them. ``process.NodeService`` is their sum;
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
+from replicated_namesrv.histogram import Histogram
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.quotas import BROKER, KV, NAMESPACE, STATE, Quotas
@@ -48,6 +49,14 @@ class Freshness(NamedTuple):
     """Node id of the leader; empty if there is none or it is unknown."""
     staleness_ms: int
     """The state includes everything that was acknowledged this long ago; UNKNOWN_AGE if the age is unknown."""
+
+
+class Measurement(NamedTuple):
+    """One value of a metric that the kind of the node decides about (``admin/exposition.py`` has the catalogue)."""
+
+    name: str
+    value: float | Histogram
+    labels: tuple[str, ...] = ()
 
 
 class CloseReason(StrEnum):

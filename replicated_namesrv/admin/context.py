@@ -1,7 +1,7 @@
 """The interfaces through which the admin side uses a node."""
 
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from replicated_namesrv.routes.history import History
 from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.server_metrics import ServerMetrics
-from replicated_namesrv.service import Connection, FreshState
+from replicated_namesrv.service import Connection, FreshState, Measurement
 from replicated_namesrv.settings import Settings
 
 
@@ -121,6 +121,9 @@ class ObservedService(Protocol):
     def suspected_since(self) -> Mapping[tuple[str, str], int]:
         """Brokers (cluster, address) that have been silent for a third of their time-out or more, and when that was recorded,
         in milliseconds since 1970. Empty in AP."""
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Metrics of replication. Empty in AP, and before the node takes part in its group."""
 
     def replication_status(self) -> dict[str, object] | None:
         """Raft status of this node, ready for JSON; None in AP."""

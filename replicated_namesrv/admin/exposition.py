@@ -4,7 +4,7 @@ A request costs the server one addition. Names, labels and families are only bui
 numbers at most. ``METRICS`` is the catalogue: name, type, labels, meaning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from time import monotonic
 from typing import NamedTuple
 
@@ -14,9 +14,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from replicated_namesrv import __version__
+from replicated_namesrv.admin.certificates import Certificates
 from replicated_namesrv.admin.context import AdminContext
 from replicated_namesrv.admin.watch import Watchers
-from replicated_namesrv.server.server_metrics import LATENCY_BOUNDS_NS, Histogram
+from replicated_namesrv.histogram import Histogram
+from replicated_namesrv.routes.history import REMOVALS
 from replicated_namesrv.service import UNKNOWN_AGE
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
 
@@ -32,6 +34,68 @@ class Declared(NamedTuple):
 
 
 COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+OF_REPLICATION: dict[str, Declared] = {
+    "fences": Declared(COUNTER, "Times that the node fenced itself."),
+    "renewals": Declared(
+        COUNTER,
+        "Renewals of brokers at this node, by the leader's answer. failed: no leader answered; removing, differs: the broker "
+        "has to register again.",
+        ("outcome",),
+    ),
+    "raft_role": Declared(GAUGE, "1 for the role that the node has: leader, candidate, follower, learner (no vote).", ("role",)),
+    "raft_term": Declared(GAUGE, "Current term."),
+    "raft_has_leader": Declared(GAUGE, "1 while the node knows the leader of its term."),
+    "raft_leader_changes": Declared(COUNTER, "Times that another leader became known to the node."),
+    "raft_elections": Declared(
+        COUNTER,
+        "Candidacies of this node, by cause. timeout: no contact with a leader; transfer: the leader transferred leadership.",
+        ("cause",),
+    ),
+    "raft_elections_won": Declared(COUNTER, "Candidacies of this node that made it leader."),
+    "raft_pre_votes": Declared(COUNTER, "Election time-outs after which this node asked whether it could win."),
+    "raft_step_downs": Declared(
+        COUNTER,
+        "Ends of this node's leadership, by cause. newer_term: there is another leader or candidate; no_majority: too few "
+        "answers, or its disk hung.",
+        ("cause",),
+    ),
+    "raft_lease_valid": Declared(GAUGE, "1 while the node is leader with a valid lease."),
+    "raft_lease_renewals": Declared(COUNTER, "Times that a read renewed the leader's lease."),
+    "raft_read_index_batch_size": Declared(
+        HISTOGRAM,
+        "Reads that were confirmed together: by a round of the leader, or by a follower's request. The count is the number of "
+        "rounds and requests.",
+    ),
+    "raft_reads_pending": Declared(GAUGE, "Reads that wait for a confirmed index."),
+    "raft_commit_index": Declared(GAUGE, "Newest entry that is known to be committed."),
+    "raft_applied_index": Declared(GAUGE, "Newest entry that is applied to the state."),
+    "raft_last_index": Declared(GAUGE, "Newest entry of the log."),
+    "raft_durable_index": Declared(GAUGE, "Newest entry that is on this node's disk."),
+    "raft_log_bytes": Declared(GAUGE, "Bytes of the log's files."),
+    "raft_proposals": Declared(COUNTER, "Proposals made at this node, by outcome: committed, rejected, unknown.", ("outcome",)),
+    "raft_proposals_pending": Declared(GAUGE, "Proposals of this node without an outcome."),
+    "raft_fsync_duration_seconds": Declared(HISTOGRAM, "Time that a sync of the log takes."),
+    "raft_commit_duration_seconds": Declared(HISTOGRAM, "Time from a proposal at this node until it is applied here."),
+    "raft_disk_stalls": Declared(COUNTER, "Times that a sync took so long that the disk counted as failed."),
+    "raft_snapshot_bytes": Declared(GAUGE, "Size of the newest snapshot; 0: there is none."),
+    "raft_snapshot_duration_seconds": Declared(HISTOGRAM, "Time that a snapshot of the node's own state takes."),
+    "raft_snapshots_installed": Declared(COUNTER, "Snapshots received from a leader that replaced the state."),
+    "raft_snapshots_failed": Declared(COUNTER, "Snapshots that could not be written or read."),
+    "raft_digests_compared": Declared(COUNTER, "Comparisons of this node's state with that of others."),
+    "raft_digest_mismatches": Declared(COUNTER, "Comparisons in which states differed."),
+    "raft_digest_dissent": Declared(GAUGE, "1 while states differ and no majority agrees: no write is accepted."),
+    "raft_peer_connected": Declared(GAUGE, "1 while this node's own connection to the peer is open.", ("peer",)),
+    "raft_peer_match_index": Declared(GAUGE, "On the leader: newest entry that the follower has on disk.", ("peer",)),
+    "raft_peer_lag_entries": Declared(GAUGE, "On the leader: entries that the follower does not have on disk.", ("peer",)),
+    "raft_peer_last_contact_seconds": Declared(
+        GAUGE,
+        "On the leader: age of the newest message that the follower has answered. On a follower: time since the last message "
+        "of the leader, the only peer shown.",
+        ("peer",),
+    ),
+}
+"""Metrics of ``mode=cp``: without samples in AP."""
 
 METRICS: dict[str, Declared] = {
     "info": Declared(GAUGE, "Always 1. The labels give version, mode and node id.", ("version", "mode", "node_id")),
@@ -80,6 +144,13 @@ METRICS: dict[str, Declared] = {
     "brokers_expired": Declared(COUNTER, "Brokers removed because they made no contact within their time-out."),
     "brokers_suspected": Declared(GAUGE, "Brokers without contact for a third of their time-out or more (mode=cp)."),
     "brokers_lost": Declared(COUNTER, "Brokers removed because their connections ended."),
+    "changes": Declared(COUNTER, "Changes of the state since the node served first, by kind as in /v1/watch.", ("kind",)),
+    "broker_removals": Declared(
+        COUNTER, "Brokers removed from the state of this node since it served first: unregistered, expired or lost.", ("cause",)
+    ),
+    "certificate_expiry_timestamp_seconds": Declared(
+        GAUGE, "When the first certificate of the file expires, by port: remoting, admin, peer. Absent without a file.", ("port",)
+    ),
     "loop_lag_seconds": Declared(HISTOGRAM, "Delay of the event loop."),
     "loop_lag_recent_max_seconds": Declared(GAUGE, "Largest delay of the event loop in the last seconds."),
     "peer_refusals": Declared(COUNTER, "Connections and messages of peers that were refused, by what was refused.", ("what",)),
@@ -94,6 +165,7 @@ METRICS: dict[str, Declared] = {
     "audit_lines_lost": Declared(COUNTER, "Lines that the audit log could not write."),
     "watchers": Declared(GAUGE, "Streams of /v1/watch that are open."),
     "watchers_too_slow": Declared(COUNTER, "Streams of /v1/watch ended because the watcher could not keep up."),
+    **OF_REPLICATION,
 }
 """Every metric of this module. Process metrics (``process_resident_memory_bytes``, ``process_cpu_seconds_total``, …) come from
 prometheus_client."""
@@ -111,21 +183,25 @@ def _single(name: str, value: float) -> Metric:
     return metric
 
 
-def _by_label(name: str, values: dict[str, int]) -> Metric:
+def _by_label(name: str, values: Mapping[str, float]) -> Metric:
     metric = family(name)
     for label, value in values.items():
         metric.add_metric((label,), value)  # type: ignore[attr-defined]  # of the subclass
     return metric
 
 
-def _histogram(name: str, histogram: Histogram) -> Metric:
-    metric = family(name)
-    below = 0
-    buckets = []
-    for bound_ns, count in zip((*LATENCY_BOUNDS_NS, None), histogram.counts, strict=True):
+def _buckets(histogram: Histogram, unit: float) -> list[tuple[str, int]]:
+    below, buckets = 0, []
+    for bound, count in zip((*histogram.bounds, None), histogram.counts, strict=True):
         below += count
-        buckets.append(("+Inf" if bound_ns is None else f"{bound_ns / 1e9:g}", below))
-    metric.add_metric((), buckets, histogram.sum_ns / 1e9)  # type: ignore[attr-defined]  # of the subclass
+        buckets.append(("+Inf" if bound is None else f"{bound / unit:g}", below))
+    return buckets
+
+
+def _histogram(name: str, histogram: Histogram, unit: float = 1e9) -> Metric:
+    """``unit``: by how much values are divided, 1e9 for nanoseconds."""
+    metric = family(name)
+    metric.add_metric((), _buckets(histogram, unit), histogram.sum / unit)  # type: ignore[attr-defined]  # of the subclass
     return metric
 
 
@@ -152,6 +228,7 @@ class NodeCollector:
 
     def __init__(self, context: AdminContext, watchers: Watchers) -> None:
         self._context, self._watchers = context, watchers
+        self._certificates = Certificates(context.settings)
         self.admin_connections_refused = 0
 
     def describe(self) -> Iterator[Metric]:
@@ -164,6 +241,7 @@ class NodeCollector:
         yield from self._requests()
         yield from self._connections()
         yield from self._state()
+        yield from self._replication()
 
     def _node(self) -> Iterator[Metric]:
         context = self._context
@@ -179,7 +257,7 @@ class NodeCollector:
         yield _single("unsynced_seconds", service.unsynced_ms / 1000)
         yield _histogram("loop_lag_seconds", context.loop_lag.histogram)
         yield _single("loop_lag_recent_max_seconds", context.loop_lag.recent_max_s)
-        yield _by_label("peer_refusals", dict(service.peer_refusals))
+        yield _by_label("peer_refusals", service.peer_refusals)
         yield _single("admin_connections_refused", self.admin_connections_refused)
         yield from self._access()
         yield _single("watchers", self._watchers.count)
@@ -227,6 +305,7 @@ class NodeCollector:
         yield _single("held_bytes", metrics.held_bytes)
         yield _by_label("tls_handshakes", {"done": metrics.tls_handshakes, "failed": metrics.tls_failures})
         yield _by_label("tls_reloads", {"done": metrics.tls_reloads, "failed": metrics.tls_reload_failures})
+        yield _by_label("certificate_expiry_timestamp_seconds", self._certificates.expiries())
 
     def _state(self) -> Iterator[Metric]:
         service = self._context.service
@@ -247,6 +326,18 @@ class NodeCollector:
         yield _single("brokers_expired", service.expired_count)
         yield _single("brokers_suspected", len(service.suspected_since()))
         yield _single("brokers_lost", service.lost_count)
+        yield _by_label("changes", service.history.counts)
+        removed = {kind.removeprefix("broker-"): service.history.removed[kind] for kind in REMOVALS}
+        yield _by_label("broker_removals", removed)
+
+    def _replication(self) -> Iterator[Metric]:
+        families = {name: family(name) for name in OF_REPLICATION}
+        for name, value, labels in self._context.service.measurements():
+            if isinstance(value, Histogram):
+                families[name].add_metric(labels, _buckets(value, 1), value.sum)  # type: ignore[attr-defined]  # of the subclass
+            else:
+                families[name].add_metric(labels, value)  # type: ignore[attr-defined]  # of the subclass
+        yield from families.values()
 
 
 class Exposition:

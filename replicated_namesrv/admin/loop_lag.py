@@ -8,7 +8,8 @@ import asyncio
 import logging
 import time
 
-from replicated_namesrv.server.server_metrics import Histogram
+from replicated_namesrv.histogram import Histogram
+from replicated_namesrv.server.server_metrics import LATENCY_BOUNDS_NS
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ class LoopLag:
     """Samples the running loop between ``start`` and ``stop``."""
 
     def __init__(self) -> None:
-        self.histogram = Histogram()
+        self.histogram = Histogram(LATENCY_BOUNDS_NS)
         """All samples, nanoseconds."""
         self._window_began = time.monotonic()
         self._window_max_s = 0.0

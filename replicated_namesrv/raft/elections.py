@@ -17,6 +17,7 @@ from typing import Protocol
 from replicated_namesrv.raft.entry_log import Log
 from replicated_namesrv.raft.interfaces import RaftState, Voters
 from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.measurements import TIMEOUT, TRANSFER
 from replicated_namesrv.raft.message_bounds import TERM_STEP_MAX
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
@@ -132,6 +133,7 @@ class Elections:
     def _campaign(self, forced: bool) -> None:
         self._pre_votes = None
         self._forced = forced
+        self._context.measurements.elections[TRANSFER if forced else TIMEOUT] += 1
         self._core.start_election()
         self._forced = False
         self.restart_timer(self._now())

@@ -62,6 +62,11 @@ class Leadership:
         if self._large_entry[0] > commit_index:
             self.extend_election_timeout(self._large_entry[1], now)  # the leader may begin to apply it at any moment
 
+    @property
+    def last_contact_at(self) -> float:
+        """When there was last contact with a leader."""
+        return self._last_contact
+
     def in_contact(self, now: float) -> bool:
         """Whether there was contact with a leader within the minimum election time (dissertation, 4.2.3)."""
         return now - self._last_contact < self._min

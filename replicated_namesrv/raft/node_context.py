@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Sequence
 
 from replicated_namesrv.raft.interfaces import Environment
+from replicated_namesrv.raft.measurements import Measurements
 from replicated_namesrv.raft.raft_config import RaftConfig
 
 NOTES_MAX = 20
 
 
 class NodeContext:
-    """Values that stay the same while the node runs. All parts write ``counters`` and ``notes``."""
+    """Values that stay the same while the node runs. All parts write ``counters``, ``notes`` and
+    ``measurements``."""
 
     def __init__(
         self, node_id: str, members: Sequence[str], cluster_id: str, environment: Environment, config: RaftConfig
@@ -26,6 +28,7 @@ class NodeContext:
         self.heartbeat_seconds = config.heartbeat_ms / 1000
         self.environment, self.now, self.rng = environment, environment.now, environment.rng
         self.counters: Counter[str] = Counter()
+        self.measurements = Measurements()
         self.notes: list[str] = []
         """The last few notes for an operator, each once."""
 

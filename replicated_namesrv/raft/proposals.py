@@ -30,6 +30,7 @@ from replicated_namesrv.raft.interfaces import (
     Voters,
 )
 from replicated_namesrv.raft.leadership import Leadership
+from replicated_namesrv.raft.measurements import COMMITTED, REJECTED, UNKNOWN
 from replicated_namesrv.raft.memory_bounds import Bounded
 from replicated_namesrv.raft.node_context import NodeContext
 from replicated_namesrv.raft.outbox import Outbox
@@ -49,10 +50,10 @@ MACHINE_ERRORS = (MemoryError, RecursionError, OSError, ImportError, SystemError
 class Pending:
     """A proposal that has not ended."""
 
-    __slots__ = ("command", "copies", "done", "queued")
+    __slots__ = ("command", "copies", "done", "proposed_at", "queued")
 
-    def __init__(self, command: bytes, done: Done) -> None:
-        self.command, self.done = command, done
+    def __init__(self, command: bytes, done: Done, proposed_at: float) -> None:
+        self.command, self.done, self.proposed_at = command, done, proposed_at
         self.copies = 0
         """Copies that may exist in a log."""
         self.queued = True
@@ -85,7 +86,7 @@ class Proposals:
     ) -> None:
         """``may_append``: whether a leader may append now; if not, proposals wait. ``refused``: why none is accepted, or None."""
         self._context, self._defences, self._now = context, context.defences, context.now
-        self.config = context.config
+        self.config, self._measurements = context.config, context.measurements
         self._core, self._log, self._voters, self._configuration = core, log, voters, configuration
         self._outbox, self._leadership = outbox, leadership
         self._sessions, self._state_machine = sessions, state_machine
@@ -132,14 +133,15 @@ class Proposals:
         elif self._pending_bytes + len(command) > config.pending_proposals_bytes_max:
             refused = f"{self._pending_bytes} bytes of proposals are undecided, the most allowed"
         if refused is not None:
+            self._measurements.proposals[REJECTED] += 1
             done(Rejected(refused, self._leader))
             return
-        number = self._next
+        number, now = self._next, self._now()
         self._next = number + 1
-        self._pending[number] = Pending(command, done)
+        self._pending[number] = Pending(command, done, now)
         self._pending_bytes += len(command)
         self._queue.append(number)
-        bucket = int((self._now() + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
+        bucket = int((now + timeout_ms / 1000) / EXPIRY_STEP_SECONDS) + 1
         numbers = self._expiry.get(bucket)
         if numbers is None:
             self._expiry[bucket] = [number]
@@ -319,6 +321,11 @@ class Proposals:
     def _end(self, number: int, outcome: Outcome) -> None:
         pending = self._pending.pop(number)
         self._pending_bytes -= len(pending.command)
+        if isinstance(outcome, Committed):
+            self._measurements.proposals[COMMITTED] += 1
+            self._measurements.commit_seconds.observe(self._now() - pending.proposed_at)
+        else:
+            self._measurements.proposals[REJECTED if isinstance(outcome, Rejected) else UNKNOWN] += 1
         pending.done(outcome)
 
     # Messages

@@ -379,6 +379,7 @@ class RaftNode:
         leader = self.leader_id
         if self._notified_leader != leader:
             self._notified_leader = leader
+            self.context.measurements.leader_known(leader)
             self.observer.leader_changed(leader, core.term)
 
     @property
@@ -526,9 +527,11 @@ class RaftNode:
             self.syncs.request(names, directory, self._log_synced)
 
     def _log_synced(self) -> None:
+        now = self.context.now()
+        self.context.measurements.fsync_seconds.observe(self.stall.age(now))
         self.log.complete_sync()
         self.stall.log_sync_ended()
-        self._mark_at = self.context.now() + self.config.sync_mark_ms / 1000
+        self._mark_at = now + self.config.sync_mark_ms / 1000
         if self.core.is_leader:
             self.replication.on_log_synced()
         self.outbox.release()
@@ -594,6 +597,7 @@ class RaftNode:
 
     def on_role(self, role: str) -> None:
         previous, self._role = self._role, role
+        self.context.measurements.role_changed(role, self.core.term, self.context.now())
         if role == "leader":
             self.counters["elections_won"] += 1
             self.replication.lead()

@@ -124,6 +124,7 @@ class ReadIndex:
             return False
         if self._context.quorum == 1:
             return True
+        self._context.measurements.lease_renewals += 1
         leadership.renew_lease(term, self._quorum_acknowledged_at())
         return leadership.lease_holds(term, now)
 
@@ -186,11 +187,15 @@ class ReadIndex:
         self._sequence += 1
         batches, self._batches = self._batches, []
         askers, self._askers = self._askers, []
+        self._measure(batches, len(askers))
         self._round = Round(self._sequence, self._core.commit_index, batches, askers, self._context.node_id, now)
         if self._context.quorum == 1 or not self._defences.read_index:
             self._confirm()
         else:
             self._send_round(now)
+
+    def _measure(self, batches: list[Batch], askers: int) -> None:
+        self._context.measurements.read_batches.observe(sum(len(batch.dones) for batch in batches) + askers)
 
     def _send_round(self, now: float) -> None:
         assert self._round is not None
@@ -215,6 +220,7 @@ class ReadIndex:
             return
         if self._request is None and self._batches:
             self._sequence += 1
+            self._measure(self._batches, 0)
             self._request = self._sequence, self._batches, now
             self._batches = []
         elif self._request and now - self._request[2] >= self._context.heartbeat_seconds:

@@ -47,7 +47,7 @@ class SnapshotTaking:
         """Reads back what was written and synced."""
         self._snapshot: Snapshot | None = None
         self._done: int | None = None
-        self._not_before = 0.0
+        self._not_before = self._began_at = 0.0
         self.taken = 0
         self.problem: str | None = None
         """Why the last snapshot could not be written or read back; None: there was no problem."""
@@ -76,6 +76,7 @@ class SnapshotTaking:
         except OSError as error:
             self._disk_full(error)
             return
+        self._began_at = self._now()
         self._chunks = self._state_machine.snapshot()
 
     def tick(self) -> None:
@@ -144,6 +145,7 @@ class SnapshotTaking:
         self._done = self._snapshot.last_index - self._config.compact_margin_entries
         self._writer = self._snapshot = None
         self.taken += 1
+        self._context.measurements.snapshot_seconds.observe(self._now() - self._began_at)
 
     def take_done(self) -> int | None:
         """Once after each snapshot: the index up to which entries may be dropped."""

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import logging
 from asyncio import Future
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -33,8 +33,10 @@ from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
 from replicated_namesrv.replication.command_kinds import version_of
+from replicated_namesrv.replication.raft_metrics import measurements
 from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
 from replicated_namesrv.replication.tasks import Budget, Tasks
+from replicated_namesrv.service import Measurement
 
 log = logging.getLogger(__name__)
 
@@ -288,6 +290,10 @@ class RaftConsensus(Observer):
             "quorum": count // 2 + 1,
             "mayFail": (count - 1) // 2,
         }
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Metrics of Raft; none before its start."""
+        return iter(()) if self._node is None else measurements(self._node)
 
     def raft_status(self) -> dict[str, object]:
         """JSON-able details of Raft and its transport."""

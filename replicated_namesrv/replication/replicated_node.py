@@ -17,7 +17,7 @@ when it receives a confirmed read index.
 import asyncio
 import time
 from asyncio import Future
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from random import Random, SystemRandom
 
 from replicated_namesrv.config_writer import checked_update, route_settings
@@ -53,7 +53,7 @@ from replicated_namesrv.routes.commands import Command, RegisterBroker, Unregist
 from replicated_namesrv.routes.quotas import logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, ReadLevel, quotas_of, within
+from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Measurement, ReadLevel, quotas_of, within
 from replicated_namesrv.settings import Settings
 
 APPLY_BYTES_MAX = 256 << 10
@@ -164,6 +164,7 @@ class ReplicatedNode:
         consensus.on_message = self._received
         self._on_serving: Callable[[bool], None] = lambda serving: None
         self._on_leader: Callable[[str | None, int], None] = lambda leader, term: None
+        self.fence_count = 0
         self._ticker: asyncio.TimerHandle | None = None
         self._stopping = False
 
@@ -216,6 +217,8 @@ class ReplicatedNode:
             await self.stop()
             raise
         self._applied.is_live = True
+        self.history.counts.clear()  # of the log
+        self.history.removed.clear()
         self.reads.caught_up(asked_ms)
 
     async def stop(self) -> None:
@@ -244,6 +247,7 @@ class ReplicatedNode:
     def _change_serving(self, serving: bool) -> None:
         """This node has fenced itself (False) or serves again."""
         if not serving:
+            self.fence_count += 1
             self.liveness.client.fail(NO_MAJORITY)
             self.proposer.give_up(NO_MAJORITY)
         if not self._stopping and not self.reads.serves_stale:
@@ -412,6 +416,13 @@ class ReplicatedNode:
                 notify(key, None if known is None else known.since_ms)
 
         self._machine.on_suspected = changed
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Metrics of this kind of node."""
+        yield Measurement("fences", self.fence_count)
+        for outcome, count in self.liveness.client.renewed.items():
+            yield Measurement("renewals", count, (outcome,))
+        yield from self.consensus.measurements()
 
     def replication_status(self) -> dict[str, object] | None:
         """JSON-able status of this node in its group."""

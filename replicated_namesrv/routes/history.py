@@ -9,6 +9,7 @@ The history is bounded in bytes. Asking for changes before ``oldest`` is an erro
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
@@ -30,6 +31,7 @@ from replicated_namesrv.routes.state import RouteInfoManager
 HISTORY_BYTES_MAX = 16 << 20
 UNREGISTERED, EXPIRED, LOST = "broker-unregistered", "broker-expired", "broker-lost"
 """Kinds of removal: the broker unregistered (104); it had no contact within its time-out; its connections ended."""
+REMOVALS = (UNREGISTERED, EXPIRED, LOST)
 REGISTERED, CHANGED, GROUP_CHANGED = "broker-registered", "broker-changed", "broker-group-changed"
 """A new life of a broker; new content of a life; a refused registration that changed its group, as in Java."""
 RESTORED = "restored"
@@ -99,6 +101,10 @@ class History:
         """Revision of the last RESTORED; 0: there was none. A position before it belongs to the replaced state, so the changes
         between are not needed: such a watcher continues from ``replaced_at - 1``."""
         self.listeners: set[Callable[[], None]] = set()
+        self.counts: Counter[str] = Counter()
+        """Number of changes by kind."""
+        self.removed: Counter[str] = Counter()
+        """Number of brokers removed, by kind of removal."""
 
     def note(self, state: RouteInfoManager, command: Command, time_ms: int, removal: str = UNREGISTERED) -> None:
         """Add what ``command``, just applied to ``state``, changed. ``removal``: why brokers were removed, if it removed any."""
@@ -109,6 +115,9 @@ class History:
         """Append a change."""
         change = Change(revision, kind, time_ms, fields)
         self._changes.append(change)
+        self.counts[kind] += 1
+        if kind in REMOVALS:
+            self.removed[kind] += len(fields["brokers"])
         self._bytes += change.size_bytes
         self.newest = revision
         while self._bytes > self.bytes_max and self._first < len(self._changes) - 1:

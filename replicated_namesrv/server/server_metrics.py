@@ -4,27 +4,12 @@ This module does not depend on a metrics library. The admin side reads the attri
 costs an addition. All numbers only increase, except gauges.
 """
 
-from bisect import bisect_left
+from replicated_namesrv.histogram import Histogram
 
 LATENCY_BOUNDS_NS = tuple(
     int(seconds * 1e9) for seconds in (25e-6, 50e-6, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 1e-2, 25e-3, 5e-2, 0.1, 0.25, 1.0, 5.0)
 )
 """Upper bounds of the latency buckets in nanoseconds; one more bucket counts higher latencies."""
-
-
-class Histogram:
-    """Counts per latency bucket and the sum, nanoseconds."""
-
-    __slots__ = ("counts", "sum_ns")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(LATENCY_BOUNDS_NS) + 1)
-        self.sum_ns = 0
-
-    def observe(self, elapsed_ns: int, count: int = 1) -> None:
-        """Count ``count`` requests that took ``elapsed_ns`` each."""
-        self.counts[bisect_left(LATENCY_BOUNDS_NS, elapsed_ns)] += count
-        self.sum_ns += elapsed_ns * count
 
 
 class ServerMetrics:
@@ -71,9 +56,9 @@ class ServerMetrics:
         """How many of these are in ``latency``."""
         self.fast_path_misses = 0
         """How many of them were answered with "no such topic" (code 17)."""
-        self.latency = Histogram()
-        """From the read that completed a request's frame until its answer was passed to the connection. Requests that came in
-        one read and were answered together count with the time of all of them."""
+        self.latency = Histogram(LATENCY_BOUNDS_NS)
+        """Nanoseconds from the read that completed a request's frame until its answer was passed to the connection. Requests that
+        came in one read and were answered together count with the time of all of them."""
         self.connections_accepted = 0
         self.connections_open = 0
         """Gauge."""

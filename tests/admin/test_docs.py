@@ -1,13 +1,13 @@
-"""docs/admin-http.md names every path, metric and limit there is."""
+"""docs/admin-http.md names every path and limit there is, docs/metrics.md every metric."""
 
 import inspect
 import re
 from pathlib import Path
 
 from replicated_namesrv.admin import app, http_changes, paging
-from replicated_namesrv.admin.exposition import COUNTER, METRICS, PREFIX
 from replicated_namesrv.admin.paths import ROUTES
 from replicated_namesrv.routes import history
+from tests.packaging import metrics_page
 
 TEXT = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text()
 
@@ -19,26 +19,10 @@ def test_every_path_is_documented() -> None:
             assert f"`{route.method} {path}`" in TEXT, f"docs/admin-http.md does not describe {route.method} {path}"
 
 
-def test_metrics_table_is_the_catalogue() -> None:
-    rows = re.findall(r"^\| `(namesrv_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", TEXT, re.MULTILINE)
-    declared = [
-        (
-            f"{PREFIX}{name}{'_total' if metric.kind is COUNTER else ''}",
-            metric.kind.__name__.removesuffix("MetricFamily").lower(),
-            ", ".join(f"`{label}`" for label in metric.labels),
-            metric.meaning,
-        )
-        for name, metric in METRICS.items()
-    ]
-    names = {row[0] for row in declared}
-    wrong = [f"the row of {row[0]} in docs/admin-http.md has to be {as_row(row)}" for row in declared if row not in rows]
-    wrong += [f"{row[0]} is in docs/admin-http.md, not in METRICS of admin/exposition.py" for row in rows if row[0] not in names]
-    assert not wrong, "\n".join(wrong)
-    assert rows == declared, "the rows have another order than METRICS"
-
-
-def as_row(row: tuple[str, ...]) -> str:
-    return f"| `{row[0]}` | {' | '.join(row[1:])} |"
+def test_metrics_page_is_the_catalogue() -> None:
+    assert metrics_page.PAGE.read_text(encoding="utf-8") == metrics_page.page(), (
+        "stale: run .venv/bin/python -m tests.packaging.metrics_page and commit docs/metrics.md"
+    )
 
 
 def test_every_event_has_a_row() -> None:

@@ -1,12 +1,18 @@
 """Metrics: what is exported is what happened, under names and labels that the catalogue declares."""
 
+import re
+import time
 from pathlib import Path
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from replicated_namesrv.admin.exposition import METRICS, PREFIX, outcome_name, request_name
+from replicated_namesrv.admin.exposition import METRICS, OF_REPLICATION, PREFIX, outcome_name, request_name
+from tests.packaging.metrics_page import sample_name
+from tests.support.authority import Authority
 from tests.support.nodes import ask_cluster_info, http, running_node
+from tests.support.operated import operated
+from tests.support.ports import free_ports
 
 
 async def test_every_declared_metric_is_exported_and_no_other(tmp_path: Path) -> None:
@@ -48,3 +54,55 @@ def test_peers_cannot_invent_label_values() -> None:
     assert {request_name(code) for code in (-5, 0, 99_999, 2**31 - 1)} == {"UNKNOWN"}
     assert request_name(105) == "GET_ROUTEINFO_BY_TOPIC"
     assert [outcome_name(code) for code in (None, 0, 17, 12_345)] == ["NONE", "SUCCESS", "TOPIC_NOT_EXIST", "OTHER"]
+
+
+async def samples(port: int) -> dict[str, float]:
+    """Sample (name and labels as in the text) to value."""
+    lines = (await http(port, "/metrics")).text.splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+async def test_every_metric_of_replication_has_samples_in_a_cluster(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        port = cluster.admin_ports[cluster.nodes.index(leader)]
+        answer = await http(port, "/v1/kv/space/key", "PUT", b"value")
+        assert answer.status == 200
+        found = await samples(port)
+        names = {re.sub(r"\{.*|_bucket.*|_sum$|_count$", "", sample) for sample in found}
+        assert {sample_name(name) for name in OF_REPLICATION} <= names
+        assert found['namesrv_raft_role{role="leader"}'] == 1
+        assert found['namesrv_raft_proposals_total{outcome="committed"}'] >= 1
+        assert found["namesrv_raft_commit_index"] == found["namesrv_raft_applied_index"] > 0
+        assert found['namesrv_changes_total{kind="kv-put"}'] == 1
+        others = [node.settings.node_id for node in cluster.nodes if node is not leader]
+        for peer in others:
+            assert found[f'namesrv_raft_peer_connected{{peer="{peer}"}}'] == 1
+            assert 0 <= found[f'namesrv_raft_peer_last_contact_seconds{{peer="{peer}"}}'] < 5
+        follower = await samples(cluster.admin_ports[cluster.nodes.index(cluster.named(others[0]))])
+        assert follower['namesrv_raft_role{role="follower"}'] == 1
+        contacts = [sample for sample in follower if sample.startswith("namesrv_raft_peer_last_contact_seconds")]
+        assert contacts == [f'namesrv_raft_peer_last_contact_seconds{{peer="{leader.settings.node_id}"}}']
+
+
+async def test_changes_of_the_log_are_not_counted_again_after_a_restart(tmp_path: Path) -> None:
+    flags = {"mode": "cp", "nodeId": "n1", "clusterId": "test", "peers": f"n1=127.0.0.1:{free_ports(1)[0]}"}
+    async with running_node(tmp_path, **flags) as (_, port):
+        assert (await http(port, "/v1/kv/space/key", "PUT", b"value")).status == 200
+        assert (await samples(port))['namesrv_changes_total{kind="kv-put"}'] == 1
+    async with running_node(tmp_path, **flags) as (_, port):
+        assert (await http(port, "/v1/kv/space/other", "PUT", b"value")).status == 200
+        assert (await samples(port))['namesrv_changes_total{kind="kv-put"}'] == 1
+
+
+async def test_expiry_follows_the_certificate_file(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.files("namesrv", days=10)
+    flags = {"tls.server.certPath": str(files.certificate), "tls.server.keyPath": str(files.key), "tls.test.mode.enable": "false"}
+    name = 'namesrv_certificate_expiry_timestamp_seconds{port="remoting"}'
+    async with running_node(tmp_path / "node", **flags) as (_, port):
+        assert 9 * 86_400 < (await samples(port))[name] - time.time() < 11 * 86_400
+        authority.files("namesrv", days=20)
+        assert 19 * 86_400 < (await samples(port))[name] - time.time() < 21 * 86_400
+        files.certificate.write_text("no certificate")
+        assert name not in await samples(port)

@@ -17,6 +17,7 @@ from replicated_namesrv.replication.liveness.leader_messages import (
     DIFFERS,
     REGISTER,
     REMOVE,
+    REMOVING,
     WITHDRAW,
     Decision,
     Inquiry,
@@ -31,6 +32,8 @@ from replicated_namesrv.replication.liveness.renewals import ACCEPTED
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval
 
+RENEWAL_OUTCOMES = {ACCEPTED: "accepted", DIFFERS: "differs", REMOVING: "removing"}
+FAILED = "failed"
 TICK_S = 0.1
 REPORT_INTERVAL_MS = 250.0
 ANSWER_TIMEOUT_MS = 500.0
@@ -76,6 +79,8 @@ class LeaderClient:
         self._flush_scheduled = False
         self._questions: dict[int, _Question] = {}
         self._last_question = 0
+        self.renewed = dict.fromkeys((*RENEWAL_OUTCOMES.values(), FAILED), 0)
+        """Renewals of this node's brokers, by outcome."""
         self._leader_clock: tuple[int, float] | None = None
         """(term, the leader's clock less ours), as of the last answer of a leader."""
 
@@ -208,6 +213,7 @@ class LeaderClient:
         failed = [(future, UnavailableError) for _, future in waiting]
         for question in questions.values():
             failed.append((question.future, UnavailableError if question.kind == REGISTER else OutcomeUnknownError))
+        self.renewed[FAILED] += len(waiting)
         for future, error in failed:
             if not future.done():
                 future.set_exception(error(reason))
@@ -235,4 +241,6 @@ class LeaderClient:
         refusals = dict(answer.refusals)
         for position, _, future in sent.renewals:
             if not future.done():
-                future.set_result(refusals.get(position, ACCEPTED))
+                verdict = refusals.get(position, ACCEPTED)
+                self.renewed[RENEWAL_OUTCOMES[verdict]] += 1
+                future.set_result(verdict)
