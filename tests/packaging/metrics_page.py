@@ -10,7 +10,8 @@ HEAD = """# Metrics
 <!-- Made by: python -m tests.packaging.metrics_page -->
 
 This page lists every metric of a node, for people who write queries. `GET /metrics` on the admin port returns them
-([admin-http.md](admin-http.md#metrics)).
+([admin-http.md](admin-http.md#metrics)). [alerts.md](alerts.md) describes the alert rules that use them, [slo.md](slo.md) the
+objectives.
 A histogram also has series with the endings `_bucket`, `_sum` and `_count`. Counters start at 0 when the process starts. No label
 has an unlimited number of values: no label holds the name of a topic, a broker or a client. The `process_*` metrics of
 prometheus_client (memory, CPU, file descriptors) are there, too.
