@@ -1,0 +1,69 @@
+"""deploy/grafana: dashboards whose every query uses metrics that exist, with the labels that they have."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from replicated_namesrv.admin.exposition import METRICS
+from tests.deploy.test_prometheus import RECORDING, rules, sample_names
+from tests.packaging.metrics_page import sample_name
+from tests.packaging.tree import ROOT
+from tests.support.promtool import TEST_TIMEOUT_S, run_promtool
+from tests.support.recorded_metrics import names_in
+
+DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+OF_PROMETHEUS = {"job", "instance", "le", "alertname", "alertstate"}
+
+
+def dashboard(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "deploy" / "grafana" / name).read_text(encoding="utf-8"))
+    return found
+
+
+def queries(name: str) -> list[str]:
+    return [target["expr"] for panel in dashboard(name)["panels"] for target in panel["targets"]]
+
+
+names = pytest.mark.parametrize("name", [path.name for path in DASHBOARDS])
+
+
+@names
+def test_every_query_uses_metrics_and_labels_that_exist(name: str) -> None:
+    recorded = {rule["record"] for rule in rules(RECORDING)}
+    labels = {sample_name(metric): set(declared.labels) for metric, declared in METRICS.items()}
+    for query in queries(name):
+        used = names_in(query)
+        assert used <= sample_names(), f"{query}: no such metric: {sorted(used - sample_names())}"
+        assert set(re.findall(r"\w+:namesrv_\w+:\w+", query)) <= recorded, query
+        allowed = OF_PROMETHEUS.union(*(labels[re.sub(r"_(bucket|sum|count)$", "", one)] for one in used))
+        asked = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
+        asked |= {label for group in re.findall(r"\{([^}]*)\}", query) for label in re.findall(r"(\w+)[=!]", group)}
+        assert asked <= allowed, f"{query}: no such label: {sorted(asked - allowed)}"
+
+
+@names
+def test_panels_have_ids_of_their_own_and_do_not_overlap(name: str) -> None:
+    panels = dashboard(name)["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells = [
+        (x, y)
+        for panel in panels
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TEST_TIMEOUT_S)
+@names
+def test_promtool_parses_every_query(name: str, tmp_path: Any) -> None:
+    """As recording rules, with Grafana's variables replaced."""
+    texts = [query.replace("$__rate_interval", "1m").replace("$job", "j").replace("$instance", ".*") for query in queries(name)]
+    found = [{"record": f"query:{number}", "expr": text} for number, text in enumerate(texts)]
+    file = tmp_path / "queries.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": found}]}), encoding="utf-8")
+    run_promtool("check", "rules", str(file))
