@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 HELP = "break a real cluster on purpose, in either mode, and judge what its clients saw"
 
 EXIT_UNKNOWN = 2
+EXTRA_MODULES = ("toxiproxy", "requests")
+"""Modules of the extra ``chaos``."""
 SOAK_HOURS, HOURS_MAX = 8, 10_000
 EXIT_OF = {"valid": 0, "violated": 1, "unknown": EXIT_UNKNOWN}
 _EXAMPLES = """\
@@ -145,6 +147,10 @@ def run(arguments: argparse.Namespace) -> int:
         return _COMMANDS[arguments.command](arguments)
     except (NamesrvError, ProvisionError) as error:
         _tell(f"namesrv chaos {arguments.command}: {error}")
+    except ModuleNotFoundError as missing:
+        known = (missing.name or "").partition(".")[0] in EXTRA_MODULES
+        advice = f"{missing.name} is not installed: pip install 'replicated-namesrv[chaos]'"
+        _tell(f"namesrv chaos {arguments.command}: {advice}" if known else traceback.format_exc())
     except BrokenPipeError:
         raise
     except Exception:  # an internal error is not a verdict
@@ -214,13 +220,10 @@ def _plan(arguments: argparse.Namespace, name: str, mode: str, suite: str) -> "R
 
 
 def _execute(plan: "RunPlan", arguments: argparse.Namespace, say: Callable[[str], None]) -> "Done":
-    """Run one plan. Raises SettingError where the library for it is not installed."""
     import dataclasses
 
-    try:
-        from replicated_namesrv.chaos.suite import execute
-    except ImportError as missing:
-        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+    from replicated_namesrv.chaos.suite import execute
+
     if arguments.node_command is not None:
         plan = dataclasses.replace(plan, node_command=_words(arguments.node_command))
     return execute(plan, arguments.out, say)
@@ -295,13 +298,10 @@ def _worst(verdicts: Iterable[str]) -> int:
 
 
 def _suite(arguments: argparse.Namespace) -> int:
-    try:
-        from replicated_namesrv.chaos import suite
-        from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
-        from replicated_namesrv.child_process import ProcessError
-    except ImportError as missing:
-        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+    from replicated_namesrv.chaos import suite
     from replicated_namesrv.chaos.run_report import described, read_verdict
+    from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
+    from replicated_namesrv.child_process import ProcessError
 
     _check_suite(arguments)
     if arguments.node_command is not None and any(mode not in suite.MODES for mode in _modes(arguments.modes)):
@@ -366,10 +366,7 @@ def _plans(arguments: argparse.Namespace) -> "Iterable[RunPlan]":
 
 
 def _sabotage(arguments: argparse.Namespace) -> int:
-    try:
-        from replicated_namesrv.chaos import sabotage
-    except ImportError as missing:
-        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+    from replicated_namesrv.chaos import sabotage
 
     share = (SHARE_OF_FULL if arguments.full else SHARE_OF_SMOKE) if arguments.share is None else arguments.share
     if not 0 < share <= 100:

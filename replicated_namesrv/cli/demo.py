@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replicated_namesrv import provision
-from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.errors import NamesrvError
 
 if TYPE_CHECKING:
     from replicated_namesrv.chaos.demonstration import Demonstration, LookUp
@@ -47,14 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         from replicated_namesrv.chaos import demonstration  # noqa: F401 -- fails here if toxiproxy-python is missing
     except ImportError as missing:
-        raise SettingError(f"{missing}; install it: pip install 'replicated-namesrv[chaos]'") from missing
+        print(f"namesrv demo: {missing.name} is not installed: pip install 'replicated-namesrv[chaos]'", file=sys.stderr)
+        return EXIT_UNKNOWN
     modes = ("cp", "ap") if arguments.mode == "both" else (arguments.mode,)
     show = _Show(quiet=arguments.json)
     try:
         toxiproxy = None if arguments.pause else _toxiproxy(show)
         with tempfile.TemporaryDirectory(prefix="namesrv-demo-") as folder:
             stories = [asyncio.run(_play(mode, Path(folder) / mode, toxiproxy, show)) for mode in modes]
-    except (NamesrvError, asyncio.CancelledError) as error:
+    except (NamesrvError, provision.ProvisionError, asyncio.CancelledError) as error:
         print(f"namesrv demo: {error or 'stopped'}", file=sys.stderr)
         return EXIT_UNKNOWN
     if arguments.json:
@@ -71,7 +72,7 @@ def _toxiproxy(show: "_Show") -> Path | None:
         return None
     try:
         return provision.toxiproxy_server(show.say)
-    except NamesrvError as error:
+    except provision.ProvisionError as error:
         show.say(f"{error}; the leader's process is paused in place of a network cut")
         return None
 

@@ -213,7 +213,7 @@ def test_an_older_python_is_refused_or_replaced_before_anything_newer_is_met() -
         (["."], False, {"test", "go", "java"}),
         (["tests"], False, {"test", "go", "java"}),
         ([], True, set()),
-        (["tests/packaging"], False, {"test", "go"}),
+        (["tests/packaging"], False, {"test", "go", "java"}),
         (["tests/packaging"], True, set()),
         (["tests/routes", "tests/raft/test_log.py"], False, set()),
         (["tests/chaos/test_runs.py"], False, {"go", "java"}),
