@@ -1,12 +1,12 @@
 """Runs of the chaos suite on a product with one defect: is the defect found, by which scenario and which check?
 
 The defects are those of ``sabotage_list``. Each is made in a copy of the package. The nodes of a run are started from the copy;
-the harness and the checks are those of this package. A defect is found if a promised check is violated, or if a node ends while
-it starts, in a run that is valid without the defect. If other load of the machine made the check unknown, or if the nodes did not
-start in time, the defect is neither found nor missed.
+the harness and the checks are those of this package. A defect is found if a promised check is violated that holds in the
+same run without the defect. A node that ends while it starts violates the check "nodes start". If other load of the machine made
+the check unknown, or if the nodes did not start in time, the defect is neither found nor missed.
 
 Runs go to ``RUNS/sabotage/NAME-HASH``, where the hash is that of the changed line. Runs in this folder that have a verdict are
-not repeated, but judged again by the present checks.
+judged again by the present checks and not repeated, unless the verdict is unknown.
 """
 
 import difflib
@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,9 +25,9 @@ import replicated_namesrv
 from replicated_namesrv.chaos.checks import RunJudgement
 from replicated_namesrv.chaos.process_cluster import NotReadyError
 from replicated_namesrv.chaos.run import RunPlan
-from replicated_namesrv.chaos.run_report import conclude
+from replicated_namesrv.chaos.run_report import conclude, read_verdict
 from replicated_namesrv.chaos.sabotage_list import SABOTAGES, Sabotage
-from replicated_namesrv.chaos.suite import execute, finished, full_plans, smoke_plans
+from replicated_namesrv.chaos.suite import execute, full_plans, smoke_plans
 from replicated_namesrv.chaos.toxiproxy_client import ToxiproxyError
 from replicated_namesrv.child_process import ProcessError
 from replicated_namesrv.errors import SettingError
@@ -35,8 +36,8 @@ from replicated_namesrv.verify import Verdict
 PACKAGE = Path(replicated_namesrv.__file__).parent
 SUITE, NO_SABOTAGE = "sabotage", "none"
 BASELINE_RUNS = 3
-"""A run without defect is repeated so often while its verdict is unknown."""
-NOT_STARTED = "nodes do not start"
+"""Runs of one scenario without a defect that are made for one defect."""
+NODES_START = "nodes start"
 Say = Callable[[str], None]
 
 
@@ -58,7 +59,9 @@ class SabotageRun(NamedTuple):
     """Promised checks that are violated."""
     suspecting: tuple[str, ...]
     """Promised checks with findings that other load of the machine made unknown."""
-    folder: str
+    holding: tuple[str, ...] = ()
+    """Promised checks that hold."""
+    folder: str = ""
 
 
 class SabotageResult(NamedTuple):
@@ -95,6 +98,7 @@ def copy_with(sabotage: Sabotage | None, folder: Path) -> tuple[str, ...]:
     if sabotage is not None:
         path = copy / sabotage.file
         path.write_text(sabotaged(path.read_text(encoding="utf-8"), sabotage), encoding="utf-8")
+        Path(cache_from_source(str(path))).unlink(missing_ok=True)  # it may have the same time and size
     return "env", f"PYTHONPATH={folder}", sys.executable, "-P", "-m", PACKAGE.name, "serve"
 
 
@@ -125,16 +129,17 @@ def judged(judgement: RunJudgement, scenario: str, folder: Path) -> SabotageRun:
     promised = [check for check in judgement.checks if judgement.promised(check)]
     checks = tuple(check.name for check in promised if check.verdict is Verdict.VIOLATED)
     suspecting = tuple(check.name for check in promised if check.verdict is Verdict.UNKNOWN and len(check.findings) > 1)
-    return SabotageRun(scenario, judgement.verdict, checks, suspecting, str(folder))
+    holding = (NODES_START, *(check.name for check in promised if check.verdict is Verdict.VALID))
+    return SabotageRun(scenario, judgement.verdict, checks, suspecting, holding, str(folder))
 
 
 class Saboteur:
-    """Tries sabotages. Runs without a defect are made once, when the first defect is found by their scenario."""
+    """Tries sabotages, and makes the runs without a defect that are compared with them."""
 
     def __init__(self, runs: Path, say: Say) -> None:
         """``runs``: where the runs of this and earlier calls are."""
         self._runs, self._say = runs, say
-        self._valid: dict[str, bool] = {}
+        self._baselines: dict[str, list[SabotageRun]] = {}
 
     def tried(self, sabotage: Sabotage, planned: Sequence[RunPlan]) -> SabotageResult:
         """The planned runs, until one of them has found the sabotage. Raises SettingError if it does not apply."""
@@ -143,45 +148,59 @@ class Saboteur:
             return SabotageResult(sabotage, tuple(self._each(sabotage, planned, command)))
 
     def _each(self, sabotage: Sabotage, planned: Sequence[RunPlan], command: Sequence[str]) -> Iterator[SabotageRun]:
+        suite = folder_of(sabotage)
         for plan in planned:
-            run = self._run(plan, folder_of(sabotage), command)
-            if run.checks and not self._baseline(plan):
-                run = run._replace(verdict=Verdict.UNKNOWN, checks=(), suspecting=run.checks)
-                self._say(f"  {plan.scenario.name} is not valid without the sabotage either, so it proves nothing")
+            earlier = [run for run in self._earlier(plan, suite) if run.verdict is not Verdict.UNKNOWN]
+            run = earlier[0] if earlier else self._run(plan, suite, command)
+            if run.checks:
+                run = compared(run, self._baseline(plan, run.checks))
+            self._say(f"  {plan.name}: {described_run(run)}{' (earlier run)' if earlier else ''}")
             yield run
             if run.checks:
                 return
 
-    def _baseline(self, plan: RunPlan) -> bool:
-        """Whether the same run without a defect is valid."""
-        if plan.name not in self._valid:
-            self._valid[plan.name] = False
-            for _ in range(BASELINE_RUNS):
-                run = self._run(plan, folder_of(None), plan.node_command)
-                self._valid[plan.name] = run.verdict is Verdict.VALID
-                if run.verdict is not Verdict.UNKNOWN:
-                    break
-        return self._valid[plan.name]
+    def _baseline(self, plan: RunPlan, checks: Sequence[str]) -> list[SabotageRun]:
+        """The same run without a defect, repeated while one of ``checks`` is unknown."""
+        suite = folder_of(None)
+        runs = self._baselines.setdefault(plan.name, list(self._earlier(plan, suite)))
+        for _ in range(BASELINE_RUNS):
+            known = {check for run in runs for check in (*run.checks, *run.holding)}
+            if known.issuperset(checks):
+                break
+            runs.append(self._run(plan, suite, plan.node_command))
+            self._say(f"  {plan.name}, without a sabotage: {described_run(runs[-1])}")
+        return runs
+
+    def _earlier(self, plan: RunPlan, suite: str) -> Iterator[SabotageRun]:
+        """The complete runs of earlier calls, judged by the present checks."""
+        for folder in sorted((self._runs / suite).glob(f"*-{plan.name}")):
+            verdict = read_verdict(folder)
+            if verdict is not None and verdict.get("complete", True):
+                yield judged(conclude(folder)[0], plan.scenario.name, folder)
 
     def _run(self, plan: RunPlan, suite: str, command: Sequence[str]) -> SabotageRun:
-        """A run of this or an earlier call. One of unknown verdict is made again."""
-        name, _, _ = suite.removeprefix(f"{SUITE}/").rpartition("-")
-        heading = f"  {name or NO_SABOTAGE}, {plan.name}:"
-        if (folder := finished(self._runs, suite).get(plan.name)) is not None:
-            earlier = judged(conclude(folder)[0], plan.scenario.name, folder)
-            if earlier.verdict is not Verdict.UNKNOWN:
-                self._say(f"{heading} {described_run(earlier)} (earlier run)")
-                return earlier
         try:
             done = execute(replace(plan, suite=suite, node_command=command), self._runs, lambda line: None)
         except (ProcessError, ToxiproxyError) as error:  # nothing was recorded
-            self._say(f"{heading} {error}")
-            if isinstance(error, ToxiproxyError | NotReadyError):
-                return SabotageRun(plan.scenario.name, Verdict.UNKNOWN, (), (NOT_STARTED,), "")
-            return SabotageRun(plan.scenario.name, Verdict.VIOLATED, (NOT_STARTED,), (), "")
-        run = judged(done.judgement, plan.scenario.name, done.folder)
-        self._say(f"{heading} {described_run(run)}")
-        return run
+            self._say(f"  {error}")
+            crashed = not isinstance(error, ToxiproxyError | NotReadyError)
+            return SabotageRun(
+                plan.scenario.name,
+                Verdict.VIOLATED if crashed else Verdict.UNKNOWN,
+                (NODES_START,) if crashed else (),
+                () if crashed else (NODES_START,),
+            )
+        return judged(done.judgement, plan.scenario.name, done.folder)
+
+
+def compared(run: SabotageRun, baseline: Sequence[SabotageRun]) -> SabotageRun:
+    """``run`` with the violated checks that hold without the defect. The others only raise a suspicion."""
+    broken = {check for one in baseline for check in one.checks}
+    holding = {check for one in baseline for check in one.holding} - broken
+    found = tuple(check for check in run.checks if check in holding)
+    if found:
+        return run._replace(checks=found)
+    return run._replace(verdict=Verdict.UNKNOWN, checks=(), suspecting=(*run.checks, *run.suspecting))
 
 
 def described_run(run: SabotageRun) -> str:

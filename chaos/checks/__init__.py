@@ -16,7 +16,7 @@ from replicated_namesrv.chaos.checks.final import (
     check_resurrection,
 )
 from replicated_namesrv.chaos.checks.linear import KV, check_kv, check_registration
-from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_registrations
+from replicated_namesrv.chaos.checks.node_promises import check_node_kv, check_node_orders, check_node_registrations
 from replicated_namesrv.chaos.checks.order import check_revisions, check_same_state, check_sessions
 from replicated_namesrv.chaos.checks.story import CheckResult, Promise, Story, unjudged
 from replicated_namesrv.chaos.checks.timing import check_availability, check_convergence, check_enough
@@ -39,13 +39,14 @@ CHECKS: tuple[Callable[[Story], CheckResult], ...] = (
     check_fence,
     check_node_kv,
     check_node_registrations,
+    check_node_orders,
     check_sessions,
     check_revisions,
     check_same_state,
     check_convergence,
     check_availability,
 )
-OF_INDEPENDENT_NODES = (check_node_kv, check_node_registrations)
+OF_INDEPENDENT_NODES = (check_node_kv, check_node_registrations, check_node_orders)
 """Checks that mean nothing for a replicated cluster, whose nodes answer what others acknowledged."""
 
 
@@ -98,7 +99,7 @@ def judge(story: Story, judged_as: str) -> RunJudgement:
     lines in the middle of the trace are corrupt, only a crash counts, because these lines may have contained anything.
     """
     left_out = [] if story.mode == "ap" else [*OF_INDEPENDENT_NODES]
-    left_out += [] if story.has_mqadmin else [check_write_perm]
+    left_out += [] if story.has_mqadmin else [check_write_perm, check_node_orders]
     checks = tuple(check(story) for check in CHECKS if check not in left_out)
     if not story.trace.complete:
         why = "the run was broken off, or its trace has corrupt lines"

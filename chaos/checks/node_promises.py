@@ -5,6 +5,7 @@ A node is judged by its own acknowledgements. KV entries survive its restarts (k
 
 from bisect import bisect_left
 from collections import defaultdict
+from itertools import pairwise
 
 from replicated_namesrv.chaos.checks.real_time import overtaken
 from replicated_namesrv.chaos.checks.registration_history import is_of_pair, topics_of
@@ -91,7 +92,11 @@ def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
         return False
     if read.end_ns - last.start_ns >= life.timeout_ns:
         return False
-    since_ns = last.start_ns - SETTLED_NS
+    return _is_undisturbed(story, broker, read, last.start_ns - SETTLED_NS)
+
+
+def _is_undisturbed(story: Story, broker: str, read: Op, since_ns: int) -> bool:
+    """Whether neither the broker's link to the node nor the node had a fault, and no registration stayed unacknowledged."""
     touched = any(
         f"{broker}>{read.node}" in fault.links or (not fault.links and read.node in fault.nodes)
         for fault in story.faults_in(since_ns, read.end_ns)
@@ -100,3 +105,57 @@ def _kept(story: Story, broker: str, last: Op, read: Op) -> bool:
         op.node == read.node and not op.ok and op.end_ns > since_ns and op.start_ns < read.end_ns
         for op in story.copies_of(broker)
     )
+
+
+def check_node_orders(story: Story) -> CheckResult:
+    """A node answers the permission, and the absence of a deleted topic, that it acknowledged last to mqadmin.
+
+    Left out are answers before which a registration may have undone the change."""
+    orders: defaultdict[tuple[str | None, str], list[Op]] = defaultdict(list)
+    for op in story.of_kind("write-perm", "delete-topic"):
+        if op.outcome != "fail":
+            orders[op.node, op.key].append(op)
+    wrong: list[str] = []
+    looked_at = left_out = 0
+    for read in story.of_kind("perm", "topic"):
+        mine = orders[read.node, read.key]
+        last = max((op for op in mine if op.ok and op.end_ns < read.start_ns), key=lambda op: op.end_ns, default=None)
+        if not read.ok or last is None:
+            continue
+        unsure = any(op is not last and op.start_ns < read.end_ns and op.end_ns > last.start_ns for op in mine)
+        stays = _permission_stays if read.kind == "perm" else _topic_stays_away
+        if unsure or not stays(story, last, read):
+            left_out += 1
+            continue
+        looked_at += 1
+        if read.value != last.value:
+            what = f"permission {read.value} of" if read.kind == "perm" else "topic"
+            wrong.append(
+                f"{story.ms(read.start_ns)}: {read.node} answers {what} {read.key}, though it had acknowledged "
+                f"{'its deletion' if last.value is None else last.value} at {story.ms(last.end_ns)}"
+            )
+    exempt = {"answers after a registration that may have undone the change": left_out}
+    return result("each node keeps what mqadmin changed", Promise.AP, looked_at, wrong, exempt)
+
+
+def _permission_stays(story: Story, order: Op, read: Op) -> bool:
+    """Whether the node keeps the broker, with one registration, from ``order`` to the end of ``read``. A new registration would
+    restore the permission."""
+    life, then = story.life_at(read.key, order.start_ns), story.life_at(read.key, read.end_ns)
+    if life is None or then is None or life.life != then.life or then.state not in ALIVE:
+        return False
+    since_ns = order.start_ns - life.timeout_ns
+    copies = [
+        op for op in story.copies_of(read.key) if op.node == read.node and op.end_ns > since_ns and op.start_ns < read.end_ns
+    ]
+    copies.sort(key=lambda op: op.start_ns)
+    if not copies or copies[0].end_ns >= order.start_ns or len({op.value for op in copies}) > 1:
+        return False
+    in_time = all(after.end_ns - before.start_ns < life.timeout_ns for before, after in pairwise([*copies, read]))
+    return in_time and _is_undisturbed(story, read.key, read, min(since_ns, order.start_ns - SETTLED_NS))
+
+
+def _topic_stays_away(story: Story, order: Op, read: Op) -> bool:
+    """Whether every registration with the topic had ended before ``order``."""
+    copies = (op for op in story.ops if op.kind == "register-copy" and op.node == read.node and read.key in op.topics)
+    return all(op.outcome != "indeterminate" and op.end_ns < order.start_ns for op in copies)

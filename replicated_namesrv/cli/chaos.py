@@ -64,8 +64,8 @@ _ABOUT_SUITES = (
 )
 _ABOUT_SABOTAGE = (
     "Make one-line defects in a copy of the product, one at a time, and run scenarios of the smoke suite on it until a check "
-    "finds the defect. Print a Markdown table of the defects with the scenario and the checks that found each. A scenario counts "
-    "only if it is valid on the product without the defect. Runs in --out that have a verdict are judged again and not repeated. "
+    "finds the defect. Print a Markdown table of the defects with the scenario and the checks that found each. A check counts "
+    "only if it holds in a run without the defect. Runs in --out that have a verdict are judged again and not repeated. "
     "Runs that are unknown, because the machine was too busy, are repeated. "
     "Exit 0: the asked share was found; 1: less; 2: unknown, or the command line is wrong."
 )

@@ -29,6 +29,7 @@ Corruption = Callable[[Story, random.Random], Changes | None]
 KV, REGISTRATION = "linearizable KV", "linearizable registration"
 FINAL_KV, FINAL_REGISTRATION = "acknowledged KV writes at the end", "acknowledged registrations at the end"
 NODE_KV, NODE_REGISTRATIONS = "each node keeps its KV entries", "each node keeps its live brokers"
+NODE_ORDERS = "each node keeps what mqadmin changed"
 RESURRECTION, SESSIONS, STATE = "no resurrection", "session guarantees", "one state for one revision"
 
 
@@ -329,6 +330,14 @@ def topic_change_ignored(story: Story, rng: random.Random) -> Changes | None:
     return None if read is None else _answer(story, read, members=[Member("g1/0", "1"), *_without(read, "g1/0")])
 
 
+def order_undone(story: Story, rng: random.Random) -> Changes | None:
+    """An independent node answers what it had before mqadmin's last change, and shows a topic that mqadmin deleted."""
+    lost = {node for one in story.trace.records if isinstance(one, FaultRecord) for node in one.nodes}
+    reads = [op for op in story.of_kind("perm", "topic") if op.node not in lost]
+    read = _one(rng, reads)
+    return None if read is None else _answer(story, read, value={"4": "6", "6": "4"}.get(str(read.value), "900"))
+
+
 def ghost_of_one_node(story: Story, rng: random.Random) -> Changes | None:
     """An independent node goes on listing a dead broker."""
     reads = [op for op in _listed(story, "g3/0", states=("silent",)) if op.start_ns > story.phases["heal"].start_ns]
@@ -368,6 +377,7 @@ FOUND_BY_OF_NODES: dict[Corruption, Sequence[str]] = {
     put_of_another_node: (NODE_KV,),
     live_broker_dropped: (NODE_REGISTRATIONS,),
     topic_change_ignored: (NODE_REGISTRATIONS,),
+    order_undone: (NODE_ORDERS,),
     ghost_of_one_node: ("no ghosts",),
     never_equal: ("convergence",),
     refused: ("availability",),

@@ -14,6 +14,7 @@ from replicated_namesrv.chaos.sabotage import (
     SabotageRun,
     SabotageSummary,
     Saboteur,
+    compared,
     copy_with,
     folder_of,
     plans,
@@ -26,9 +27,9 @@ from replicated_namesrv.cli.main import main
 from replicated_namesrv.errors import SettingError
 from replicated_namesrv.verify import Verdict
 
-MISSED = SabotageRun("a", Verdict.VALID, (), (), "runs/a")
-SUSPECTED = SabotageRun("b", Verdict.UNKNOWN, (), ("no ghosts",), "runs/b")
-CAUGHT = SabotageRun("c", Verdict.VIOLATED, ("fence",), ("no ghosts",), "runs/c")
+MISSED = SabotageRun("a", Verdict.VALID, (), (), ("fence", "no ghosts"))
+SUSPECTED = SabotageRun("b", Verdict.UNKNOWN, (), ("no ghosts",), ("fence",))
+CAUGHT = SabotageRun("c", Verdict.VIOLATED, ("fence",), ("no ghosts",))
 RESULTS = [SabotageResult(SABOTAGES[0], runs) for runs in ((MISSED,), (MISSED, SUSPECTED), (SUSPECTED, CAUGHT))]
 
 
@@ -86,6 +87,13 @@ def test_runs_of_a_changed_sabotage_are_made_again() -> None:
 def test_a_sabotage_is_caught_missed_or_unknown() -> None:
     assert [result.found for result in RESULTS] == [Detection.MISSED, Detection.UNKNOWN, Detection.CAUGHT]
     assert SabotageSummary.of(RESULTS) == SabotageSummary(caught=1, missed=1, unknown=1)
+
+
+def test_a_check_counts_if_it_holds_without_the_sabotage() -> None:
+    assert compared(CAUGHT, [SUSPECTED]) == CAUGHT
+    for baseline in ([], [MISSED, CAUGHT], [SUSPECTED._replace(holding=())]):
+        doubted = compared(CAUGHT, baseline)
+        assert (doubted.verdict, doubted.checks, doubted.suspecting) == (Verdict.UNKNOWN, (), ("fence", "no ghosts"))
 
 
 @pytest.mark.parametrize(

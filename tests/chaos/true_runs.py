@@ -200,11 +200,28 @@ class TrueNodes:
         self.script.truth(2_000, "g3/0", "silent", version=3)
         for node in NODES:
             self._at(2_800, 3_400, lambda node=node: self._brokers[node].pop("g3/0", None))  # type: ignore[misc]  # defaults in a lambda
+        self._mqadmin()
         for client in CLIENTS:
             self._client(client)
         self._looks()
         for _, _, step in sorted(self._steps, key=lambda step: step[:2]):
             step()
+
+    def _mqadmin(self) -> None:
+        self.script.truth(500, "g4/0", "starting", version=4).truth(560, "g4/0", "serving", version=4)
+        perms = dict.fromkeys(NODES, "6")
+        for number in range(40):
+            for node in NODES:
+                at = 500 + number * 300.0
+                dead = self._is_dead(node, at, at + 10)
+                outcome = "fail" if dead else "ok"
+                self.script.op(at, at + 10, "g4/0", "register-copy", "g4/0", "4", node=node, outcome=outcome)
+                if number % 2 and not dead:
+                    perms[node] = "46"[number // 2 % 2]
+                    self.script.op(at + 50, at + 60, "mqadmin", "write-perm", "g4/0", perms[node], node=node)
+                    self.script.op(at + 50, at + 60, "mqadmin", "delete-topic", f"t-{number}", node=node)
+                    self.script.op(at + 70, at + 80, "probe", "perm", "g4/0", perms[node], node=node)
+                    self.script.op(at + 70, at + 80, "probe", "topic", f"t-{number}", None, node=node)
 
     def _at(self, begin: float, end: float, step: Callable[[], object]) -> None:
         self._steps.append((self._rng.uniform(begin, end), len(self._steps), lambda: (step(), None)[1]))
