@@ -49,6 +49,7 @@ def camel_case(snake: str) -> str:
 
 
 _NEVER_BY_REMOTING = {
+    *("electionTimeoutMs", "peerHeartbeatMs", "leaderPriority"),
     *("clusterId", "peers", "peerListen", "peerDial", "peerSecretFile", "fenceAfterMs", "noQuorumPolicy", "readConsistency"),
     *(
         "connectionLossGraceMs",
@@ -239,6 +240,19 @@ class Settings:
         "", OWN, "Certificate chain of that key, PEM; nodeId is one of its DNS names. Changed files are read again."
     )
     peer_tls_trust_cert_path: str = setting("", OWN, "Authorities of the peers' certificates, and of this node's, PEM.")
+    election_timeout_ms: int = setting(
+        300,
+        OWN,
+        "A node starts an election after this time to twice this time without contact with a leader (cp). At least five "
+        "peerHeartbeatMs, and longer than a round trip between any two nodes. The same on all nodes.",
+    )
+    peer_heartbeat_ms: int = setting(50, OWN, "Pause between two heartbeats of the leader to each node (cp).")
+    leader_priority: str = setting(
+        "",
+        OWN,
+        "Nodes that should lead, most preferred first: n1,n2 (cp). A leader transfers leadership to the first of them that keeps "
+        "up. The same on all nodes. Empty: any node.",
+    )
     read_consistency: str = setting("linearizable", OWN, "Default read level (cp): linearizable, lease or stale.")
     fence_after_ms: int = setting(
         1_500,
@@ -699,6 +713,8 @@ _AT_LEAST = {
     "server_channel_max_idle_time_seconds": 1,
     "server_socket_backlog": 1,
     "fence_after_ms": 700,
+    "election_timeout_ms": 300,
+    "peer_heartbeat_ms": 10,
     "connection_loss_grace_ms": 0,
     "client_request_thread_pool_queue_capacity": 1,
     "default_thread_pool_queue_capacity": 1,
@@ -737,6 +753,22 @@ def _described(settings: Settings, attribute: str) -> str:
     return f"{row.name}={row.show(settings.get(row))} ({settings.origins.get(attribute, 'default')})"
 
 
+HEARTBEATS_PER_ELECTION = 5
+FENCE_MARGIN_MS = 100
+
+
+def _check_elections(settings: Settings) -> None:
+    """Raises SettingError: lost heartbeats would cause elections, or an election would fence nodes."""
+    election_ms = settings.election_timeout_ms
+    if election_ms < HEARTBEATS_PER_ELECTION * settings.peer_heartbeat_ms:
+        both = f"{_described(settings, 'election_timeout_ms')} and {_described(settings, 'peer_heartbeat_ms')}"
+        raise SettingError(f"{both}: an election time-out has to be at least {HEARTBEATS_PER_ELECTION} heartbeats")
+    if settings.fence_after_ms < 2 * election_ms + FENCE_MARGIN_MS:
+        both = f"{_described(settings, 'fence_after_ms')} and {_described(settings, 'election_timeout_ms')}"
+        least = 2 * election_ms + FENCE_MARGIN_MS
+        raise SettingError(f"{both}: a node would stop serving during each election; set fenceAfterMs to {least} or more")
+
+
 def check(settings: Settings) -> None:
     """Check bounds of single settings and rules between settings. Raises SettingError with every value involved and its
     source.
@@ -751,6 +783,7 @@ def check(settings: Settings) -> None:
     for attribute, least in _AT_LEAST.items():
         if getattr(settings, attribute) < least:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
+    _check_elections(settings)
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:

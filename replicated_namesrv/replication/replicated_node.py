@@ -15,13 +15,14 @@ when it receives a confirmed read index.
 """
 
 import asyncio
+import logging
 import time
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from random import Random, SystemRandom
 
 from replicated_namesrv.config_writer import checked_update, route_settings
-from replicated_namesrv.errors import LimitError, UnavailableError
+from replicated_namesrv.errors import LimitError, NamesrvError, UnavailableError
 from replicated_namesrv.files import DiskReserve
 from replicated_namesrv.model import DataVersion
 from replicated_namesrv.raft.raft_config import RaftConfig
@@ -41,6 +42,7 @@ from replicated_namesrv.replication.consensus import (
     raft_on_sockets,
 )
 from replicated_namesrv.replication.disk_alarm import DiskAlarm
+from replicated_namesrv.replication.leader_preference import LeaderPreference, lease_margin, preferred_leaders
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
@@ -55,6 +57,8 @@ from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
 from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Measurement, ReadLevel, quotas_of, within
 from replicated_namesrv.settings import Settings
+
+log = logging.getLogger(__name__)
 
 APPLY_BYTES_MAX = 256 << 10
 """Work applied in one step: registrations of some 30,000 topics, 20 ms."""
@@ -90,7 +94,7 @@ class ReplicatedNode:
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
-        self._settings = settings
+        self._settings, self._now_ms = settings, now_ms
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
         self.history = self._machine.history
@@ -106,6 +110,10 @@ class ReplicatedNode:
         config = RaftConfig(
             digest_version=DIGEST_VERSION,
             command_version=newest_version(),
+            election_min_ms=settings.election_timeout_ms,
+            election_max_ms=2 * settings.election_timeout_ms,
+            heartbeat_ms=settings.peer_heartbeat_ms,
+            clock_drift_max=lease_margin(settings.election_timeout_ms),
             proposal_timeout_ms=budget_ms,
             read_timeout_ms=budget_ms,
             lease_reads=True,
@@ -153,6 +161,7 @@ class ReplicatedNode:
             settings.late_copy_ms,
             defences,
         )
+        self._preference = LeaderPreference(settings.node_id, preferred_leaders(settings, members))
         self._applied = AppliedCommands(self._machine, self.liveness, self.broker_calls.removed, consensus)
         self._config = ConfigUpdates(settings, self._propose_plain, self._confirm_majority)
         self._machine.on_settings = lambda: self._config.show(self.state.settings)
@@ -243,6 +252,22 @@ class ReplicatedNode:
             self.proposer.decide(abandon)
         if self._disk is not None:
             self._disk.tick()
+        self._prefer_leader()
+
+    def _prefer_leader(self) -> None:
+        term = self.led_term
+        if not self._preference.is_due(term, self._now_ms()):
+            return
+        target = self._preference.target(self.consensus.raft_status())
+        if target is not None:
+            log.info("leadership goes to a preferred node", extra={"to": target, "term": term})
+            self._tasks.keep(self._transfer_to(target))
+
+    async def _transfer_to(self, node: str) -> None:
+        try:
+            await self.consensus.transfer_leadership(node)
+        except NamesrvError as error:
+            log.info("leadership stays", extra={"cause": str(error)})
 
     def _change_serving(self, serving: bool) -> None:
         """This node has fenced itself (False) or serves again."""

@@ -1,0 +1,77 @@
+"""LeaderPreference: when a leader transfers leadership to a node that ``leaderPriority`` prefers, and the length of the lease.
+
+The first row that matches decides, at most every ``LOOK_MS``:
+
+    row  this node        a preferred node                       outcome    reason
+    P1   does not lead    -                                      none       only the leader transfers
+    P2   leads            -, and it led for less than the pause  none       elections and restarts come in groups
+    P3   leads            none is before it in the list          none       it is the best of those that run
+    P4   leads            disconnected, no vote, or it lags      the next   it could not lead
+    P5   leads            keeps up                               transfer
+
+Each transfer doubles the pause of this process, up to ``PAUSE_MS_MAX``: if the nodes have different lists, or a preferred node
+fails again and again, leadership does not go to and fro.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from replicated_namesrv.errors import SettingError
+from replicated_namesrv.settings import Settings
+
+LOOK_MS = 1_000.0
+PAUSE_MS, PAUSE_MS_MAX = 5_000.0, 600_000.0
+LAG_MAX = 64
+"""Entries that a node may lag and still keep up: those of a few round trips. A transfer waits until it has all of them."""
+LEASE_MS = 270.0
+"""A lease must end before another node can be elected. It is the same for all settings, because nodes that have not been
+restarted yet may still have the shortest election time-out, 300 ms, of which a tenth is for the drift of the clocks."""
+
+
+def lease_margin(election_timeout_ms: int) -> float:
+    """``RaftConfig.clock_drift_max`` with which the lease takes LEASE_MS."""
+    return (1 - LEASE_MS / election_timeout_ms) / 2
+
+
+def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:
+    """``leaderPriority``. Raises SettingError."""
+    names = [name.strip() for name in settings.leader_priority.split(",") if name.strip()]
+    for name in names:
+        if name not in members:
+            raise SettingError(f"leaderPriority={settings.leader_priority}: {name} is not a node; give {', '.join(members)}")
+    return names
+
+
+class LeaderPreference:
+    """Chooses on one node, while it leads."""
+
+    def __init__(self, node_id: str, preferred: Sequence[str]) -> None:
+        self._before_us = list(preferred[: preferred.index(node_id)]) if node_id in preferred else list(preferred)
+        self._term: int | None = None
+        self._look_at_ms = 0.0
+        self._pause_ms = PAUSE_MS
+
+    def is_due(self, term: int | None, now_ms: float) -> bool:
+        """Whether to look for a preferred node now. ``term``: that in which this node leads, None if it does not."""
+        if term is None or not self._before_us:  # P1, P3
+            self._term = None
+            return False
+        if term != self._term:  # P2
+            self._term, self._look_at_ms = term, now_ms + self._pause_ms
+        if now_ms < self._look_at_ms:
+            return False
+        self._look_at_ms = now_ms + LOOK_MS
+        return True
+
+    def target(self, status: Mapping[str, Any]) -> str | None:
+        """The node to transfer leadership to, by ``RaftNode.status``; None: none keeps up."""
+        for name in self._before_us:
+            follower = status["followers"].get(name)
+            if follower is None or not follower["connected"] or not follower["votes"]:  # P4
+                continue
+            if follower["match_index"] + LAG_MAX < status["last_index"]:  # P4
+                continue
+            self._pause_ms = min(2 * self._pause_ms, PAUSE_MS_MAX)
+            self._look_at_ms += self._pause_ms
+            return name  # P5
+        return None
