@@ -48,6 +48,7 @@ from replicated_namesrv.service import (
     DataVersionAnswer,
     Freshness,
     Measurement,
+    NodeAddress,
     ReadLevel,
     quotas_of,
     within,
@@ -97,6 +98,7 @@ class IndependentNode:
         self._perform: Callable[[tuple[Effect, ...]], None] = lambda effects: None
         self._kv = KVWriter(Path(settings.kv_config_path), self.state.kv_table, self._apply)
         self._config = ConfigWriter(settings, self._put_in_force)
+        self._own_address: Callable[[], NodeAddress] = lambda: NodeAddress(settings.node_id, "", serves=False, drained=False)
         self._timers: list[asyncio.TimerHandle] = []
         self._last_scan_ms: float | None = None
         self._disk_was_short = True
@@ -166,6 +168,18 @@ class IndependentNode:
     def measurements(self) -> Iterator[Measurement]:
         """None: these metrics are about replication."""
         return iter(())
+
+    def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
+        """``own()`` is where brokers and clients reach this node."""
+        self._own_address = own
+
+    def node_addresses(self) -> list[NodeAddress]:
+        """Only this node: an independent node knows no other."""
+        return [self._own_address()]
+
+    def members(self) -> list[dict[str, object]]:
+        """Raises SettingError."""
+        raise SettingError("this is an independent node (mode=ap): it has no members; list the nodes with 'namesrv status -a'")
 
     def replication_status(self) -> dict[str, object] | None:
         """None: an independent node knows no other."""

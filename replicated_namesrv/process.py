@@ -23,14 +23,16 @@ from typing import Protocol
 from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.identities import AccessRules
 from replicated_namesrv.admin.app import AdminServer, HealthServer
-from replicated_namesrv.admin.context import AdminContext, AdminService
+from replicated_namesrv.admin.context import AdminContext, AdminService, Drained
 from replicated_namesrv.admin.health import Layer
+from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.loop_lag import LoopLag
 from replicated_namesrv.compat import IndependentNode
 from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import why_unwritable
 from replicated_namesrv.server.server import RemotingServer, RemotingService
 from replicated_namesrv.server.tls import CLIENT_AUTH
+from replicated_namesrv.service import NodeAddress
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
 
@@ -138,13 +140,14 @@ class ServingNode:
         self._serving_wanted = False
         """Whether the remoting server should listen, apart from a fence."""
         self._is_fenced = False
+        self.is_drained = False
+        """Whether an operator has sent brokers and clients away."""
         layers = [Layer("service", self._service_problem), Layer("remoting", self._remoting_problem)]
         layers.insert(0, Layer("disk", lambda: self.service.disk_problem, lambda: self.service.disk_warning))
-        context = AdminContext(
-            settings, self.service, self.remoting, layers, self.loop_lag, started_monotonic_s=monotonic(), access=self.access
-        )
+        context = AdminContext(settings, self.service, self.remoting, layers, self.loop_lag, monotonic(), self, self.access)
         self.admin = AdminServer(context) if settings.admin_address is not None else None
         self.health = HealthServer(context) if settings.health_address is not None else None
+        self.service.on_own_address(lambda: self._own_address(context))
         self._undo: list[Callable[[], object]] = []
 
     @property
@@ -194,7 +197,7 @@ class ServingNode:
             await self.remoting.start()
             self._undo.append(self.remoting.stop)
             self._serving_wanted = True
-            if self._is_fenced:
+            if self._is_fenced or self.is_drained:
                 self.remoting.fence()
         except NamesrvError as error:
             await self.stop()
@@ -215,9 +218,30 @@ class ServingNode:
         except TimeoutError:
             log.error("the stop took too long and was cut short")
 
+    def _own_address(self, context: AdminContext) -> NodeAddress:
+        address = advertised_address(context)
+        return NodeAddress(self.settings.node_id, address, self.remoting.is_listening, self.is_drained)
+
+    async def drain(self, within_s: float) -> Drained:
+        """Transfer leadership, and send brokers and clients away, until ``resume`` or a restart."""
+        self.is_drained = True
+        if self.settings.mode == "cp" and self.remoting.is_listening:
+            try:
+                await self.service.transfer_leadership(None)
+            except NamesrvError as error:  # it does not lead, or no other node can
+                log.info("draining without a transfer of leadership", extra={"cause": str(error)})
+        connections, cut = await self.remoting.drain(within_s) if self._serving_wanted else (0, 0)
+        log.info("drained", extra={"connections": connections, "cut": cut})
+        return Drained(connections - cut, cut)
+
+    async def resume(self) -> None:
+        self.is_drained = False
+        if self._serving_wanted and not self._is_fenced:
+            await self.remoting.unfence()
+
     def _serve(self, serving: bool) -> None:
         self._is_fenced = not serving
-        if not self._serving_wanted:
+        if not self._serving_wanted or self.is_drained:
             return
         if serving:
             task = asyncio.ensure_future(self.remoting.unfence())
@@ -231,7 +255,7 @@ class ServingNode:
         self._changes.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(f"cannot listen again: {error}")
-        elif self._is_fenced or not self._serving_wanted:
+        elif self._is_fenced or self.is_drained or not self._serving_wanted:
             self.remoting.fence()
         else:
             self.on_serving_changed(True)
@@ -250,6 +274,8 @@ class ServingNode:
         return None
 
     def _remoting_problem(self) -> str | None:
+        if self.is_drained:
+            return "drained: brokers and clients were sent away; a restart or 'namesrv drain --undo' ends it"
         return None if self.remoting.is_listening else "not listening"
 
 

@@ -22,6 +22,18 @@ from replicated_namesrv.routes.quotas import BROKER, KV, NAMESPACE, STATE, Quota
 from replicated_namesrv.routes.state import RouteInfoManager
 
 
+class NodeAddress(NamedTuple):
+    """Where brokers and clients reach one node."""
+
+    node_id: str
+    address: str
+    """host:port; empty: unknown."""
+    serves: bool
+    """Whether it is known to accept them."""
+    drained: bool
+    """Whether an operator has sent them away."""
+
+
 class ReadLevel(StrEnum):
     """How fresh an answer must be, or was."""
 

@@ -55,9 +55,6 @@ _NEVER_BY_REMOTING = {
         "connectionLossGraceMs",
         "lateCopyMs",
         "healthListen",
-        "adminTlsCertPath",
-        "adminTlsKeyPath",
-        "adminTlsKeyPassword",
         "proxyProtocolFrom",
     ),
     *("adminTlsCertPath", "adminTlsKeyPath", "adminTlsKeyPassword", "adminTlsTrustCertPath"),
@@ -753,22 +750,6 @@ def _described(settings: Settings, attribute: str) -> str:
     return f"{row.name}={row.show(settings.get(row))} ({settings.origins.get(attribute, 'default')})"
 
 
-HEARTBEATS_PER_ELECTION = 5
-FENCE_MARGIN_MS = 100
-
-
-def _check_elections(settings: Settings) -> None:
-    """Raises SettingError: lost heartbeats would cause elections, or an election would fence nodes."""
-    election_ms = settings.election_timeout_ms
-    if election_ms < HEARTBEATS_PER_ELECTION * settings.peer_heartbeat_ms:
-        both = f"{_described(settings, 'election_timeout_ms')} and {_described(settings, 'peer_heartbeat_ms')}"
-        raise SettingError(f"{both}: an election time-out has to be at least {HEARTBEATS_PER_ELECTION} heartbeats")
-    if settings.fence_after_ms < 2 * election_ms + FENCE_MARGIN_MS:
-        both = f"{_described(settings, 'fence_after_ms')} and {_described(settings, 'election_timeout_ms')}"
-        least = 2 * election_ms + FENCE_MARGIN_MS
-        raise SettingError(f"{both}: a node would stop serving during each election; set fenceAfterMs to {least} or more")
-
-
 def check(settings: Settings) -> None:
     """Check bounds of single settings and rules between settings. Raises SettingError with every value involved and its
     source.
@@ -783,7 +764,6 @@ def check(settings: Settings) -> None:
     for attribute, least in _AT_LEAST.items():
         if getattr(settings, attribute) < least:
             raise SettingError(f"{_described(settings, attribute)}: give {least} or more")
-    _check_elections(settings)
     if not 0 <= settings.listen_port <= 65535:
         raise SettingError(f"{_described(settings, 'listen_port')}: give a port, 0 to 65535")
     for rival in _LISTEN_RIVALS:

@@ -3,7 +3,7 @@
 from asyncio import Future
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from aiohttp import web
 
@@ -15,8 +15,17 @@ from replicated_namesrv.routes.history import History
 from replicated_namesrv.routes.quotas import Quotas
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.server_metrics import ServerMetrics
-from replicated_namesrv.service import Connection, FreshState, Measurement
+from replicated_namesrv.service import Connection, FreshState, Measurement, NodeAddress
 from replicated_namesrv.settings import Settings
+
+
+class Drained(NamedTuple):
+    """The result of a drain."""
+
+    moved: int
+    """Connections that were closed when they had no request without an answer."""
+    cut: int
+    """Connections that were closed at the end of the time, with such a request."""
 
 
 class ChangedService(FreshState, Protocol):
@@ -52,6 +61,33 @@ class OperatedService(Protocol):
     def transfer_leadership(self, to: str | None) -> "Future[None]":
         """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError if this node is not the leader
         or ``to`` is not another member. Fails with UnavailableError if leadership was not transferred."""
+
+
+class MembersService(Protocol):
+    """Used by what lists the nodes."""
+
+    def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
+        """``own()`` is where brokers and clients reach this node."""
+
+    def node_addresses(self) -> list[NodeAddress]:
+        """Where brokers and clients reach the nodes that this one knows, itself included."""
+
+    def members(self) -> list[dict[str, object]]:
+        """The members of the cluster, ready for JSON. Raises SettingError in AP."""
+
+
+class DrainedNode(Protocol):
+    """The node as what drains it sees it."""
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether brokers and clients have been sent away, and cannot connect."""
+
+    async def drain(self, within_s: float) -> Drained:
+        """Send brokers and clients away within a time, until ``resume`` or a restart."""
+
+    async def resume(self) -> None:
+        """Serve again. Raises SettingError if another process has taken the port."""
 
 
 class WatchedService(Protocol):
@@ -129,7 +165,7 @@ class ObservedService(Protocol):
         """Raft status of this node, ready for JSON; None in AP."""
 
 
-class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, Protocol):
+class AdminService(ChangedService, OperatedService, WatchedService, ObservedService, MembersService, Protocol):
     """All of these."""
 
 
@@ -144,7 +180,7 @@ class ObservedServer(Protocol):
 
     @property
     def port(self) -> int:
-        """Port that is listened on."""
+        """Port that is listened on, also while it is not; 0 before the first start if the kernel chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +194,7 @@ class AdminContext:
     """The layers of readiness, from the lowest up."""
     loop_lag: LoopLag
     started_monotonic_s: float
+    node: DrainedNode
     access: AccessControl | None = None
     """None: the token of adminTokenFile alone decides."""
 

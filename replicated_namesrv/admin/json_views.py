@@ -66,7 +66,7 @@ async def state_for(request: web.Request) -> tuple[RouteInfoManager, dict[str, s
 
 def advertised_address(context: AdminContext) -> str:
     """host:port under which brokers and clients reach this node's remoting server."""
-    port = context.remoting.port if context.remoting.is_listening else context.settings.listen_address[1]
+    port = context.remoting.port
     host = advertised_host(context.settings.listen_address[0])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -315,3 +315,12 @@ async def config(request: web.Request) -> web.Response:
     _, freshness = await state_for(request)
     lines = request.app[CONTEXT].service.config_text().splitlines()
     return json_response(dict(line.split("=", 1) for line in lines if "=" in line), headers=freshness)
+
+
+async def members(request: web.Request) -> web.Response:
+    """``GET /v1/members``: the members of the cluster as this node knows them; only the leader knows the progress of all."""
+    context = request.app[CONTEXT]
+    rows = context.service.members()
+    replication = context.service.replication_status() or {}
+    facts = {"nodeId": context.settings.node_id, "leader": replication.get("leader"), "term": replication.get("term", 0)}
+    return json_response({**facts, "members": rows})

@@ -1,5 +1,6 @@
 """Paths without access control: health, metrics, address lists and the console's files."""
 
+from collections.abc import Sequence
 from importlib.resources import files
 
 from aiohttp import web
@@ -10,6 +11,7 @@ from replicated_namesrv.admin.exposition import EXPOSITION
 from replicated_namesrv.admin.health import as_json, as_text, readiness
 from replicated_namesrv.admin.json_views import advertised_address
 from replicated_namesrv.admin.responses import json_error, json_response
+from replicated_namesrv.service import NodeAddress
 
 CONSOLE_FILES = {
     "index.html": "text/html",
@@ -45,7 +47,28 @@ async def nsaddr(request: web.Request) -> web.Response:
     """``GET /rocketmq/nsaddr``: the address list that brokers and clients fetch (``DefaultTopAddressing``)."""
     context = request.app[CONTEXT]
     configured = checked_list("nameServerAddresses", context.settings.name_server_addresses)
-    return web.Response(text=(configured or advertised_address(context)) + "\n")
+    knows = not context.service.fenced
+    addresses = listed(configured, advertised_address(context), context.service.node_addresses(), knows)
+    return web.Response(text=";".join(addresses) + "\n")
+
+
+def listed(configured: str, own: str, nodes: Sequence[NodeAddress], knows: bool) -> list[str]:
+    """The addresses of the nodes that serve brokers and clients. ``knows`` False: this node reaches no majority.
+
+    The first row that matches decides. An address that belongs to no known node always stays.
+
+        configured  knows  result                                        reason
+        no          no     all known nodes                               the others may serve
+        no          yes    the nodes that serve
+        yes         no     as configured                                 the others may serve
+        yes         yes    without the nodes that are known not to       other name servers can be in the list
+                           serve
+
+    If nothing is left, the whole list is the result: clients keep an old list if the new one is empty.
+    """
+    known = {node.address: node.serves or not knows for node in nodes if node.address}
+    whole = configured.split(";") if configured else list(known) or [own]
+    return [address for address in whole if known.get(address, True)] or whole
 
 
 async def unit_nsaddr(request: web.Request) -> web.Response:

@@ -22,6 +22,7 @@ from replicated_namesrv.service import ReadLevel
 RESTORE_BYTES_MAX = 1 << 30
 READ_TIMEOUT_S = 30.0
 DROP_TIMEOUT_S = 10.0
+DRAIN_S, DRAIN_S_MAX = 10, 300
 WRITE_TIMEOUT_S = 60.0
 """A client that reads no byte of a backup for this long is disconnected, because a backup keeps the old state in memory."""
 
@@ -130,3 +131,25 @@ async def transfer_leadership(request: web.Request) -> web.Response:
     service = request.app[CONTEXT].service
     await service.transfer_leadership(request.query.get("to") or None)
     return json_response({"changed": True, "replication": service.replication_status()})
+
+
+async def drain(request: web.Request) -> web.Response:
+    """``POST /v1/drain?withinSeconds=N``: send brokers and clients to the other nodes. ``force=true``: even if none is known."""
+    context = request.app[CONTEXT]
+    text = request.query.get("withinSeconds", str(DRAIN_S))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= DRAIN_S_MAX:
+        raise BodyError(f"withinSeconds={text[:40]}: give 1 to {DRAIN_S_MAX}")
+    others = [
+        node.address for node in context.service.node_addresses() if node.serves and node.node_id != context.settings.node_id
+    ]
+    if context.settings.mode == "cp" and not others and request.query.get("force") != "true":
+        remedy = "start another node, or give --force (force=true)"
+        return json_error(409, "no other node of the cluster serves brokers and clients", remedy)
+    done = await context.node.drain(float(text))
+    return json_response({"drained": True, "moved": done.moved, "cut": done.cut, "othersServing": others})
+
+
+async def resume(request: web.Request) -> web.Response:
+    """``DELETE /v1/drain``: serve again."""
+    await request.app[CONTEXT].node.resume()
+    return json_response({"drained": False})

@@ -50,6 +50,7 @@ ROUTES: tuple[web.RouteDef, ...] = (
     web.get("/rocketmq/nsaddr", open_paths.nsaddr),
     web.get("/rocketmq/nsaddr-{unit}", open_paths.unit_nsaddr),
     _view("/v1/status", json_views.status),
+    _view("/v1/members", json_views.members),
     _view("/v1/topics", json_views.topics),
     _view("/v1/brokers", json_views.brokers),
     _view("/v1/routes/{topic:.+}", json_views.route),
@@ -65,4 +66,6 @@ ROUTES: tuple[web.RouteDef, ...] = (
     _change("POST", "/v1/config", http_changes.update_config),
     _change("POST", "/v1/restore", operations.restore, ADMINS),
     _change("POST", "/v1/leader/transfer", operations.transfer_leadership, ADMINS),
+    _change("POST", "/v1/drain", operations.drain, ADMINS),
+    _change("DELETE", "/v1/drain", operations.resume, ADMINS),
 )

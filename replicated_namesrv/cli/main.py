@@ -25,7 +25,7 @@ EXIT_INTERRUPTED = 130
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),
     "Inspect running name servers, ours or RocketMQ's own": ("route", "topics", "brokers", "clusters", "kv", "config", "diff"),
-    "Operate": ("status", "watch", "leader", "backup", "restore", "recover", "switch", "access", "log"),
+    "Operate": ("status", "watch", "members", "leader", "drain", "backup", "restore", "recover", "switch", "access", "log"),
     "Try out, load, break, check": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
 }
 """Commands by purpose, in the order of the overview. Commands without a module are not listed."""

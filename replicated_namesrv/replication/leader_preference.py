@@ -1,4 +1,4 @@
-"""LeaderPreference: when a leader transfers leadership to a node that ``leaderPriority`` prefers, and the length of the lease.
+"""LeaderPreference: when a leader transfers leadership to a node that ``leaderPriority`` prefers; election settings.
 
 The first row that matches decides, at most every ``LOOK_MS``:
 
@@ -26,6 +26,26 @@ LAG_MAX = 64
 LEASE_MS = 270.0
 """A lease must end before another node can be elected. It is the same for all settings, because nodes that have not been
 restarted yet may still have the shortest election time-out, 300 ms, of which a tenth is for the drift of the clocks."""
+
+
+HEARTBEATS_PER_ELECTION = 5
+FENCE_MARGIN_MS = 100
+
+
+def check_elections(settings: Settings) -> None:
+    """Raises SettingError: lost heartbeats would cause elections, or an election would fence nodes."""
+    election_ms, heartbeat_ms = settings.election_timeout_ms, settings.peer_heartbeat_ms
+    if election_ms < HEARTBEATS_PER_ELECTION * heartbeat_ms:
+        raise SettingError(
+            f"electionTimeoutMs={election_ms} and peerHeartbeatMs={heartbeat_ms}: an election time-out has to be at least "
+            f"{HEARTBEATS_PER_ELECTION} heartbeats"
+        )
+    least = 2 * election_ms + FENCE_MARGIN_MS
+    if settings.fence_after_ms < least:
+        raise SettingError(
+            f"fenceAfterMs={settings.fence_after_ms} and electionTimeoutMs={election_ms}: a node would stop serving during each "
+            f"election; set fenceAfterMs to {least} or more"
+        )
 
 
 def lease_margin(election_timeout_ms: int) -> float:

@@ -42,11 +42,13 @@ from replicated_namesrv.replication.consensus import (
     raft_on_sockets,
 )
 from replicated_namesrv.replication.disk_alarm import DiskAlarm
-from replicated_namesrv.replication.leader_preference import LeaderPreference, lease_margin, preferred_leaders
+from replicated_namesrv.replication.leader_preference import LeaderPreference, check_elections, lease_margin, preferred_leaders
 from replicated_namesrv.replication.liveness.broker_liveness import BrokerLiveness
 from replicated_namesrv.replication.liveness.defences import LivenessDefences
 from replicated_namesrv.replication.liveness.leader_client import TICK_S
 from replicated_namesrv.replication.liveness.liveness_context import LivenessContext
+from replicated_namesrv.replication.member_list import members_of
+from replicated_namesrv.replication.node_addresses import NodeAddresses
 from replicated_namesrv.replication.read_barrier import ReadBarrier
 from replicated_namesrv.replication.route_machine import RouteStateMachine, encode_plain
 from replicated_namesrv.replication.running_clock import RunningClock
@@ -55,7 +57,16 @@ from replicated_namesrv.routes.commands import Command, RegisterBroker, Unregist
 from replicated_namesrv.routes.quotas import logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, Measurement, ReadLevel, quotas_of, within
+from replicated_namesrv.service import (
+    CloseReason,
+    Connection,
+    DataVersionAnswer,
+    Measurement,
+    NodeAddress,
+    ReadLevel,
+    quotas_of,
+    within,
+)
 from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -94,6 +105,7 @@ class ReplicatedNode:
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
+        check_elections(settings)
         self._settings, self._now_ms = settings, now_ms
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
@@ -161,6 +173,7 @@ class ReplicatedNode:
             settings.late_copy_ms,
             defences,
         )
+        self._addresses = NodeAddresses(settings.node_id, members, lambda peer, data: self.consensus.tell(peer, data), now_ms)
         self._preference = LeaderPreference(settings.node_id, preferred_leaders(settings, members))
         self._applied = AppliedCommands(self._machine, self.liveness, self.broker_calls.removed, consensus)
         self._config = ConfigUpdates(settings, self._propose_plain, self._confirm_majority)
@@ -191,8 +204,9 @@ class ReplicatedNode:
         return alarm
 
     def _received(self, peer: str, data: bytes) -> None:
-        if self._disk is None or not self._disk.received(peer, data):
-            self.liveness.received(peer, data)
+        if self._addresses.received(peer, data) or (self._disk is not None and self._disk.received(peer, data)):
+            return
+        self.liveness.received(peer, data)
 
     def _leader_changed(self, leader: str | None, term: int) -> None:
         self._on_leader(leader, term)
@@ -252,6 +266,7 @@ class ReplicatedNode:
             self.proposer.decide(abandon)
         if self._disk is not None:
             self._disk.tick()
+            self._addresses.tick()
         self._prefer_leader()
 
     def _prefer_leader(self) -> None:
@@ -362,6 +377,18 @@ class ReplicatedNode:
         return self.broker_calls.query_data_version(key, data_version, connection)
 
     # Status and operations
+
+    def on_own_address(self, own: Callable[[], NodeAddress]) -> None:
+        """``own()`` is where brokers and clients reach this node."""
+        self._addresses.own = own
+
+    def node_addresses(self) -> list[NodeAddress]:
+        """Where brokers and clients reach the nodes of the cluster, as far as this node knows."""
+        return self._addresses.all()
+
+    def members(self) -> list[dict[str, object]]:
+        """JSON-able: the members, with the progress of each if this node leads."""
+        return members_of(self._settings, self.consensus.standing(), self.consensus.raft_status, self._addresses.all())
 
     def transfer_leadership(self, to: str | None) -> Future[None]:
         """Transfer leadership to ``to``, or to the node with the longest log. Raises SettingError; fails with

@@ -25,6 +25,8 @@ from replicated_namesrv.settings import Settings
 
 DRAIN_MAX_S = 5.0
 """Time limit for answering requests in progress when the stop is not graceful in RocketMQ's sense."""
+DRAIN_STEP_S = 0.05
+"""Pause between two groups of connections that are closed, so that their clients do not all connect to the next node at once."""
 FENCE_DRAIN_S = 0.2
 """The same at a fence: confirmed requests need a few turns of the loop, and others must not keep their client here."""
 FLUSH_MAX_S = 1.0
@@ -168,6 +170,25 @@ class RemotingServer:
         loop = asyncio.get_running_loop()
         loop.call_later(FENCE_DRAIN_S, close)
         loop.call_later(FENCE_DRAIN_S + FLUSH_MAX_S, abort)
+
+    async def drain(self, within_s: float) -> tuple[int, int]:
+        """Stop listening, and close each connection once its requests are answered, one after the other in half of the time.
+
+        A client whose connection was closed uses another name server for its next request. Returns the number of connections, and
+        how many of them were cut at the end of the time. ``unfence`` undoes it.
+        """
+        self._listener.close()
+        waiting = list(self.connections)
+        share = max(1, int(len(waiting) * DRAIN_STEP_S / (within_s / 2))) if within_s > 0 else len(waiting) or 1
+        for start in range(0, len(waiting), share):
+            for connection in waiting[start : start + share]:
+                connection.drain(CloseReason.OURS)
+            await asyncio.sleep(DRAIN_STEP_S)
+        await self._wait_until_gone(within_s / 2)
+        left = [connection for connection in waiting if connection in self.connections]
+        for connection in left:
+            connection.abort(CloseReason.OURS)
+        return len(waiting), len(left)
 
     async def unfence(self) -> None:
         """Listen again. Raises SettingError if another process has taken the port."""

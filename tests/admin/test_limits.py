@@ -19,7 +19,7 @@ async def tight(tmp_path: Path) -> AsyncIterator[tuple[ServingNode, int]]:
     """A node, and the port of a second admin server for it, which accepts three connections and closes idle ones after half a
     second."""
     async with running_node(tmp_path) as (node, _):
-        context = AdminContext(node.settings, node.service, node.remoting, (), LoopLag(), monotonic())
+        context = AdminContext(node.settings, node.service, node.remoting, (), LoopLag(), monotonic(), node)
         server = AdminServer(context, connections_max=3, keepalive_timeout_s=0.5)
         await server.start("127.0.0.1", 0)
         assert server.address is not None

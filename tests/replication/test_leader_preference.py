@@ -17,6 +17,7 @@ from replicated_namesrv.replication.leader_preference import (
     LOOK_MS,
     PAUSE_MS,
     LeaderPreference,
+    check_elections,
     lease_margin,
     preferred_leaders,
 )
@@ -93,7 +94,7 @@ def test_a_name_that_is_no_node_is_refused() -> None:
 )
 def test_settings_of_elections_that_contradict_each_other(flags: dict[str, str], problem: str) -> None:
     with pytest.raises(SettingError, match=problem):
-        load_settings(None, flags, {})
+        check_elections(load_settings(None, flags, {}))
 
 
 @pytest.mark.parametrize("election_ms", [300, 1_000, 3_000])

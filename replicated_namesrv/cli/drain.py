@@ -1,0 +1,75 @@
+"""``namesrv drain``: takes one node out of service before a restart.
+
+The node transfers leadership, leaves the list of ``/rocketmq/nsaddr`` on all nodes, stops listening, and closes each connection
+once its requests are answered. Clients use another name server for their next request. A restart of the node ends the drain.
+"""
+
+import argparse
+import sys
+from dataclasses import replace
+
+from replicated_namesrv.cli.admin import (
+    BAD,
+    DEFAULT_ADMIN,
+    GOOD,
+    UNKNOWN,
+    AdminError,
+    AdminRefusedError,
+    AdminUnknownError,
+    add_admin_arguments,
+    admin_of,
+    given_addresses,
+)
+from replicated_namesrv.cli.client import positive, print_json
+
+HELP = "take one node out of service before a restart: clients move to the others"
+
+WITHIN_S = 10
+
+_EXAMPLES = """\
+  namesrv drain && systemctl restart namesrv               the node on this machine
+  namesrv drain -a 10.0.0.2:9886 --within 30
+  namesrv drain --undo                                     serve again without a restart
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument(
+        "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for all clients to move (default {WITHIN_S})"
+    )
+    parser.add_argument("--undo", action="store_true", help="serve again")
+    parser.add_argument("--force", action="store_true", help="even if no other node is known to serve")
+    codes = "0 no connection is left; 1 refused: no other node serves; 2 usage, no answer, or outcome unknown"
+    add_admin_arguments(parser, _EXAMPLES, codes)
+    parser.set_defaults(usage_error=parser.error)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Returns its exit code."""
+    admin = admin_of(arguments)
+    addresses = given_addresses(arguments, admin) or (DEFAULT_ADMIN,)
+    if len(addresses) > 1:
+        arguments.usage_error(
+            f"drain takes one node, and --admin or the environment names {len(addresses)}: give one with --admin"
+        )
+    (address,) = addresses
+    patient = replace(admin, timeout_s=admin.timeout_s + arguments.within)
+    path = f"/v1/drain?withinSeconds={arguments.within}" + ("&force=true" if arguments.force else "")
+    try:
+        done = admin.ask(address, "/v1/drain", "DELETE") if arguments.undo else patient.ask(address, path, "POST")
+    except (AdminError, AdminRefusedError, AdminUnknownError) as error:
+        print(str(error), file=sys.stderr)
+        return BAD if isinstance(error, AdminRefusedError) else UNKNOWN
+    if arguments.json:
+        print_json({"admin": address, **done})
+    elif arguments.undo:
+        print(f"{address} serves again")
+    else:
+        cut = f", {done['cut']} of them were cut with an unanswered request" if done["cut"] else ""
+        print(f"{address} is drained: {done['moved'] + done['cut']} connections were closed{cut}; others serve: {_list(done)}")
+    return GOOD
+
+
+def _list(done: dict[str, list[str]]) -> str:
+    return ", ".join(done["othersServing"]) or "not known"

@@ -1,0 +1,65 @@
+"""NodeAddresses: where brokers and clients reach each node of the cluster, and whether it serves them.
+
+Every node says so to the others once a second, and at once when it changes. A node that has not been heard for ``SILENCE_MS``
+counts as not serving. Messages may be lost and are not authenticated beyond the peers' transport, so an address is only passed on
+to clients that ask for the list; nothing in the cluster depends on it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from replicated_namesrv.service import NodeAddress
+
+KIND = 7
+"""First byte of the message. No message of ``leader_messages.py`` has it, and earlier versions drop it."""
+REPEAT_MS, SILENCE_MS = 1_000.0, 3_500.0
+ADDRESS_BYTES_MAX = 300
+_SERVING, _DRAINED = 1, 2
+
+
+class NodeAddresses:
+    """The knowledge of one node."""
+
+    def __init__(
+        self, node_id: str, members: Sequence[str], send: Callable[[str, bytes], None], now_ms: Callable[[], float]
+    ) -> None:
+        """``send``: to one other node."""
+        self._node_id, self._members = node_id, members
+        self._send, self._now_ms = send, now_ms
+        self.own: Callable[[], NodeAddress] = lambda: NodeAddress(node_id, "", serves=False, drained=False)
+        self._known: dict[str, tuple[NodeAddress, float]] = {}
+        self._sent = b""
+        self._send_at_ms = 0.0
+
+    def tick(self) -> None:
+        """Send this node's address if it is due."""
+        own = self.own()
+        message = bytes((KIND, own.serves * _SERVING | own.drained * _DRAINED)) + own.address.encode()[:ADDRESS_BYTES_MAX]
+        if message == self._sent and self._now_ms() < self._send_at_ms:
+            return
+        self._sent, self._send_at_ms = message, self._now_ms() + REPEAT_MS
+        for member in self._members:
+            if member != self._node_id:
+                self._send(member, message)
+
+    def received(self, peer: str, data: bytes) -> bool:
+        """Process ``data`` if it is such a message. Returns whether it is."""
+        if data[:1] != bytes((KIND,)):
+            return False
+        if 2 <= len(data) <= 2 + ADDRESS_BYTES_MAX:
+            address = data[2:].decode(errors="replace")
+            found = NodeAddress(peer, address, serves=bool(data[1] & _SERVING), drained=bool(data[1] & _DRAINED))
+            self._known[peer] = found, self._now_ms()
+        return True
+
+    def all(self) -> list[NodeAddress]:
+        """All members in their order. The address is empty if it has not been heard since the start."""
+        return [self._of(member) for member in self._members]
+
+    def _of(self, member: str) -> NodeAddress:
+        if member == self._node_id:
+            return self.own()
+        known = self._known.get(member)
+        if known is None:
+            return NodeAddress(member, "", serves=False, drained=False)
+        found, heard_ms = known
+        return found if self._now_ms() - heard_ms < SILENCE_MS else found._replace(serves=False)

@@ -1,0 +1,165 @@
+"""``namesrv drain`` and ``members list``, and the address list that follows both, on nodes with brokers and clients."""
+
+import asyncio
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from replicated_namesrv.admin.open_paths import listed
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import read_topics, topics_request
+from replicated_namesrv.client.remoting import RemotingClient
+from replicated_namesrv.process import ServingNode
+from replicated_namesrv.service import NodeAddress
+from tests.support.nodes import http, running_command
+from tests.support.operated import Operated, operated, run
+from tests.support.replicated_processes import eventually
+from tests.support.waiting import until
+
+WITHIN_S = "2"
+
+
+class Client:
+    """Asks for topics without pause, as clients with a list of name servers do."""
+
+    def __init__(self, addresses: str) -> None:
+        self._remoting = RemotingClient()
+        self._servers = NameServers(addresses.split(";"), self._remoting, rng=random.Random(), attempts=2)
+        self.answered: dict[str, int] = {}
+        self.failures: list[Exception] = []
+
+    async def run(self) -> None:
+        try:
+            while True:
+                try:
+                    address, response = await self._servers.query(topics_request())
+                    read_topics(response)
+                    self.answered[address] = self.answered.get(address, 0) + 1
+                except Exception as error:
+                    self.failures.append(error)
+                await asyncio.sleep(0.01)
+        finally:
+            await self._remoting.close()
+
+
+async def lists(cluster: Operated) -> list[set[str]]:
+    """The address list of each node."""
+    return [set((await http(port, "/rocketmq/nsaddr")).text.strip().split(";")) for port in cluster.admin_ports]
+
+
+async def lists_become(cluster: Operated, wanted: set[str]) -> None:
+    async def look() -> bool:
+        return all(found == wanted for found in await lists(cluster))
+
+    await eventually(look, f"the address list {wanted}")
+
+
+def has_brokers(node: ServingNode, count: int) -> bool:
+    return node.service.state.broker_count == count
+
+
+async def test_clients_of_a_drained_node_use_the_others(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        addresses = {node.listen_address for node in cluster.nodes}
+        await lists_become(cluster, addresses)
+        arguments = ("broker", "--brokers", "2", "--topics", "2", "-n", cluster.namesrv)
+        clients = [Client(cluster.namesrv) for _ in range(12)]
+        running = [asyncio.ensure_future(client.run()) for client in clients]
+        with running_command(*arguments, stderr=tmp_path / "broker.err"):
+            for node in cluster.nodes:
+                await until(partial(has_brokers, node, 2), "the brokers")
+            leader = await cluster.elected()
+            port = cluster.admin_ports[cluster.nodes.index(leader)]
+            await until(lambda: any(leader.listen_address in client.answered for client in clients), "clients at the leader")
+            done = await run("drain", "-a", f"127.0.0.1:{port}", "--within", WITHIN_S, "--json")
+            assert done.code == 0, done
+            told = json.loads(done.out)
+            assert told["moved"] >= 2
+            assert told["cut"] == 0
+            assert set(told["othersServing"]) == addresses - {leader.listen_address}
+            assert leader.remoting.metrics.connections_open == 0
+            await lists_become(cluster, addresses - {leader.listen_address})
+            assert cluster.status(leader)["role"] != "leader"
+            readiness = await http(port, "/readyz?verbose")
+            assert readiness.status == 503
+            assert "drained" in readiness.text
+            table = await run("members", "list", "-a", cluster.admin)
+            assert table.code == 0, table
+            assert "drained" in table.out
+            others = [node for node in cluster.nodes if node is not leader]
+            assert all(has_brokers(node, 2) for node in others)
+            assert not [failure for client in clients for failure in client.failures]
+            assert (await run("drain", "--undo", "-a", f"127.0.0.1:{port}")).code == 0
+            await lists_become(cluster, addresses)
+            assert (await http(port, "/readyz")).status == 200
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        assert not [failure for client in clients for failure in client.failures]
+        others[0].remoting.fence()
+        await lists_become(cluster, addresses - {others[0].listen_address})
+
+
+async def test_members_with_addresses_roles_and_progress(tmp_path: Path) -> None:
+    async with operated(tmp_path) as cluster:
+        leader = await cluster.elected()
+        assert (await http(cluster.admin_ports[0], "/v1/kv/N/k", "PUT", b"v")).status == 200
+        await lists_become(cluster, {node.listen_address for node in cluster.nodes})
+        done = await run("members", "list", "-a", cluster.admin, "--json")
+        assert done.code == 0, done
+        told = json.loads(done.out)
+        assert (told["nodeId"], told["leader"]) == (leader.settings.node_id, leader.settings.node_id)
+        assert [row["nodeId"] for row in told["members"]] == ["n1", "n2", "n3"]
+        assert sorted(row["role"] for row in told["members"]) == ["leader", "voter", "voter"]
+        for row, node in zip(told["members"], cluster.nodes, strict=True):
+            assert row["address"] == node.listen_address
+            assert f"{row['nodeId']}={row['peerAddress']}" in node.settings.peers
+            assert (row["serves"], row["drained"]) == (True, False)
+            assert row["matchIndex"] > 0
+        follower = next(port for node, port in zip(cluster.nodes, cluster.admin_ports, strict=True) if node is not leader)
+        table = await run("members", "list", "-a", f"127.0.0.1:{follower}")
+        assert table.code == 0, table
+        assert f"the leader {leader.settings.node_id} did not answer" in table.out
+
+
+async def test_the_only_node_is_not_drained_by_mistake(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1) as cluster:
+        refused = await run("drain", "-a", cluster.admin)
+        assert refused.code == 1
+        assert "no other node of the cluster serves" in refused.err
+        assert cluster.nodes[0].remoting.is_listening
+        assert (await run("drain", "-a", cluster.admin, "--force", "--within", "1")).code == 0
+        assert not cluster.nodes[0].remoting.is_listening
+        assert await lists(cluster) == [{cluster.nodes[0].listen_address}], "an empty list helps nobody"
+
+
+async def test_an_independent_node_is_drained_and_has_no_members(tmp_path: Path) -> None:
+    async with operated(tmp_path, 1, "ap", nameServerAddresses="127.0.0.1:1") as nodes:
+        done = await run("drain", "-a", nodes.admin, "--within", "1")
+        assert done.code == 0, done
+        assert not nodes.nodes[0].remoting.is_listening
+        refused = await run("members", "list", "-a", nodes.admin)
+        assert refused.code == 1
+        assert "independent node" in refused.err
+    assert (await run("drain", "-a", "127.0.0.1:1;127.0.0.1:2")).code == 2
+
+
+def node(name: str, *, serves: bool = True) -> NodeAddress:
+    return NodeAddress(name, f"{name}:9876", serves, drained=False)
+
+
+@pytest.mark.parametrize(
+    ("configured", "knows", "wanted"),
+    [
+        ("", False, ["a:9876", "b:9876"]),
+        ("", True, ["a:9876"]),
+        ("a:9876;b:9876;java:9876", False, ["a:9876", "b:9876", "java:9876"]),
+        ("a:9876;b:9876;java:9876", True, ["a:9876", "java:9876"]),
+        ("b:9876", True, ["b:9876"]),
+    ],
+)
+def test_address_list_by_rows(configured: str, knows: bool, wanted: list[str]) -> None:
+    assert listed(configured, "a:9876", [node("a"), node("b", serves=False)], knows) == wanted
