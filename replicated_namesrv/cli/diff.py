@@ -71,8 +71,8 @@ _SHARED_SETTINGS = tuple(row.name for row in ROWS.values() if row.replicated)
 """Settings on which answers depend."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the command."""
+def add_comparison_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that say what is compared."""
     parser.add_argument(
         "--namespace",
         action="append",
@@ -81,6 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare this KV namespace even if no admin port lists it; may be given several times",
     )
     add_admin_options(parser, f"the name servers' ports plus {_ADMIN_DISTANCE}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_comparison_arguments(parser)
     parser.add_argument(
         "--limit",
         type=_limit,
@@ -101,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     return run_with_servers(arguments, _diff)
 
 
-class _Comparison:
+class Comparison:
     """Answers that differ, by question and server, and the servers that did not answer, with the reason."""
 
     def __init__(self, servers: NameServers, progress: ProgressLine) -> None:
@@ -130,6 +135,11 @@ class _Comparison:
             if not _agree(answers):
                 self.settings[name] = answers
         self._drop_unreachable()
+
+    @property
+    def compared(self) -> list[str]:
+        """The servers that answered everything."""
+        return [address for address in self._servers.addresses if address not in self.unreachable]
 
     @property
     def differs(self) -> bool:
@@ -193,15 +203,14 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
             f"-n 'host:port;host:port' or in {ADDRESSES_VARIABLE}"
         )
     admin = admin_of(arguments)
-    admin_ports = given_addresses(arguments, admin) or tuple(map(_admin_port_of, servers.addresses))
-    listed, unlisted = await asyncio.to_thread(_namespaces, admin, admin_ports)
-    comparison = _Comparison(servers, ProgressLine())
-    await comparison.run([ORDER_TOPIC_CONFIG, *arguments.namespace, *listed])
-    compared = [address for address in servers.addresses if address not in comparison.unreachable]
+    ports = given_addresses(arguments, admin)
+    namespaces, unlisted = await known_namespaces(admin, ports, servers.addresses, arguments.namespace)
+    comparison = Comparison(servers, ProgressLine())
+    await comparison.run(namespaces)
     if arguments.json:
-        _print_json(comparison, compared, unlisted)
+        _print_json(comparison, comparison.compared, unlisted)
     else:
-        _print(comparison, compared, arguments.limit)
+        print_comparison(comparison, arguments.limit)
         for reason in unlisted.values():
             print(f"KV namespaces unknown: {reason}; give its namespaces with --namespace, or the right admin ports with --admin")
     if comparison.differs:
@@ -212,6 +221,14 @@ async def _diff(servers: NameServers, arguments: argparse.Namespace) -> int:
 def _admin_port_of(address: str) -> str:
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + _ADMIN_DISTANCE}"
+
+
+async def known_namespaces(
+    admin: Admin, ports: Sequence[str] | None, servers: Sequence[str], more: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
+    """The namespaces to compare, and the admin ports that did not list theirs with the reason. ``ports`` None: derived."""
+    listed, unlisted = await asyncio.to_thread(_namespaces, admin, ports or tuple(map(_admin_port_of, servers)))
+    return list(dict.fromkeys([ORDER_TOPIC_CONFIG, *more, *listed])), unlisted
 
 
 def _namespaces(admin: Admin, addresses: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -237,7 +254,7 @@ def _namespaces_of(admin: Admin, address: str) -> list[str]:
         after = page["next"]
 
 
-def _print_json(comparison: _Comparison, compared: Sequence[str], unlisted: Mapping[str, str]) -> None:
+def _print_json(comparison: Comparison, compared: Sequence[str], unlisted: Mapping[str, str]) -> None:
     print_json(
         {
             "equal": not comparison.differs and not comparison.unreachable,
@@ -260,8 +277,9 @@ def _print_json(comparison: _Comparison, compared: Sequence[str], unlisted: Mapp
     )
 
 
-def _print(comparison: _Comparison, compared: Sequence[str], limit: int) -> None:
+def print_comparison(comparison: Comparison, limit: int) -> None:
     """``limit``: differences of each kind that are shown, 0 for all."""
+    compared = comparison.compared
     for address, reason in comparison.unreachable.items():
         print(f"not compared: {address}: {reason}")
     keys = {f"{namespace}/{key}": values for (namespace, key), values in comparison.keys.items()}

@@ -24,7 +24,10 @@ EXIT_INTERRUPTED = 130
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "Run name servers": ("cluster", "serve", "mqnamesrv"),
-    "Inspect running name servers, ours or RocketMQ's own": ("route", "topics", "brokers", "clusters", "kv", "config", "diff"),
+    "Inspect running name servers, ours or RocketMQ's own": (
+        *("route", "topics", "brokers", "clusters"),
+        *("kv", "config", "diff", "adopt"),
+    ),
     "Operate": ("status", "watch", "members", "leader", "drain", "backup", "restore", "recover", "switch", "access", "log"),
     "Try out, load, break, check": ("demo", "broker", "simulate", "chaos", "trace", "analyze"),
 }

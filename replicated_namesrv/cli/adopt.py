@@ -1,0 +1,286 @@
+"""``namesrv adopt``: replaces RocketMQ's own name servers by ours (``mode=ap``) at their addresses, one at a time, and back.
+
+Without ``--swap`` it reports: which servers of the list are RocketMQ's, whether all give the same answers, and which settings
+differ from our defaults. ``--save DIR`` writes the files with which a new node begins: KV config and shared settings.
+
+With ``--swap COMMAND`` it walks through the list. For each server:
+
+1. All servers answer and agree. Otherwise it stops, because a difference would be taken for one of the swap.
+2. It runs COMMAND, which stops the server at the address and starts the other kind there.
+3. It waits until that server is of the other kind, every broker has registered there, and its answers equal those of the others.
+
+So at most one server is incomplete at any time, and clients use the others meanwhile. The same walk with the opposite command
+leads back.
+"""
+
+import argparse
+import asyncio
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from replicated_namesrv.cli.admin import admin_of, given_addresses
+from replicated_namesrv.cli.client import (
+    BAD,
+    FOUND,
+    USAGE,
+    ProgressLine,
+    add_client_arguments,
+    positive,
+    print_json,
+    print_table,
+    run_with_servers,
+)
+from replicated_namesrv.cli.diff import Comparison, add_comparison_arguments, known_namespaces, print_comparison
+from replicated_namesrv.client.nameservers import NameServers
+from replicated_namesrv.client.queries import config_request, list_kv_request, read_config, read_kv_table
+from replicated_namesrv.compat.kv_file import KVTable, write_kv_file
+from replicated_namesrv.errors import NamesrvError, SettingError
+from replicated_namesrv.files import write_atomically
+from replicated_namesrv.settings import OWN, ROWS, RUN_TIME_FILE
+from replicated_namesrv.wire.properties import store_properties
+
+HELP = "replace RocketMQ's own name servers one at a time, and back"
+
+WITHIN_S = 180
+LOOK_PAUSE_S = 0.5
+DIFFERENCES_SHOWN = 10
+OURS, JAVA, SILENT = "ours", "rocketmq", "no answer"
+_PER_MACHINE = ("rocketmqHome", "kvConfigPath", "configStorePath", "listenPort", "bindAddress")
+"""Settings that name places of one machine."""
+
+_EXAMPLES = """\
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876'                  what is there, and whether the servers agree
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --save start/    files for the dataDir of each new node
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --swap 'ssh root@{host} systemctl stop mqnamesrv "&&" systemctl start namesrv'
+  namesrv adopt -n '10.0.0.1:9876;10.0.0.2:9876' --only 10.0.0.2:9876 --swap './back.sh {host} {port}'
+
+COMMAND runs on this machine, without a shell. {host}, {port} and {address} stand for the server. It has to return when the new
+server has been started. Start new servers with needWaitForService=true, and RocketMQ's too: until waitSecondsForService have
+passed they answer no route query, so no client reads an incomplete answer.
+"""
+
+
+class AdoptError(NamesrvError):
+    """The walk stopped."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    parser.add_argument("--save", type=Path, metavar="DIR", help=f"write kvConfig.json and {RUN_TIME_FILE} for new nodes to DIR")
+    parser.add_argument("--swap", metavar="COMMAND", help="walk through the servers; COMMAND replaces one")
+    parser.add_argument("--only", metavar="ADDRESS", action="append", default=[], help="swap only this server; may be repeated")
+    parser.add_argument(
+        "--within", type=positive, default=WITHIN_S, metavar="SECONDS", help=f"time for each swap (default {WITHIN_S})"
+    )
+    add_comparison_arguments(parser)
+    codes = "0 all servers agree, and were swapped if asked; 1 they differ, or a swap failed; 2 usage, or a server did not answer"
+    add_client_arguments(parser, _EXAMPLES, codes)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command. Returns its exit code."""
+    return run_with_servers(arguments, _run)
+
+
+async def _run(servers: NameServers, arguments: argparse.Namespace) -> int:
+    """Raises SettingError, StorageError."""
+    try:
+        return await _adopt(servers, arguments)
+    except AdoptError as error:
+        print(f"namesrv adopt: {error}", file=sys.stderr)
+        return BAD
+
+
+async def _adopt(servers: NameServers, arguments: argparse.Namespace) -> int:
+    """Raises SettingError, AdoptError, StorageError."""
+    if len(servers.addresses) < 2:
+        raise SettingError("adopt compares each server with the others and was given one: give all with -n 'host:port;host:port'")
+    if unknown := [address for address in arguments.only if address not in servers.addresses]:
+        raise SettingError(f"--only {unknown[0]}: not in the list of -n ({', '.join(servers.addresses)})")
+    if arguments.swap and not shlex.split(arguments.swap):
+        raise SettingError("--swap: give a command")
+    configs = await _configs(servers)
+    comparison = await _compare(servers, arguments)
+    if arguments.save is not None:
+        await _save(servers, arguments, comparison, configs)
+    swapped: list[dict[str, Any]] = []
+    if arguments.swap:
+        for address in arguments.only or servers.addresses:
+            swapped.append(await _swap(servers, arguments, address))
+        configs, comparison = await _configs(servers), await _compare(servers, arguments)
+    kinds = {address: _kind(configs.get(address)) for address in servers.addresses}
+    if arguments.json:
+        print_json(
+            {
+                "servers": kinds,
+                "equal": not comparison.differs and not comparison.unreachable,
+                "settings": _notable(configs),
+                "swapped": swapped,
+                "savedTo": None if arguments.save is None else str(arguments.save),
+            }
+        )
+    else:
+        _report(arguments, servers, kinds, configs, comparison)
+    if comparison.differs:
+        return BAD
+    return USAGE if comparison.unreachable else FOUND
+
+
+async def _configs(servers: NameServers) -> dict[str, dict[str, str]]:
+    """Settings of the servers that answer."""
+    found = {}
+    for outcome in await servers.ask_all(config_request()):
+        try:
+            found[outcome.address] = read_config(outcome.answer())
+        except NamesrvError:
+            continue
+    return found
+
+
+def _kind(config: dict[str, str] | None) -> str:
+    if config is None:
+        return SILENT
+    return OURS if "mode" in config and "nodeId" in config else JAVA
+
+
+async def _compare(servers: NameServers, arguments: argparse.Namespace) -> Comparison:
+    namespaces = await _namespaces(servers, arguments)
+    comparison = Comparison(servers, ProgressLine())
+    await comparison.run(namespaces)
+    return comparison
+
+
+async def _namespaces(servers: NameServers, arguments: argparse.Namespace) -> list[str]:
+    admin = admin_of(arguments)
+    return (await known_namespaces(admin, given_addresses(arguments, admin), servers.addresses, arguments.namespace))[0]
+
+
+def _notable(configs: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Settings of RocketMQ's servers that have another value than our default, by name and server."""
+    found: dict[str, dict[str, str]] = {}
+    for address, config in configs.items():
+        for name, text in config.items() if _kind(config) == JAVA else ():
+            row = ROWS.get(name)
+            if row is not None and row.group != OWN and name not in _PER_MACHINE and text != row.show(row.default):
+                found.setdefault(name, {})[address] = text
+    return found
+
+
+async def _save(
+    servers: NameServers, arguments: argparse.Namespace, comparison: Comparison, configs: dict[str, dict[str, str]]
+) -> None:
+    """Raises AdoptError, SettingError, StorageError."""
+    if comparison.keys or comparison.settings or comparison.unreachable:
+        raise AdoptError(
+            "nothing was saved: the servers differ in KV config or settings, or did not all answer; make them equal first "
+            "('namesrv diff' compares them)"
+        )
+    folder: Path = arguments.save
+    if (folder / "kvConfig.json").exists() or (folder / RUN_TIME_FILE).exists():
+        raise SettingError(f"--save {folder}: it has a kvConfig.json or a {RUN_TIME_FILE} already; give an empty folder")
+    table: KVTable = {}
+    for namespace in await _namespaces(servers, arguments):
+        _, response = await servers.query(list_kv_request(namespace))
+        entries = read_kv_table(response)
+        if entries:
+            table[namespace] = dict(entries)
+    config = next(iter(configs.values()))
+    shared = {row.name: config[row.name] for row in ROWS.values() if row.replicated and row.name in config}
+    write_kv_file(folder / "kvConfig.json", table)
+    write_atomically(folder / RUN_TIME_FILE, store_properties(shared))
+    if not arguments.json:
+        print(f"saved {sum(map(len, table.values()))} KV entries and {len(shared)} shared settings to {folder}")
+
+
+async def _swap(servers: NameServers, arguments: argparse.Namespace, address: str) -> dict[str, Any]:
+    """Swap one server. Raises AdoptError."""
+    before = await _compare(servers, arguments)
+    if before.differs or before.unreachable:
+        if not arguments.json:
+            print_comparison(before, DIFFERENCES_SHOWN)
+        raise AdoptError(
+            f"{address} was not swapped: the servers differ or do not all answer; repeat the command when 'namesrv diff' "
+            "says that they are equal"
+        )
+    kind = _kind((await _configs(servers)).get(address))
+    started = time.monotonic()
+    await _run_command(arguments, address)
+    progress = ProgressLine()
+    waits_for = "the new server to answer"
+    while time.monotonic() - started < arguments.within:
+        now = _kind((await _configs(servers)).get(address))
+        if now == kind:
+            waits_for = f"the server to be another one than {kind}"
+        elif now != SILENT:
+            comparison = await _compare(servers, arguments)
+            if not comparison.differs and not comparison.unreachable:
+                progress.clear()
+                took_s = round(time.monotonic() - started, 1)
+                if not arguments.json:
+                    print(
+                        f"{address}: {kind} -> {now} in {took_s} s; all brokers have registered, all answers are equal",
+                        flush=True,
+                    )
+                return {"address": address, "from": kind, "to": now, "seconds": took_s}
+            waits_for = _missing(comparison)
+        progress.show(f"{address}: waiting for {waits_for}")
+        await asyncio.sleep(LOOK_PAUSE_S)
+    progress.clear()
+    raise AdoptError(
+        f"{address}: after {arguments.within} s still waiting for {waits_for}; the other servers were not touched. See the "
+        "log of the new server, or swap it back"
+    )
+
+
+def _missing(comparison: Comparison) -> str:
+    if comparison.unreachable:
+        address, reason = next(iter(comparison.unreachable.items()))
+        return f"{address} ({reason})"
+    parts = {
+        "brokers": comparison.brokers,
+        "topics": comparison.topics,
+        "keys": comparison.keys,
+        "settings": comparison.settings,
+    }
+    return "equal answers: " + ", ".join(f"{len(table)} {kind} differ" for kind, table in parts.items() if table)
+
+
+async def _run_command(arguments: argparse.Namespace, address: str) -> None:
+    """Raises AdoptError."""
+    host, _, port = address.rpartition(":")
+    words = [
+        word.replace("{host}", host.strip("[]")).replace("{port}", port).replace("{address}", address)
+        for word in shlex.split(arguments.swap)
+    ]
+    try:
+        process = await asyncio.create_subprocess_exec(*words, stdout=sys.stderr)
+        async with asyncio.timeout(arguments.within):
+            code = await process.wait()
+    except OSError as cause:
+        raise AdoptError(f"{address} was not swapped: {words[0]}: {cause.strerror}") from None
+    except TimeoutError:
+        process.terminate()
+        raise AdoptError(
+            f"{address}: the command of --swap did not end within {arguments.within} s: {shlex.join(words)}"
+        ) from None
+    if code:
+        raise AdoptError(f"{address}: the command of --swap ended with {code}: {shlex.join(words)}; the walk stopped here")
+
+
+def _report(
+    arguments: argparse.Namespace,
+    servers: NameServers,
+    kinds: dict[str, str],
+    configs: dict[str, dict[str, str]],
+    comparison: Comparison,
+) -> None:
+    print_table(("name server", "kind"), [(address, kinds[address]) for address in servers.addresses])
+    for name, values in sorted(_notable(configs).items()):
+        shared = "; --save carries it over" if ROWS[name].replicated else ""
+        print(f"setting {name}: {', '.join(sorted(set(values.values())))} at {', '.join(values)}{shared}")
+    if _notable(configs):
+        print("start the new nodes with the same properties file (-c), so that they have the other settings, too")
+    print_comparison(comparison, DIFFERENCES_SHOWN)
