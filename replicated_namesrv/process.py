@@ -220,7 +220,7 @@ class ServingNode:
 
     def _own_address(self, context: AdminContext) -> NodeAddress:
         address = advertised_address(context)
-        return NodeAddress(self.settings.node_id, address, self.remoting.is_listening, self.is_drained)
+        return NodeAddress(self.settings.node_id, address, self.remoting.is_listening and not self.is_drained, self.is_drained)
 
     async def drain(self, within_s: float) -> Drained:
         """Transfer leadership, and send brokers and clients away, until ``resume`` or a restart."""

@@ -18,6 +18,7 @@ import asyncio
 import shlex
 import sys
 import time
+from collections.abc import Sized
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +240,7 @@ def _missing(comparison: Comparison) -> str:
     if comparison.unreachable:
         address, reason = next(iter(comparison.unreachable.items()))
         return f"{address} ({reason})"
-    parts = {
+    parts: dict[str, Sized] = {
         "brokers": comparison.brokers,
         "topics": comparison.topics,
         "keys": comparison.keys,

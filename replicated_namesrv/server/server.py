@@ -1,6 +1,7 @@
 """RemotingServer: the entry point of this package, and the life of everything in it."""
 
 import asyncio
+import math
 import resource
 import time
 from collections.abc import Callable
@@ -26,7 +27,9 @@ from replicated_namesrv.settings import Settings
 DRAIN_MAX_S = 5.0
 """Time limit for answering requests in progress when the stop is not graceful in RocketMQ's sense."""
 DRAIN_STEP_S = 0.05
-"""Pause between two groups of connections that are closed, so that their clients do not all connect to the next node at once."""
+"""Pause between two groups of connections that are closed."""
+DRAIN_PASS_S, DRAIN_PASSES_MAX = 1.0, 8
+"""A client of three nodes chooses the same node again with a probability of one third, so 8 passes leave one in 6,000."""
 FENCE_DRAIN_S = 0.2
 """The same at a fence: confirmed requests need a few turns of the loop, and others must not keep their client here."""
 FLUSH_MAX_S = 1.0
@@ -172,23 +175,33 @@ class RemotingServer:
         loop.call_later(FENCE_DRAIN_S + FLUSH_MAX_S, abort)
 
     async def drain(self, within_s: float) -> tuple[int, int]:
-        """Stop listening, and close each connection once its requests are answered, one after the other in half of the time.
+        """Close each connection once its requests are answered, in several passes, and stop listening in the last one.
 
-        A client whose connection was closed uses another name server for its next request. Returns the number of connections, and
-        how many of them were cut at the end of the time. ``unfence`` undoes it.
+        A client whose connection was closed chooses another name server for its next request. A 5.x client may choose this one
+        again, and its request fails if nothing listens. So the node listens until the last pass, when few clients are left.
+        Returns the number of connections, and how many of them were cut at the end of the time. ``unfence`` undoes it.
         """
-        self._listener.close()
-        waiting = list(self.connections)
-        share = max(1, int(len(waiting) * DRAIN_STEP_S / (within_s / 2))) if within_s > 0 else len(waiting) or 1
+        passes = max(1, min(DRAIN_PASSES_MAX, int(within_s / DRAIN_PASS_S)))
+        closed = set[RemotingConnection]()
+        for number in range(passes):
+            if number == passes - 1:
+                self._listener.close()
+            waiting = list(self.connections)
+            closed |= set(waiting)
+            await self._drain_slowly(waiting, within_s / passes / 2)
+            await asyncio.sleep(within_s / passes / 2) if number < passes - 1 else await self._wait_until_gone(within_s / passes)
+        left = list(self.connections)
+        for connection in left:
+            connection.abort(CloseReason.OURS)
+        return len(closed), len(left)
+
+    async def _drain_slowly(self, waiting: list[RemotingConnection], within_s: float) -> None:
+        """One group after the other, so that their clients do not all connect to the next node at once."""
+        share = max(1, math.ceil(len(waiting) * DRAIN_STEP_S / within_s))
         for start in range(0, len(waiting), share):
             for connection in waiting[start : start + share]:
                 connection.drain(CloseReason.OURS)
             await asyncio.sleep(DRAIN_STEP_S)
-        await self._wait_until_gone(within_s / 2)
-        left = [connection for connection in waiting if connection in self.connections]
-        for connection in left:
-            connection.abort(CloseReason.OURS)
-        return len(waiting), len(left)
 
     async def unfence(self) -> None:
         """Listen again. Raises SettingError if another process has taken the port."""
