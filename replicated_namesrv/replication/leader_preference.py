@@ -50,7 +50,7 @@ def check_elections(settings: Settings) -> None:
 
 def lease_margin(election_timeout_ms: int) -> float:
     """``RaftConfig.clock_drift_max`` with which the lease takes LEASE_MS."""
-    return (1 - LEASE_MS / election_timeout_ms) / 2
+    return round((1 - LEASE_MS / election_timeout_ms) / 2, 6)
 
 
 def preferred_leaders(settings: Settings, members: Sequence[str]) -> list[str]:

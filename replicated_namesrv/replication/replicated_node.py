@@ -77,6 +77,23 @@ BUDGET_MARGIN_MS = 500
 """Time that a request may take beyond fenceAfterMs before its connection is closed."""
 
 
+def raft_config(settings: Settings, budget_ms: int) -> RaftConfig:
+    """``budget_ms``: time limit of a proposal and of a read. Raises SettingError."""
+    check_elections(settings)
+    return RaftConfig(
+        digest_version=DIGEST_VERSION,
+        command_version=newest_version(),
+        election_min_ms=settings.election_timeout_ms,
+        election_max_ms=2 * settings.election_timeout_ms,
+        heartbeat_ms=settings.peer_heartbeat_ms,
+        clock_drift_max=lease_margin(settings.election_timeout_ms),
+        proposal_timeout_ms=budget_ms,
+        read_timeout_ms=budget_ms,
+        lease_reads=True,
+        apply_bytes_max=APPLY_BYTES_MAX,
+    )
+
+
 class ReplicatedNode:
     """One node of the group."""
 
@@ -105,7 +122,6 @@ class ReplicatedNode:
 
         budget_ms = settings.fence_after_ms + BUDGET_MARGIN_MS
         members = sorted(transport.addresses)
-        check_elections(settings)
         self._settings, self._now_ms = settings, now_ms
         self._machine = RouteStateMachine()
         self.state: RouteInfoManager = self._machine.state
@@ -119,18 +135,7 @@ class ReplicatedNode:
             restorable = RestorableMachine(self._machine)
             self._leftovers = Leftovers(restorable, now_ms)
             raft = raft_on_sockets(transport, settings.data_path / "raft", restorable)
-        config = RaftConfig(
-            digest_version=DIGEST_VERSION,
-            command_version=newest_version(),
-            election_min_ms=settings.election_timeout_ms,
-            election_max_ms=2 * settings.election_timeout_ms,
-            heartbeat_ms=settings.peer_heartbeat_ms,
-            clock_drift_max=lease_margin(settings.election_timeout_ms),
-            proposal_timeout_ms=budget_ms,
-            read_timeout_ms=budget_ms,
-            lease_reads=True,
-            apply_bytes_max=APPLY_BYTES_MAX,
-        )
+        config = raft_config(settings, budget_ms)
         consensus = RaftConsensus(settings.node_id, members, raft, self._machine, config, now_ms)
         self.consensus = consensus
         self._tasks = Tasks()
