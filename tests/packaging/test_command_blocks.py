@@ -1,0 +1,195 @@
+"""Every command block of README.md, CONTRIBUTING.md and docs/ is run by a test, or has a reason why not."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from replicated_namesrv.cli.main import available_commands, parser_of
+from tests.packaging.tree import ROOT
+from tests.support.nodes import run_command, running_command
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^ *```|(?<=\n\n)((?:(?: {4}| {7})[^\n]*\n(?:\n(?= {4}))?)+)", re.MULTILINE | re.DOTALL)
+PROMPT = re.compile(r"^(?:n\d)?[$#] ")
+DEADLINE_S = 60.0
+
+NO_COMMANDS = (
+    *("valid: 16 of 16", "rule_files:", "peerTlsKeyPath=", "[anonymous]", "[identities."),  # output and settings
+)
+"""How blocks without a language begin that are no commands."""
+
+TOUR = "tests/packaging/test_command_blocks.py::test_the_tour_of_the_readme"
+CURL = "tests/packaging/test_command_blocks.py::test_requests_of_the_pages"
+OPERATIONS = "tests/cli/test_operations_page.py"
+INSTALLED = "changes the machine or needs its service manager; tests/packaging/test_deploy.py checks the files that it uses"
+SHOWN = "its hosts and files are examples; test_every_namesrv_command_is_understood parses it"
+LONG = "takes minutes to hours; test_every_namesrv_command_is_understood parses it"
+CHECKED = (
+    # page, beginning of the command line, test that runs it or reason why none does
+    ("README.md", r"\./namesrv demo", "tests/cli/test_demo.py::test_the_demo_on_real_processes"),
+    ("README.md", r"\./namesrv (cluster|broker|route|diff|status)|export NAMESRV_ADDR", TOUR),
+    ("CONTRIBUTING.md", r"\./namesrv test", "is a run of the tests"),
+    ("CONTRIBUTING.md", r"pipx", "changes the user's home"),
+    (
+        "docs/getting-started.md",
+        r"\./namesrv|export|sh |kill",
+        "needs RocketMQ's distribution; tests/interop does the same with its jars",
+    ),
+    ("docs/operations.md", r"namesrv cluster|export", TOUR),
+    (
+        "docs/operations.md",
+        r"namesrv (backup|restore|switch|recover)",
+        f"the files are examples; {OPERATIONS} and tests/cli/test_operations.py do the same",
+    ),
+    ("docs/operations.md", r"curl", CURL),
+    ("docs/operations.md", r"namesrv|until namesrv", SHOWN),
+    ("docs/operations.md", r"mkdir|python3 -m venv|/opt/|install|systemctl|\(umask|scp|sed|rm|mv|head|chown", INSTALLED),
+    ("docs/operations.md", r"docker|kubectl", "needs a container engine; tests/packaging/test_deploy.py checks the files"),
+    ("docs/admin-http.md", r"curl -N", "never ends; tests/admin/test_watch.py reads the same stream"),
+    ("docs/admin-http.md", r"curl", CURL),
+    ("docs/chaos.md", r"(\./)?namesrv chaos sabotage --list", "tests/packaging/test_command_blocks.py::test_the_list_of_defects"),
+    ("docs/chaos.md", r"(\./)?namesrv chaos", LONG),
+    ("docs/performance.md", r"\.venv/bin/python -m benchmarks", "takes minutes on a quiet machine"),
+    ("docs/performance.md", r"\./namesrv setup test", "is the set-up of this environment"),
+    ("docs/results/*", r"namesrv|for |done", LONG),
+    (
+        "docs/tables.md",
+        r"spark\.read|duckdb",
+        "Python, and DuckDB's own command; tests/spark/test_second_engine.py reads the tables with its library",
+    ),
+    ("docs/*", r"(\./)?namesrv ", SHOWN),
+)
+
+
+class Line(NamedTuple):
+    """One command line of a page."""
+
+    page: str
+    text: str
+
+
+def blocks() -> Iterator[tuple[str, list[str]]]:
+    """(page, lines) of each block without a language."""
+    for page in PAGES:
+        for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+            lines = [line.strip() for line in (found[3] or found[4]).splitlines() if line.strip()]
+            if not found[2] and not lines[0].startswith(NO_COMMANDS):
+                yield page.relative_to(ROOT).as_posix(), lines
+
+
+def commands() -> list[Line]:
+    """Command lines without prompt and comment. In a block with prompts, the other lines are output."""
+    found = []
+    for page, lines in blocks():
+        prompted = [line for line in lines if PROMPT.match(line)]
+        found += [Line(page, PROMPT.sub("", line).partition("  #")[0].strip()) for line in prompted or lines]
+    return found
+
+
+def row_of(line: Line) -> str | None:
+    """How a line is checked; None: in no way."""
+    rows = (how for page, begin, how in CHECKED if Path(line.page).match(page) and re.match(begin, line.text))
+    return next(rows, None)
+
+
+def test_every_command_is_run_by_a_test_or_has_a_reason() -> None:
+    lines = commands()
+    assert len(lines) > 60
+    unknown = [f"{line.page}: {line.text}" for line in lines if row_of(line) is None]
+    assert not unknown, "add rows to CHECKED of this file:\n" + "\n".join(unknown)
+
+
+def test_no_row_is_left_over_and_the_tests_exist() -> None:
+    used = {row_of(line) for line in commands()}
+    assert not [how for _, _, how in CHECKED if how not in used]
+    for name in re.findall(r"(tests/[\w/]+\.py)(?:::(\w+))?", " ".join(how for _, _, how in CHECKED)):
+        file, function = name
+        assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8"), name
+
+
+def test_every_namesrv_command_is_understood() -> None:
+    understood = 0
+    for line in commands():
+        for part in re.split(r"&&|;\s(?=do|done)|\bdo\b|\buntil\b", line.text):
+            words = shlex.split(part.strip().rstrip(";"))
+            words = [word.removeprefix("./") for word in words]
+            if words[:1] == ["namesrv"] and words[1] in available_commands():
+                parser, _ = parser_of(words[1])
+                values = {"$mode": "cp", "$seed": "7", "$s": "4"}
+                parser.parse_args([values.get(word, word) for word in words[2:]])
+                understood += 1
+    assert understood > 40
+
+
+def listed(page: str, begin: str) -> list[str]:
+    """The lines of a page that begin so."""
+    return [line.text for line in commands() if line.page == page and line.text.startswith(begin)]
+
+
+def arguments_of(text: str) -> list[str]:
+    return shlex.split(text.removeprefix("./").removeprefix("namesrv "))
+
+
+@pytest.mark.slow
+def test_the_tour_of_the_readme(tmp_path: Path) -> None:
+    """Its commands as they stand there, on other ports."""
+    base = free_port(1, 2, 10, 11, 12, 20, 21, 22)
+    place = ("--listen", f"127.0.0.1:{base}", "--data-dir", str(tmp_path / "data"))
+    (address_list,) = set(listed("README.md", "export NAMESRV_ADDR"))
+    for number in range(3):
+        address_list = address_list.replace(str(9876 + number), str(base + number))
+    environment = {
+        "NAMESRV_ADDR": shlex.split(address_list)[1].partition("=")[2],
+        "NAMESRV_ADMIN": ";".join(f"127.0.0.1:{base + 10 + number}" for number in range(3)),
+    }
+    (start,) = {*listed("README.md", "./namesrv cluster")}
+    (broker,) = listed("README.md", "./namesrv broker")
+    queries = [text for text in listed("README.md", "./namesrv") if text.split()[1] in ("route", "diff", "status")]
+    assert len(queries) == 3
+    with (
+        running_command(*arguments_of(start), *place, stderr=tmp_path / "cluster.err"),
+        running_command(*arguments_of(broker), environment=environment, stderr=tmp_path / "broker.err"),
+    ):
+        for text in queries:  # brokers may still be registering
+            command = arguments_of(text)
+            wait_until(
+                lambda command=command: run_command(*command, environment=environment).returncode == 0,  # type: ignore[misc]  # of a loop
+                text,
+                DEADLINE_S,
+            )
+
+
+@pytest.mark.slow
+def test_requests_of_the_pages(tmp_path: Path) -> None:
+    curl = shutil.which("curl")
+    if curl is None:
+        pytest.skip("no curl; Debian: apt-get install curl")
+    base = free_port(1, 2, 10, 11, 12, 20, 21, 22)
+    requests = [line.text for line in commands() if row_of(line) == CURL]
+    assert len(requests) >= 4
+    arguments = ("cluster", "--listen", f"127.0.0.1:{base}", "--data-dir", str(tmp_path / "data"))
+    ready = [curl, "-sf", f"http://127.0.0.1:{base + 10}/readyz"]
+    with running_command(*arguments, stderr=tmp_path / "cluster.err"):
+        wait_until(lambda: subprocess.run(ready, capture_output=True, check=False).returncode == 0, "the node", DEADLINE_S)
+        for text in requests:
+            command = [curl, "-sS", "-w", "\n%{http_code}", *shlex.split(text.replace("9886", str(base + 10)))[1:]]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "no_proxy": "*"})
+            assert done.returncode == 0, (text, done.stderr)
+            status = done.stdout.splitlines()[-1]
+            assert status == ("404" if "/routes/TopicTest" in text else "200"), (text, done.stdout)
+
+
+def test_the_list_of_defects() -> None:
+    (text,) = listed("docs/chaos.md", "namesrv chaos sabotage --list")
+    done = run_command(*arguments_of(text))
+    assert done.returncode == 0, done.stderr
+    assert "never-fences" in done.stdout
