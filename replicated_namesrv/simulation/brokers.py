@@ -329,6 +329,8 @@ class Brokers:
         self.disturbs = world.random("disturbance").random() < 0.25
         self.transfer: Callable[[Machine, str | None], None] = lambda machine, peer: None
         """Ask the leader on ``machine`` to transfer leadership."""
+        self.is_sheltered: Callable[[], bool] = lambda: False
+        """Whether a fault strikes that needs connected nodes."""
         self._dead: dict[Key, DeadBroker] = {}
         self.chase_until_ns = 0
         """Until when leaders are lost on purpose."""
@@ -362,7 +364,9 @@ class Brokers:
         self._quiet_until_ns = self.world.now_ns + duration_ns
 
     def provoke(self, machine: Machine, duration_ns: int) -> None:
-        """Read on ``machine`` and change brokers elsewhere."""
+        """Read on ``machine`` and change brokers elsewhere. If all are dead, one starts, because somebody has to write."""
+        if not any(broker.life.is_running for broker in self.brokers):
+            self.brokers[0].restart()
         for broker in self.brokers:
             broker.change()
         for number in range(20):
@@ -466,6 +470,8 @@ class Brokers:
         self.world.after(pause_ns, self._lose_leader, times - 1, pause_ns, is_cut)
 
     def _cut(self, machines: list[Machine], duration_ns: int) -> None:
+        if self.is_sheltered():
+            return
         network = machines[0].network
         assert network is not None
         names = {machine.name for machine in machines}

@@ -103,7 +103,7 @@ class Nemesis:
             self._world.after(fault.at_ns - self._world.now_ns, self._strike, fault)
 
     def _strike(self, fault: Fault) -> None:
-        if fault.kind in self.spared or self._is_sheltered:
+        if fault.kind in self.spared or self.is_sheltered():
             return
         rng = self._world.random(f"fault/{fault.number}")
         self._world.note(f"FAULT {fault.describe()}")
@@ -113,8 +113,8 @@ class Nemesis:
         if undo is not None:
             self._later(fault.duration_ns, self._undo, fault, undo)
 
-    @property
-    def _is_sheltered(self) -> bool:
+    def is_sheltered(self) -> bool:
+        """Whether a fault strikes during which all other nodes must be up and connected."""
         return self._world.now_ns < self._sheltered_ns
 
     def _undo(self, fault: Fault, undo: Callable[[], None]) -> None:
@@ -364,7 +364,7 @@ class Nemesis:
                 self._later(delay_ns, fail_power)
 
         def fail_power() -> None:
-            if self._is_sheltered:
+            if self.is_sheltered():
                 return
             machine.crash(power_loss=True)
             machine.start()
@@ -558,7 +558,7 @@ class Nemesis:
         def strike(cut: list[Link], left: int) -> None:
             self._network.mend(cut)
             leader = self._leader()
-            if leader is None or left == 0:
+            if leader is None or left == 0 or self.is_sheltered():
                 return
             links = [link for link in self._network.links if leader.name in link]
             if rng.random() < 0.3:
@@ -593,10 +593,12 @@ class Nemesis:
         self._later(20 * MS, self._network.cut, early, False)
 
         def strike() -> None:
+            if self.is_sheltered():
+                return
             self._network.cut(links, hold=False)
             self.provoke(leader, _RACE_NS)
             for machine in others:
-                if machine is not waiting and not self._is_sheltered:
+                if machine is not waiting:
                     machine.crash(power_loss=False)
                     machine.start()
 
@@ -620,8 +622,10 @@ class Nemesis:
 
         def strike() -> None:
             self._network.mend(lag)
+            if self.is_sheltered():
+                return
             self._network.cut(apart, hold=False)
-            if self._all_voters() and not self._is_sheltered:
+            if self._all_voters():
                 self._lose_disk(forgetful)
                 forgetful.start()
 

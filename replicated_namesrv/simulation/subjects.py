@@ -124,6 +124,7 @@ def build_routes(simulation: Simulation) -> Application:
 
     simulation.may_be_far = _may_be_far(simulation, config)
     simulation.nemesis.transfer = application.transfer = transfer
+    application.is_sheltered = simulation.nemesis.is_sheltered
     application.chase_until_ns = int(simulation.scenario.duration_s * SECOND)
     simulation.invariants.quorum = len(simulation.names) // 2 + 1 if len(simulation.names) > 1 else 0
     simulation.invariants.deposed_ns = 2 * config.election_max_ms * MS
