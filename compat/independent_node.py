@@ -22,12 +22,12 @@ from pathlib import Path
 from uuid import uuid4
 
 from replicated_namesrv.compat.kv_file import read_kv_file
-from replicated_namesrv.compat.kv_writer import KVWriter
+from replicated_namesrv.compat.kv_writer import KVCommand, KVWriter
 from replicated_namesrv.compat.live_table import DEFAULT_BROKER_CHANNEL_EXPIRED_TIME_MS, BrokerKey, LiveTable
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, checked_update, route_settings
 from replicated_namesrv.errors import LimitError, SettingError, StaleReadError
 from replicated_namesrv.files import DiskReserve
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     Command,
@@ -43,6 +43,7 @@ from replicated_namesrv.routes.results import BrokerRemoved, Effect, Result
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.service import (
     UNKNOWN_AGE,
+    AppliedChange,
     CloseReason,
     Connection,
     DataVersionAnswer,
@@ -50,6 +51,7 @@ from replicated_namesrv.service import (
     Measurement,
     NodeAddress,
     ReadLevel,
+    origin_of,
     quotas_of,
     within,
 )
@@ -104,6 +106,9 @@ class IndependentNode:
         self._disk_was_short = True
         """At the last check. True: there may be no ballast yet."""
         self._stopping = False
+        self._note: Callable[[AppliedChange], None] | None = None
+        self._kv_origins: dict[int, ChangeOrigin] = {}
+        """Callers of the KV commands that are being written, by the command's identity."""
 
     @property
     def fenced(self) -> bool:
@@ -231,14 +236,29 @@ class IndependentNode:
             )
         return self._freshness
 
-    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+    def on_change(self, note: Callable[[AppliedChange], None]) -> None:
+        """``note`` is called with every change."""
+        self._note = note
+
+    def propose(
+        self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
+    ) -> Result | Future[Result]:
         """Apply at once; a KV command after it is on disk."""
+        origin = origin or origin_of(connection)
         refused = self.state.refusal(command)
         if refused is not None:
             return refused
         if isinstance(command, PutKVConfig | DeleteKVConfig):
-            return within(self.quotas, command, lambda: self._kv.submit(command))
-        return within(self.quotas, command, lambda: self._apply(command))
+            return within(self.quotas, command, lambda: self._submit(command, origin))
+        return within(self.quotas, command, lambda: self._apply(command, origin=origin))
+
+    def _submit(self, command: KVCommand, origin: ChangeOrigin | None) -> Future[Result]:
+        """Write and apply a KV command."""
+        done = self._kv.submit(command)
+        if origin is not None:
+            self._kv_origins[id(command)] = origin
+            done.add_done_callback(lambda _: self._kv_origins.pop(id(command), None))
+        return done
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
         """Apply at once and attach the broker to ``connection``."""
@@ -246,7 +266,8 @@ class IndependentNode:
         refused = self.state.refusal(registration)
         try:
             if refused is None:
-                result = within(self.quotas, registration, lambda: self._apply(registration))
+                origin = origin_of(connection)
+                result = within(self.quotas, registration, lambda: self._apply(registration, origin=origin))
                 self._attach(BrokerKey(registration.cluster_name, registration.broker_addr), connection)
                 return result
         except LimitError:
@@ -318,7 +339,7 @@ class IndependentNode:
                 attachment.connection.close(CloseReason.OURS)
         self._soon(lambda: self._expire(now_ms))
 
-    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
+    def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
         """Change settings, including shared ones. The file is written first: if the disk refuses, nothing changes
         (StorageError).
         """
@@ -336,11 +357,14 @@ class IndependentNode:
         """The answer to ``GET_NAMESRV_CONFIG`` (319): sorted ``key=value`` lines."""
         return self._settings.text()
 
-    def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:
+    def _apply(self, command: Command, removal: str = UNREGISTERED, origin: ChangeOrigin | None = None) -> Result:
         now_ms = self._wall_clock_ms()
         applied = self.state.apply(command, now_ms)
         if applied.result.changed:
             self.history.note(self.state, command, now_ms, removal)
+            if self._note is not None:
+                origin = origin or self._kv_origins.get(id(command))
+                self._note(AppliedChange(command, removal, self.state.revision, origin))
         if applied.effects:
             for effect in applied.effects:
                 if isinstance(effect, BrokerRemoved):

@@ -18,6 +18,17 @@ TOPICS_MAX = 60_000
 them in one turn of the event loop, which has to end well before the shortest election time-out of 300 ms."""
 
 
+class ChangeOrigin(NamedTuple):
+    """Who caused a change, for audit logs."""
+
+    identity: str
+    """Name in the access file."""
+    address: str
+    """Host from which the request came."""
+    node: str
+    """The node that received it."""
+
+
 class DataVersion(NamedTuple):
     """Version of a broker's topic table (``DataVersion.java``): equal only when all three numbers are."""
 

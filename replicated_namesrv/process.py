@@ -23,6 +23,7 @@ from typing import Protocol
 from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.identities import AccessRules
 from replicated_namesrv.admin.app import AdminServer, HealthServer
+from replicated_namesrv.admin.change_records import ChangeRecords
 from replicated_namesrv.admin.context import AdminContext, AdminService, Drained
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.json_views import advertised_address
@@ -32,7 +33,7 @@ from replicated_namesrv.errors import NamesrvError
 from replicated_namesrv.files import why_unwritable
 from replicated_namesrv.server.server import RemotingServer, RemotingService
 from replicated_namesrv.server.tls import CLIENT_AUTH
-from replicated_namesrv.service import NodeAddress
+from replicated_namesrv.service import AppliedChange, NodeAddress
 from replicated_namesrv.service_manager import ServiceManager
 from replicated_namesrv.settings import ROWS, Settings
 
@@ -66,6 +67,9 @@ class NodeService(RemotingService, AdminService, Protocol):
 
     def on_serving(self, change: Callable[[bool], None]) -> None:
         """``change(False)``: stop serving, the state can no longer be confirmed (fence). ``change(True)``: serve again."""
+
+    def on_change(self, note: Callable[[AppliedChange], None]) -> None:
+        """``note`` is called with every change that this node applies, also when it reads its log again at the start."""
 
     def on_failure(self, stop: Callable[[str], None]) -> None:
         """``stop(reason)`` is called when the service cannot continue and the process should end."""
@@ -127,6 +131,8 @@ class ServingNode:
         self.settings = settings
         self.service = service_of(settings)
         self.access = AccessControl.of(settings)
+        if self.access is not None and self.access.audit is not None:
+            self.service.on_change(ChangeRecords(self.access.audit, self.service.history_id == "").note)
         self.remoting = RemotingServer(settings, self.service, access=self.access)
         self.failure: str | None = None
         """Why this node has to end; None while it need not."""

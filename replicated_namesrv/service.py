@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from replicated_namesrv.histogram import Histogram
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.quotas import BROKER, KV, NAMESPACE, STATE, Quotas
 from replicated_namesrv.routes.state import RouteInfoManager
@@ -82,6 +82,17 @@ class CloseReason(StrEnum):
     """This node closed it: shutdown, fence or a limit."""
 
 
+class AppliedChange(NamedTuple):
+    """A command that changed the state, for audit logs."""
+
+    command: Command
+    removal: str
+    """If it removed brokers: why (``routes.history``)."""
+    revision: int
+    origin: ChangeOrigin | None
+    """None: no request caused it, or it is unknown."""
+
+
 class Connection(Protocol):
     """One accepted connection, as the service uses it."""
 
@@ -92,6 +103,11 @@ class Connection(Protocol):
 
     def close(self, reason: CloseReason) -> None:
         """Close after pending bytes have been sent. Idempotent."""
+
+
+def origin_of(connection: Connection | None) -> ChangeOrigin | None:
+    """Who sent the present request of a connection. None: unknown (``accessPolicy=open``)."""
+    return getattr(connection, "origin", None)
 
 
 @dataclass(frozen=True, slots=True)

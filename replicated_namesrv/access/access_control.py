@@ -13,6 +13,7 @@ from pathlib import Path
 from replicated_namesrv.access.access_file import NOBODY, AccessFileError, read_access_file
 from replicated_namesrv.access.audit_log import AuditLog
 from replicated_namesrv.access.identities import AccessRules, shown
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class AccessControl:
         path: str,
         audit: AuditLog | None = None,
         *,
+        node: str = "",
         keys_in_plain_text: bool = False,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -75,6 +77,8 @@ class AccessControl:
         """False: requests without permission are only recorded."""
         self.keys_in_plain_text = keys_in_plain_text
         """Whether signatures count on connections without TLS."""
+        self.node = node
+        """Name of this node."""
         self.path = path
         self.audit = audit
         self.rules: AccessRules = read_access_file(path) if path else NOBODY
@@ -95,7 +99,13 @@ class AccessControl:
             return None
         name = settings.audit_log or DEFAULT_AUDIT_LOG
         audit = None if name == "off" else AuditLog(settings.data_path / Path(name).expanduser(), settings.node_id)
-        return cls(settings.access_policy, settings.access_file, audit, keys_in_plain_text=settings.access_keys_in_plain_text)
+        return cls(
+            settings.access_policy,
+            settings.access_file,
+            audit,
+            node=settings.node_id,
+            keys_in_plain_text=settings.access_keys_in_plain_text,
+        )
 
     async def start(self) -> None:
         """Open the audit log and watch the file. Raises StorageError."""
@@ -129,6 +139,10 @@ class AccessControl:
             known["target"] = shown(target)
         self.record(event, leftOut=left_out or None, **known)
         log.warning("access %s", event, extra=known)
+
+    def requested(self, request: str, target: str | None, origin: ChangeOrigin, result: int) -> None:
+        """Record an operation that is no change of the routes. ``result``: response code or HTTP status."""
+        self.record("request", identity=origin.identity, address=origin.address, request=request, target=target, result=result)
 
     def poll(self) -> None:
         """Reload the file if it has changed."""

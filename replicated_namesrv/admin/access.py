@@ -32,6 +32,7 @@ from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.identities import AccessRules, NamedIdentity, refusal, subject_of
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.model import ChangeOrigin
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +83,22 @@ class Access:
             by_table(request)
             return
         identity, by, denied = self._judge(request, control.rules, allowed)
+        if denied is not None and not control.enforces:
+            by_table(request)
+        if denied is None or not control.enforces:
+            request[ORIGIN] = ChangeOrigin(identity, request.remote or "?", control.node)
         if denied is None:
             return
-        if not control.enforces:
-            by_table(request)
         name = f"{request.method} {request.match_info.route.resource.canonical if request.match_info.route.resource else ''}"
         control.refused(name, request.path, identity, by, request.remote or "?", denied.error)
         if control.enforces:
             raise denied
+
+    def done(self, request: web.Request, status: int) -> None:
+        """Record an operation; changes of KV config and topics are recorded when they are applied."""
+        origin = request.get(ORIGIN)
+        if self._control is not None and origin is not None and (request.method, request.path) in OPERATIONS:
+            self._control.requested(f"{request.method} {request.path}", request.query_string or None, origin, status)
 
     def _judge(self, request: web.Request, rules: AccessRules, allowed: frozenset[Role]) -> tuple[str, str, AccessError | None]:
         """Identity of the caller, how it was recognised, and why it is refused; None: it is not."""
@@ -178,6 +187,13 @@ class Access:
 
 
 ACCESS = web.AppKey("access", Access)
+ORIGIN = "origin"
+"""Key of a request: who sent it, if accessPolicy is not open."""
+OPERATIONS = {
+    *(("POST", "/v1/config"), ("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")),
+    *(("POST", "/v1/drain"), ("DELETE", "/v1/drain")),
+}
+"""Requests that are recorded as such."""
 
 
 def given_token(request: web.Request) -> bytes:

@@ -93,6 +93,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 
 async def _set_headers(request: web.Request, response: web.StreamResponse) -> None:
+    access = request.app.get(ACCESS)
+    if access is not None:
+        access.done(request, response.status)
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"

@@ -10,6 +10,7 @@ from aiohttp import web
 from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.admin.health import Layer
 from replicated_namesrv.admin.loop_lag import LoopLag
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.history import History
 from replicated_namesrv.routes.quotas import Quotas
@@ -35,11 +36,13 @@ class ChangedService(FreshState, Protocol):
     def quotas(self) -> Quotas:
         """The limits on the state; ``propose`` raises LimitError beyond them."""
 
-    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+    def propose(
+        self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
+    ) -> Result | Future[Result]:
         """Apply ``command``. ``connection`` is None if it did not arrive over a remoting connection. Errors: LimitError,
         UnavailableError (both certainly not applied), OutcomeUnknownError, StorageError."""
 
-    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
+    def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
         """Write settings to disk, then apply them."""
 
     def config_text(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import orjson
 from aiohttp import web
 
+from replicated_namesrv.admin.access import ORIGIN
 from replicated_namesrv.admin.context import CONTEXT, AdminContext
 from replicated_namesrv.admin.responses import json_error, json_response
 from replicated_namesrv.errors import BodyError
@@ -65,7 +66,7 @@ async def update_config(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     context.service.quotas.check_settings(values)
     _check_settings(values)
-    return await _answer(context, context.service.update_config(values), inForceAfterRestart=[])
+    return await _answer(context, context.service.update_config(values, request.get(ORIGIN)), inForceAfterRestart=[])
 
 
 def _check_settings(values: Mapping[str, str]) -> None:
@@ -115,7 +116,7 @@ async def _body(request: web.Request, bytes_max: int) -> bytes:
 
 async def _propose(request: web.Request, command: Command) -> web.Response:
     context = request.app[CONTEXT]
-    return await _answer(context, context.service.propose(command, None))
+    return await _answer(context, context.service.propose(command, None, request.get(ORIGIN)))
 
 
 async def _answer(context: AdminContext, outcome: "Result | Future[Result]", **more: object) -> web.Response:

@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from replicated_namesrv.errors import NamesrvError, OutcomeUnknownError, UnavailableError
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.replication.consensus import Consensus, confirm
 from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments, Conversations
 from replicated_namesrv.replication.liveness.copies import LateCopies
@@ -44,7 +44,7 @@ from replicated_namesrv.replication.route_machine import (
 from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.routes.commands import BrokerRemoval, RegisterBroker, UnregisterBrokers
 from replicated_namesrv.routes.results import BrokerRemoved, Result
-from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer
+from replicated_namesrv.service import CloseReason, Connection, DataVersionAnswer, origin_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,8 +56,8 @@ RocketMQ 5.3 waits 24 s, one of 4.9 6 s."""
 
 
 class BrokerCalls:
-    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics)`` raises UnavailableError and
-    OutcomeUnknownError.
+    """The broker requests of one node, on its loop. ``propose(command, timeout_ms, topics, origin)`` raises
+    UnavailableError and OutcomeUnknownError.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class BrokerCalls:
         machine: RouteStateMachine,
         attachments: Attachments,
         leader: LeaderClient,
-        propose: Callable[[bytes, int, int], Awaitable[ProposalResult]],
+        propose: Callable[[bytes, int, int, ChangeOrigin | None], Awaitable[ProposalResult]],
         consensus: Consensus,
         tasks: Tasks,
         is_leaving: Callable[[], bool],
@@ -160,7 +160,7 @@ class BrokerCalls:
 
     async def _register(self, registration: RegisterBroker, connection: Connection, received: int) -> Result:
         key, received_ms = (registration.cluster_name, registration.broker_addr), self._monotonic_ms()
-        content, asked = "", None
+        content, asked, origin = "", None, origin_of(connection)
         try:
             async with Budget(REGISTRATION_S):
                 while True:
@@ -181,7 +181,7 @@ class BrokerCalls:
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
-            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics)
+            applied = await self._propose(data, int(REGISTRATION_S * 1000), topics, origin)
         except NamesrvError:  # copies of it that other nodes received continue without this one
             if asked is not None:
                 self._leader.withdraw(asked, key, content)
@@ -282,10 +282,14 @@ class BrokerCalls:
         """``UNREGISTER_BROKER`` (104), answered once it is applied here."""
         received = [(removal, self._registered_epoch(removal, connection)) for removal in command.removals]
         opened_ms = None if connection is None else self._conversations.opened_ms(connection.connection_id) or 0.0
-        return self._converse(connection, self._unregister(received, connection, opened_ms))
+        return self._converse(connection, self._unregister(received, connection, opened_ms, origin_of(connection)))
 
     async def _unregister(
-        self, received: Iterable[tuple[BrokerRemoval, int | None]], connection: Connection | None, opened_ms: float | None
+        self,
+        received: Iterable[tuple[BrokerRemoval, int | None]],
+        connection: Connection | None,
+        opened_ms: float | None,
+        origin: ChangeOrigin | None,
     ) -> Result:
         async with Budget(self._budget_s, OutcomeUnknownError):
             for removal, epoch in received:
@@ -300,7 +304,7 @@ class BrokerCalls:
                 if epoch is not None and (registration is None or registration.epoch != epoch):
                     continue
                 removal = replace(removal, epoch=NO_REGISTRATION if registration is None else registration.epoch)
-                if self._is_late(key, opened_ms) or await self._leader.remove(removal, opened_ms) == LATE:
+                if self._is_late(key, opened_ms) or await self._leader.remove(removal, opened_ms, origin) == LATE:
                     if connection is not None:
                         self._attachments.detach(key, connection.connection_id)
                         self._leader.report_soon()

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from replicated_namesrv.config_writer import SHARED_ROWS, ConfigWriter, describe_written
 from replicated_namesrv.errors import NamesrvError, PartlyDoneError
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import Command, UpdateSettings
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.routes.state import RouteSettings
@@ -27,14 +28,14 @@ class ConfigUpdates:
     def __init__(
         self,
         settings: Settings,
-        propose: Callable[[Command], Awaitable[Result]],
+        propose: Callable[[Command, ChangeOrigin | None], Awaitable[Result]],
         confirm_majority: Callable[[], Awaitable[None]],
     ) -> None:
         """``confirm_majority`` raises UnavailableError if a proposal is unlikely to succeed."""
         self._settings, self._propose, self._confirm_majority = settings, propose, confirm_majority
         self._writer = ConfigWriter(settings, lambda values: Result(changed=bool(settings.change(values))))
 
-    async def update(self, values: dict[str, str]) -> Result:
+    async def update(self, values: dict[str, str], origin: ChangeOrigin | None = None) -> Result:
         """Change the settings in ``values``, keyed by their names in the properties file. Raises PartlyDoneError if one part was
         done and the other was not, or may not have been."""
         shared = {key: text for key, text in values.items() if (row := ROWS.get(key)) is not None and row.replicated}
@@ -43,13 +44,13 @@ class ConfigUpdates:
             return Result()
         command = UpdateSettings({ROWS[key].attribute: bool(ROWS[key].parse(text)) for key, text in shared.items()})
         if not local:
-            return await self._propose(command)
+            return await self._propose(command, origin)
         if not shared:
             return await self._writer.submit(local)
         await self._confirm_majority()
         changed = (await self._writer.submit(local)).changed
         try:
-            return Result(changed=(await self._propose(command)).changed or changed)
+            return Result(changed=(await self._propose(command, origin)).changed or changed)
         except NamesrvError as error:
             written = describe_written(self._settings, local)
             if not written:

@@ -26,15 +26,16 @@ from pathlib import Path
 from typing import Protocol
 
 from replicated_namesrv.errors import OutcomeUnknownError, SettingError, StorageError, UnavailableError
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.interfaces import Committed, Observer, Outcome, ReadOutcome, ReadReady, Rejected, StateMachine
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_errors import RaftError
 from replicated_namesrv.raft.raft_node import RaftNode
 from replicated_namesrv.raft.raft_service import RaftService
 from replicated_namesrv.raft.transport import PeerTransport, TransportSettings
-from replicated_namesrv.replication.command_kinds import version_of
+from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION, version_of
 from replicated_namesrv.replication.raft_metrics import measurements
-from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine
+from replicated_namesrv.replication.route_machine import ProposalResult, RouteStateMachine, encode_attributed
 from replicated_namesrv.replication.tasks import Budget, Tasks
 from replicated_namesrv.service import Measurement
 
@@ -349,10 +350,14 @@ class CommandProposer:
         self._heavy = asyncio.Lock()
         """Locked by the heavy command in progress."""
 
-    async def propose(self, data: bytes, timeout_ms: int | None = None, topics: int = 0) -> ProposalResult:
+    async def propose(
+        self, data: bytes, timeout_ms: int | None = None, topics: int = 0, origin: ChangeOrigin | None = None
+    ) -> ProposalResult:
         """Propose through the log. Raises UnavailableError (certainly not applied) or OutcomeUnknownError, at the latest when
         this node fences itself. ``timeout_ms`` None: the time limit of all requests. ``topics``: number of topics that the
-        command concerns."""
+        command concerns. ``origin`` is in the log if every member knows such commands."""
+        if origin is not None and self._consensus.command_version >= ORIGIN_VERSION:
+            data = encode_attributed(data, origin)
         if topics <= HEAVY_TOPICS and len(data) <= HEAVY_BYTES:
             return await self._propose(data, timeout_ms)
         async with Budget((timeout_ms or self._budget_ms) / 1000):

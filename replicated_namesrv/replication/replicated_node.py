@@ -24,7 +24,7 @@ from random import Random, SystemRandom
 from replicated_namesrv.config_writer import checked_update, route_settings
 from replicated_namesrv.errors import LimitError, NamesrvError, UnavailableError
 from replicated_namesrv.files import DiskReserve
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.raft.raft_config import RaftConfig
 from replicated_namesrv.raft.raft_service import boot_clock
 from replicated_namesrv.raft.transport import TransportSettings
@@ -58,12 +58,14 @@ from replicated_namesrv.routes.quotas import logged_bytes, with_own_mappings
 from replicated_namesrv.routes.results import Effect, Result
 from replicated_namesrv.routes.state import DIGEST_VERSION, RouteInfoManager
 from replicated_namesrv.service import (
+    AppliedChange,
     CloseReason,
     Connection,
     DataVersionAnswer,
     Measurement,
     NodeAddress,
     ReadLevel,
+    origin_of,
     quotas_of,
     within,
 )
@@ -300,24 +302,33 @@ class ReplicatedNode:
 
     # Writes
 
-    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+    def on_change(self, note: Callable[[AppliedChange], None]) -> None:
+        """``note`` is called with every change that this node applies, also when it reads its log again at the start."""
+        self._machine.on_changed = lambda command, removal, origin: note(
+            AppliedChange(command, removal, self.state.revision, origin)
+        )
+
+    def propose(
+        self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
+    ) -> Result | Future[Result]:
+        origin = origin or origin_of(connection)
         if isinstance(command, UnregisterBrokers):
             return within(self.quotas, command, lambda: self.broker_calls.unregister(command, connection))
         refused = self.state.refusal(command)
         if refused is not None:
             return refused
-        return within(self.quotas, command, lambda: self._tasks.keep(self._propose_plain(command)))
+        return within(self.quotas, command, lambda: self._tasks.keep(self._propose_plain(command, origin)))
 
-    async def _propose_plain(self, command: Command) -> Result:
+    async def _propose_plain(self, command: Command, origin: ChangeOrigin | None = None) -> Result:
         topics = self.state.topics_concerned(command)
         data = encode_plain(command, self.liveness.client.leader_time_ms)
-        return (await self.proposer.propose(data, topics=topics)).result
+        return (await self.proposer.propose(data, topics=topics, origin=origin)).result
 
-    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
+    def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
         """Shared keys go through the log for all nodes; the others go to this node's file. Fails with PartlyDoneError if one
         of the two was done and the other was not, or may not have been."""
         taken = checked_update(self._settings, self.quotas, values)
-        return taken if isinstance(taken, Result) else self._tasks.keep(self._config.update(taken))
+        return taken if isinstance(taken, Result) else self._tasks.keep(self._config.update(taken, origin))
 
     async def _confirm_majority(self) -> None:
         if self.fenced:

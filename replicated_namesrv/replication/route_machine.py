@@ -14,6 +14,7 @@ Each rule is decided here, from state and command alone, so that all nodes decid
 - SUSPECT records for how many thirds of its time-out the leader has had no contact with a broker (``liveness/silence.py``). It
   names term, epoch and serial as an expiry does. A registration that is taken clears the suspicion, and so does SUSPECT with
   0.
+- ATTRIBUTED is another command together with the caller who caused it. The caller has no effect on the state.
 - The time of a command is the leader's clock as the proposer received it. An earlier time than that of a previous command is
   ignored.
 
@@ -25,11 +26,12 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from replicated_namesrv.model import DataVersion
+from replicated_namesrv.model import ChangeOrigin, DataVersion
 from replicated_namesrv.raft.raft_errors import UnknownCommandError
 from replicated_namesrv.replication.command_kinds import (
+    ATTRIBUTED,
     BASE_VERSION,
     COMMAND_KINDS,
     ENVELOPE_FORMAT,
@@ -140,6 +142,12 @@ def encode_lead(settings: RouteSettings, time_ms: int, term: int) -> bytes:
     return _encode([LEAD, term], UpdateSettings(asdict(settings)), time_ms)
 
 
+def encode_attributed(command: bytes, origin: ChangeOrigin) -> bytes:
+    """``command``, an encoded one, with the caller who caused it."""
+    head, _, rest = command[1:].partition(b"\n")
+    return bytes((ENVELOPE_FORMAT,)) + dump([ATTRIBUTED, *origin, load(head)]) + b"\n" + rest
+
+
 def _encode(head: list[object], command: Command, time_ms: int) -> bytes:
     return bytes((ENVELOPE_FORMAT,)) + dump(head) + b"\n" + encode_command(command, time_ms)
 
@@ -172,6 +180,10 @@ class RouteStateMachine:
         was refused or ignored. Also in replay."""
         self.on_suspected: Callable[[list[Key]], None] = lambda keys: None
         """Called with the brokers whose suspicion has changed."""
+        self.on_changed: Callable[[Command, str, ChangeOrigin | None], None] | None = None
+        """Called with each command that changed the state, why it removed brokers, and who caused it. Also in replay."""
+        self._origin: ChangeOrigin | None = None
+        """Of the command that is being applied."""
         self.on_settings: Callable[[], None] = lambda: None
         self.on_lead: Callable[[int], None] = lambda term: None
         """Called with the term of every valid LEAD."""
@@ -204,12 +216,29 @@ class RouteStateMachine:
         applied = self.state.apply(command, self.time_ms)
         if applied.result.changed:
             self.history.note(self.state, command, self.time_ms, removal)
+            if self.on_changed is not None:
+                self.on_changed(command, removal, self._origin)
         for effect in applied.effects:
             if isinstance(effect, BrokerRemoved):
                 self.marks.take((effect.cluster_name, effect.broker_addr))
                 self._clear((effect.cluster_name, effect.broker_addr))
         self.effects.extend(applied.effects)
         return applied.result
+
+    def _attributed(self, command: Command, identity: str, address: str, node: str, head: list[Any]) -> ProposalResult:
+        kind, *arguments = head
+        handler, count = _HANDLERS.get(kind, (None, 0)) if isinstance(kind, int) else (None, 0)
+        if handler is None or kind == ATTRIBUTED or len(arguments) != count:
+            raise UnknownCommandError(
+                f"a command in the log is not known to this version (kind {kind} with {len(arguments)} arguments): "
+                "install the version that the other nodes run"
+            )
+        self.command_version = max(self.command_version, COMMAND_KINDS[ENVELOPE_FORMAT, kind].since)
+        self._origin = ChangeOrigin(identity, address, node)
+        try:
+            return handler(self, command, *arguments)
+        finally:
+            self._origin = None
 
     def _plain(self, command: Command) -> ProposalResult:
         result = self._apply(command)
@@ -417,5 +446,6 @@ _HANDLERS: dict[int, tuple[Callable[..., ProposalResult], int]] = {
     EXPIRE: (RouteStateMachine._expire, 3),
     LEAD: (RouteStateMachine._lead, 1),
     SUSPECT: (RouteStateMachine._suspect, 3),
+    ATTRIBUTED: (RouteStateMachine._attributed, 4),
 }
 """How each kind is applied, and its number of arguments besides the command."""

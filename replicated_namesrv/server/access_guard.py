@@ -17,6 +17,7 @@ from replicated_namesrv.access.access_control import AccessControl
 from replicated_namesrv.access.identities import NamedIdentity, refusal
 from replicated_namesrv.access.roles import READERS, REQUEST_ROLES
 from replicated_namesrv.access.signatures import ACCESS_KEY
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.state import RouteInfoManager
 from replicated_namesrv.server.connection import RemotingConnection
 from replicated_namesrv.server.connection_access import ConnectionAccess
@@ -48,12 +49,20 @@ class AccessGuard:
         why = refusal(identity, allowed, self._brokers(request))
         if allowed is READERS:
             known.may_read = why is None or not access.enforces
+        if allowed is not READERS and (why is None or not access.enforces):
+            connection.origin = ChangeOrigin(identity.name, known.address, access.node)
         if why is None:
             return None
         fields = request.fields
         target = next((fields[name] for name in TARGET_FIELDS if name in fields), None)
         access.refused(RequestCode(code).name, target, identity.name, by, known.address, why)
         return Answer(ResponseCode.NO_PERMISSION.value, f"no permission: {why} ({by})") if access.enforces else None
+
+    def done(self, request: Request, code: int) -> None:
+        """Record a request that changes settings; the other changes are recorded when they are applied."""
+        origin = request.connection.origin
+        if request.header.code == RequestCode.UPDATE_NAMESRV_CONFIG and origin is not None:
+            self._access.requested("UPDATE_NAMESRV_CONFIG", None, origin, code)
 
     def _caller(self, request: Request, known: ConnectionAccess) -> tuple[NamedIdentity, str]:
         """The identity, and how it was recognised."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from replicated_namesrv.errors import BodyError
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import (
     BrokerRemoval,
     ChangeWritePerm,
@@ -21,7 +22,7 @@ from replicated_namesrv.routes.commands import (
 )
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server.request import Answer, Deferred, Outcome, Request, java_long, then
-from replicated_namesrv.service import Connection
+from replicated_namesrv.service import Connection, origin_of
 from replicated_namesrv.settings import Settings
 from replicated_namesrv.wire.bodies import decode_queue_datas
 from replicated_namesrv.wire.codes import RequestCode, ResponseCode
@@ -37,9 +38,9 @@ class ChangeService(Protocol):
         """Apply ``command``; the result is Java's answer. Errors: LimitError, UnavailableError (both certainly not applied),
         OutcomeUnknownError, StorageError. ``connection``: the one it arrived over; None for our own commands."""
 
-    def update_config(self, values: Mapping[str, str]) -> Result | Future[Result]:
-        """``UPDATE_NAMESRV_CONFIG`` (318) after parsing: write the values, then apply them (``config_writer`` decides which
-        are accepted).
+    def update_config(self, values: Mapping[str, str], origin: ChangeOrigin | None = None) -> Result | Future[Result]:
+        """``UPDATE_NAMESRV_CONFIG`` (318) of ``origin`` after parsing: write the values, then apply them (``config_writer``
+        decides which are accepted).
         """
 
     def heartbeat(self, cluster_name: str, broker_addr: str, connection: Connection) -> None:
@@ -142,7 +143,7 @@ class Changes:
             values = string_to_properties(body)
         except BodyError:
             return Answer(ERROR, "string2Properties error")
-        return then(self._service.update_config(values), plain_answer)
+        return then(self._service.update_config(values, origin_of(request.connection)), plain_answer)
 
     def heartbeat(self, request: Request) -> Outcome:
         """``BROKER_HEARTBEAT`` (904)."""

@@ -22,6 +22,7 @@ from typing import Protocol, cast
 
 from replicated_namesrv.access.identities import PeerCertificate
 from replicated_namesrv.errors import FrameError
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.server.connection_access import ConnectionAccess
 from replicated_namesrv.server.connection_limits import HeldBytes, Limits, Sources
 from replicated_namesrv.server.idle import IdleWheel
@@ -122,6 +123,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         "connection_id",
         "idle_slot",
         "last_active_tick",
+        "origin",
         "peer",
         "pending",
         "share",
@@ -138,6 +140,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Of its address."""
         self.access: ConnectionAccess | None = None
         """Its caller, unless everything is allowed."""
+        self.origin: ChangeOrigin | None = None
+        """Who sent the present change; None: unknown."""
         self.pending = 0
         """Requests received and neither answered nor dropped."""
         self.last_active_tick = 0

@@ -160,6 +160,8 @@ class RequestDispatcher:
             self._metrics.count_request(header.code, None)
             return None
         self._metrics.count_request(header.code, answer.code)
+        if self._guard is not None:
+            self._guard.done(request, answer.code)
         parts = answer_parts(answer.code, answer.remark, answer.ext_fields, answer.body, header.serialize_type)
         if request.lasting_topic is not None and isinstance(request.data, bytes):
             self.answers.remember(request.data, request.start, request.bounds.end, request.lasting_topic, parts)

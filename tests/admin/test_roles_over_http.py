@@ -68,7 +68,8 @@ def test_changes_need_the_roles_of_the_page() -> None:
     changes = {key: roles for key, roles in HTTP_ROLES.items() if key[0] != "GET"}
     assert all(roles in (OPERATORS, ADMINS) for roles in changes.values())
     admins = {key for key, roles in HTTP_ROLES.items() if roles == ADMINS}
-    assert admins == {("GET", "/v1/backup"), ("POST", "/v1/restore"), ("POST", "/v1/leader/transfer")}
+    operations = {("POST", "/v1/restore"), ("POST", "/v1/leader/transfer"), ("POST", "/v1/drain"), ("DELETE", "/v1/drain")}
+    assert admins == {("GET", "/v1/backup"), *operations}
     assert {roles for key, roles in HTTP_ROLES.items() if key not in admins and key[0] == "GET"} == {READERS}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from replicated_namesrv.compat.independent_node import IndependentNode
 from replicated_namesrv.errors import SettingError
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.routes.commands import Command
 from replicated_namesrv.routes.results import Result
 from replicated_namesrv.server import connection, turn_shares
@@ -34,7 +35,9 @@ class SlowNode(IndependentNode):
         self.waiting: list[Future[Result]] = []
         self.lost: list[tuple[int, CloseReason]] = []
 
-    def propose(self, command: Command, connection: Connection | None) -> Result | Future[Result]:
+    def propose(
+        self, command: Command, connection: Connection | None, origin: ChangeOrigin | None = None
+    ) -> Result | Future[Result]:
         self.waiting.append(get_running_loop().create_future())
         return self.waiting[-1]
 

@@ -9,6 +9,7 @@ namespace, and which it proposes as such. A node of this version does not know t
 import sys
 
 from replicated_namesrv.cli.main import run_command
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.replication import replicated_node as node_module
 from replicated_namesrv.replication import route_machine as machine
 from replicated_namesrv.replication.command_kinds import COMMAND_KINDS, ENVELOPE_FORMAT, CommandKind, newest_version
@@ -30,9 +31,9 @@ def encode_new(command: Command, time_ms: int) -> bytes:
 class NextNode(ReplicatedNode):
     """Writes the namespace by the new command, everything else as before."""
 
-    async def _propose_plain(self, command: Command) -> Result:
+    async def _propose_plain(self, command: Command, origin: ChangeOrigin | None = None) -> Result:
         if not (isinstance(command, PutKVConfig) and command.namespace == NAMESPACE):
-            return await super()._propose_plain(command)
+            return await super()._propose_plain(command, origin)
         return (await self.proposer.propose(encode_new(command, self.liveness.client.leader_time_ms))).result
 
 

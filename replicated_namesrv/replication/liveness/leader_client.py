@@ -11,6 +11,8 @@ from asyncio import Future
 from collections.abc import Callable
 
 from replicated_namesrv.errors import OutcomeUnknownError, UnavailableError
+from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION
 from replicated_namesrv.replication.liveness.attachments import ROUND_MS, Attachments
 from replicated_namesrv.replication.liveness.leader_messages import (
     AGE_MAX,
@@ -118,10 +120,13 @@ class LeaderClient:
         if leader is not None:
             self._send(leader, Inquiry(self._session, number, self._consensus.term, WITHDRAW, 0, AGE_MAX, key, content))
 
-    def remove(self, removal: BrokerRemoval, opened_ms: float | None) -> "Future[int]":
+    def remove(self, removal: BrokerRemoval, opened_ms: float | None, origin: ChangeOrigin | None = None) -> "Future[int]":
         """``UNREGISTER_BROKER`` (104): REMOVED or LATE. ``opened_ms``: when the connection over which it came was opened; None:
         it came over no connection. The caller gives up by cancelling; the broker may be removed nevertheless."""
-        return self._ask(REMOVE, (removal.cluster_name, removal.broker_addr), encode_removal(removal), 0, opened_ms)
+        if origin is not None and self._consensus.command_version < ORIGIN_VERSION:
+            origin = None  # the leader may be of an older version
+        content = encode_removal(removal, origin)
+        return self._ask(REMOVE, (removal.cluster_name, removal.broker_addr), content, 0, opened_ms)
 
     def _ask(self, kind: int, key: Key, content: str, serial: int, opened_ms: float | None) -> "Future[int]":
         self._last_question += 1

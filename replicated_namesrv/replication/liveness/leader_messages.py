@@ -12,6 +12,7 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.raft.raft_errors import MalformedError
 from replicated_namesrv.replication.marks import Key
 from replicated_namesrv.routes.commands import BrokerRemoval
@@ -95,7 +96,7 @@ class Inquiry(NamedTuple):
     """REMOVE: connections opened after this age belong to another process; AGE_MAX: none do."""
     key: Key
     content: str
-    """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON."""
+    """REGISTER and WITHDRAW: the registration's hash. REMOVE: the removal, as JSON, and who asked for it if that is known."""
 
 
 GRANTED, LOOK_AGAIN, REMOVED, LATE = range(4)
@@ -241,17 +242,21 @@ def _check(count: int, switch: int) -> None:
         raise MalformedError(f"a message between nodes with {count} entries and flag {switch}")
 
 
-def encode_removal(removal: BrokerRemoval) -> str:
-    """As the content of an Inquiry."""
-    return dump([removal.broker_name, removal.broker_id, removal.epoch]).decode("utf-8", "surrogatepass")
+def encode_removal(removal: BrokerRemoval, origin: ChangeOrigin | None = None) -> str:
+    """As the content of an Inquiry. ``origin`` is only for leaders of this version."""
+    fields = [removal.broker_name, removal.broker_id, removal.epoch, *(origin or ())]
+    return dump(fields).decode("utf-8", "surrogatepass")
 
 
-def decode_removal(key: Key, content: str) -> BrokerRemoval:
+def decode_removal(key: Key, content: str) -> tuple[BrokerRemoval, ChangeOrigin | None]:
     """Inverse of ``encode_removal``. Raises MalformedError."""
     try:
-        broker_name, broker_id, epoch = load(content.encode("utf-8", "surrogatepass"))
+        broker_name, broker_id, epoch, *rest = load(content.encode("utf-8", "surrogatepass"))
+        origin = ChangeOrigin(*rest) if rest else None
+        if not all(isinstance(text, str) for text in rest):
+            raise ValueError("a field has the wrong type")
         if not (isinstance(broker_name, str) and type(broker_id) is int and type(epoch) is int):
             raise ValueError("a field has the wrong type")
     except (ValueError, TypeError) as error:
         raise MalformedError(f"a removal cannot be read: {error}") from None
-    return BrokerRemoval(*key, broker_name, broker_id, epoch)
+    return BrokerRemoval(*key, broker_name, broker_id, epoch), origin

@@ -14,6 +14,7 @@ import math
 from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator
 
+from replicated_namesrv.model import ChangeOrigin
 from replicated_namesrv.replication.liveness.copies import Admission, Asker, Decided
 from replicated_namesrv.replication.liveness.departures import Departures
 from replicated_namesrv.replication.liveness.leader_messages import (
@@ -65,7 +66,7 @@ class LeaderRole:
         self._renewals = Renewals(term, self.removals, self._suspicions, self._renewed, self._judged, later)
         self._admission = Admission(node.machine.marks)
         self._registered_lately: dict[Key, float] = {}
-        self._early: dict[Asker, tuple[BrokerRemoval, float]] = {}
+        self._early: dict[Asker, tuple[BrokerRemoval, ChangeOrigin | None, float]] = {}
         """``UNREGISTER_BROKER`` (104) removals that came before this leader knew enough. The float is a time of ``clock_ms``:
         connections opened after it belong to another process."""
         self._unregistering: set[Asker] = set()
@@ -178,7 +179,7 @@ class LeaderRole:
         elif inquiry.kind == WITHDRAW:
             self._decide_all(self._admission.withdraw(asker, inquiry.key, inquiry.content, self._now_ms()))
         elif asker not in self._unregistering:
-            self._early[asker] = decode_removal(inquiry.key, inquiry.content), self._since_ms(inquiry)
+            self._early[asker] = *decode_removal(inquiry.key, inquiry.content), self._since_ms(inquiry)
             self._unregister_early()
 
     def _since_ms(self, inquiry: Inquiry) -> float:
@@ -200,10 +201,10 @@ class LeaderRole:
         if self.silence is None or not self._early or not self.departures.can_judge(self._now_ms()):
             return
         early, self._early = self._early, {}
-        for asker, (removal, since_ms) in early.items():
-            self._unregister(asker, removal, since_ms)
+        for asker, (removal, origin, since_ms) in early.items():
+            self._unregister(asker, removal, origin, since_ms)
 
-    def _unregister(self, asker: Asker, removal: BrokerRemoval, since_ms: float) -> None:
+    def _unregister(self, asker: Asker, removal: BrokerRemoval, origin: ChangeOrigin | None, since_ms: float) -> None:
         """Remove for the node that asked. Repeated inquiries start no second proposal."""
         assert removal.epoch is not None, "the epoch is set by the node that asks"
         key = (removal.cluster_name, removal.broker_addr)
@@ -217,7 +218,7 @@ class LeaderRole:
             if is_removed:
                 self._decide(asker, REMOVED)
 
-        self.removals.unregister(removal, done)
+        self.removals.unregister(removal, origin, done)
 
     # Time
 

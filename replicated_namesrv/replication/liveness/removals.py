@@ -8,10 +8,12 @@ import logging
 from asyncio import Future
 from collections.abc import Callable, Iterable
 
+from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION
 from replicated_namesrv.replication.liveness.liveness_context import Term
 from replicated_namesrv.replication.liveness.silence import Lease
 from replicated_namesrv.replication.marks import Key
-from replicated_namesrv.replication.route_machine import ProposalResult, encode_expire, encode_unregister
+from replicated_namesrv.replication.route_machine import ProposalResult, encode_attributed, encode_expire, encode_unregister
 from replicated_namesrv.routes.commands import BrokerRemoval, UnregisterBrokers
 
 log = logging.getLogger(__name__)
@@ -94,8 +96,8 @@ class Removals:
         registration = self._machine.state.registration(*key)
         return registration is None or registration.epoch != epoch
 
-    def unregister(self, removal: BrokerRemoval, done: Callable[[bool], None]) -> None:
-        """``UNREGISTER_BROKER`` (104); ``done(is_removed)`` is called once the outcome is known."""
+    def unregister(self, removal: BrokerRemoval, origin: ChangeOrigin | None, done: Callable[[bool], None]) -> None:
+        """``UNREGISTER_BROKER`` (104) of ``origin``; ``done(is_removed)`` is called once the outcome is known."""
         assert removal.epoch is not None, "the epoch is set by the node that asks"
         life = ((removal.cluster_name, removal.broker_addr), removal.epoch)
         command = UnregisterBrokers((removal,))
@@ -106,7 +108,9 @@ class Removals:
                 if self._large:
                     return None
                 self._large.add(life)
-            return encode_unregister(command, self._term.time_ms(), self._term.number)
+            data = encode_unregister(command, self._term.time_ms(), self._term.number)
+            knows = self._term.node.consensus.command_version >= ORIGIN_VERSION
+            return encode_attributed(data, origin) if origin is not None and knows else data
 
         def ended(applied: ProposalResult) -> None:
             self._lives.discard(life)

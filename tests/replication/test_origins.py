@@ -1,0 +1,90 @@
+"""Commands that name who caused them: same effect as without, and only once every node knows them."""
+
+import asyncio
+from asyncio import Future
+
+import pytest
+
+from replicated_namesrv.model import ChangeOrigin
+from replicated_namesrv.raft.interfaces import Committed, Outcome
+from replicated_namesrv.raft.raft_errors import UnknownCommandError
+from replicated_namesrv.replication.command_kinds import ORIGIN_VERSION, SUSPICION_VERSION, version_of
+from replicated_namesrv.replication.consensus import CommandProposer
+from replicated_namesrv.replication.liveness.leader_messages import decode_removal, encode_removal
+from replicated_namesrv.replication.route_machine import (
+    ProposalResult,
+    RouteStateMachine,
+    encode_attributed,
+    encode_plain,
+    encode_suspect,
+)
+from replicated_namesrv.replication.tasks import Tasks
+from replicated_namesrv.routes.commands import BrokerRemoval, Command, PutKVConfig
+from replicated_namesrv.routes.results import Result
+
+ORIGIN = ChangeOrigin("tools", "10.0.0.9", "n2")
+PUT = PutKVConfig("n", "k", "v")
+
+
+def test_the_origin_has_no_effect_on_the_state() -> None:
+    plain, attributed = RouteStateMachine(), RouteStateMachine()
+    seen: list[tuple[Command, str, ChangeOrigin | None]] = []
+    attributed.on_changed = lambda command, removal, origin: seen.append((command, removal, origin))
+    for machine, data in ((plain, encode_plain(PUT, 7)), (attributed, encode_attributed(encode_plain(PUT, 7), ORIGIN))):
+        assert machine.apply(data).result.changed
+    assert plain.state.digest() == attributed.state.digest()
+    assert plain.serial == attributed.serial
+    assert [(command, origin) for command, _, origin in seen] == [(PUT, ORIGIN)]
+    attributed.apply(encode_plain(PutKVConfig("n", "k", "w"), 8))
+    assert seen[-1][2] is None, "the next command has no origin"
+
+
+def test_the_version_is_the_newest_that_it_needs() -> None:
+    assert version_of(encode_plain(PUT, 0)) == 1
+    assert version_of(encode_attributed(encode_plain(PUT, 0), ORIGIN)) == ORIGIN_VERSION
+    assert version_of(encode_suspect((), 0, 1, 0)) == SUSPICION_VERSION < ORIGIN_VERSION
+    machine = RouteStateMachine()
+    machine.apply(encode_attributed(encode_plain(PUT, 0), ORIGIN))
+    assert machine.command_version == ORIGIN_VERSION
+
+
+def test_unknown_commands_inside_stop_the_node() -> None:
+    twice = encode_attributed(encode_attributed(encode_plain(PUT, 0), ORIGIN), ORIGIN)
+    for data in (
+        twice,
+        twice.replace(b",[6,", b",[77,", 1),
+        encode_attributed(encode_plain(PUT, 0), ORIGIN).replace(b"[0]", b"[0,1]"),
+    ):
+        with pytest.raises(UnknownCommandError):
+            RouteStateMachine().apply(data)
+
+
+class _Consensus:
+    """Commits everything, and says what every member knows."""
+
+    def __init__(self, command_version: int) -> None:
+        self.command_version = command_version
+        self.proposed: list[bytes] = []
+
+    def propose(self, command: bytes, version: int, timeout_ms: int | None = None) -> "Future[Outcome]":
+        self.proposed.append(command)
+        done: Future[Outcome] = asyncio.get_running_loop().create_future()
+        done.set_result(Committed(ProposalResult(Result()), 1, 1))
+        return done
+
+
+@pytest.mark.parametrize("version", [SUSPICION_VERSION, ORIGIN_VERSION])
+async def test_an_origin_is_proposed_only_when_every_member_knows_such_commands(version: int) -> None:
+    consensus = _Consensus(version)
+    proposer = CommandProposer(consensus, Tasks(), 1_000, lambda: False)  # type: ignore[arg-type]  # the part that it uses
+    data = encode_plain(PUT, 0)
+    await proposer.propose(data, origin=ORIGIN)
+    await proposer.propose(data)
+    wanted = encode_attributed(data, ORIGIN) if version == ORIGIN_VERSION else data
+    assert consensus.proposed == [wanted, data]
+
+
+def test_a_removal_may_name_its_origin() -> None:
+    removal = BrokerRemoval("c", "a:1", "a", 0, 7)
+    assert decode_removal(("c", "a:1"), encode_removal(removal)) == (removal, None)
+    assert decode_removal(("c", "a:1"), encode_removal(removal, ORIGIN)) == (removal, ORIGIN)
