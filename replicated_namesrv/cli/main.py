@@ -94,8 +94,16 @@ def parser_of(name: str) -> tuple[argparse.ArgumentParser, object]:
     return parser, module
 
 
+def _open_streams() -> None:
+    """Give a process without stdout or stderr (``>&-``) one that discards everything. Python has None in their place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- open until the process ends
+
+
 def run_command(name: str, arguments: Sequence[str]) -> int:
     """Run one command; its exit code. Errors of ``errors`` and Ctrl-C end here."""
+    _open_streams()
     for argument in arguments:
         if any("\ud800" <= character <= "\udfff" for character in argument):  # undecodable bytes can be neither sent nor printed
             print(f"{program_of(name)}: argument {argument!a} is not UTF-8; give it in UTF-8", file=sys.stderr)

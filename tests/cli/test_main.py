@@ -112,3 +112,11 @@ def test_errors_end_as_one_line_and_an_exit_code(
     monkeypatch.setattr("replicated_namesrv.cli.main._reader_has_enough", lambda: None)
     assert main.main(["serve"]) == code
     assert capfd.readouterr() == ("", told)
+
+
+@pytest.mark.parametrize("redirection", [">&-", ">&- 2>&-"])
+def test_a_process_without_stdout_ends_as_usual(redirection: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" "$@" {redirection}', *command("chaos", "list")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -42,7 +42,7 @@ CHECKED = (
     (
         "docs/getting-started.md",
         r"\./namesrv|export|sh |kill",
-        "needs RocketMQ's distribution; tests/interop does the same with its jars",
+        "tests/interop/test_getting_started.py::test_the_page",
     ),
     ("docs/operations.md", r"namesrv cluster|export", TOUR),
     (
