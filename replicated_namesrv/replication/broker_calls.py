@@ -177,7 +177,8 @@ class BrokerCalls:
                     await confirm(self._consensus)
             if not self._conversations.is_open(connection.connection_id):
                 raise UnavailableError("its connection has ended")
-            is_meant = self._late_copies.is_repeated(key, content, received_ms) or not self._defences.repeated_versions
+            version = registration.data_version
+            is_meant = self._late_copies.is_repeated(key, version, received_ms) or not self._defences.repeated_versions
             time_ms, replaces = self._leader.leader_time_ms, received if is_meant else 0
             data = encode_register(registration, time_ms, received, replaces, content)
             topics = self._machine.state.topics_concerned(registration)
@@ -188,9 +189,9 @@ class BrokerCalls:
             raise
         if applied.ignored is Ignored.LATE_COPY:
             if self._machine.state.registration(*key) is not None:
-                self._late_copies.had_no_effect(key, content, received_ms)
+                self._late_copies.had_no_effect(key, version, received_ms)
                 self.heartbeat(*key, connection)
-            return applied.result
+            return replace(applied.result, epoch=None)  # not to be remembered as a renewal
         self._late_copies.forget(key)
         return self._registered(registration, connection, applied)
 

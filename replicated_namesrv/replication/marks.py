@@ -33,7 +33,7 @@ class Mark(NamedTuple):
     """Facts about a registered broker beyond its registration."""
 
     version_revision: int
-    """Revision that committed its current data version."""
+    """Revision that committed its newest content. Until all nodes are newer than 0.1: its current data version."""
     serial: int
     """Number of its last registration in the log, whether it changed anything or not."""
     content: str

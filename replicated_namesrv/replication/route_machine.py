@@ -4,6 +4,8 @@ Each rule is decided here, from state and command alone, so that all nodes decid
 
 - A registration with an older data version than the stored one is a *late copy* and has no effect, unless its node found that
   the broker repeats it. It then names the revision up to which stored versions may be replaced (``liveness/copies.py``).
+- A registration with the stored data version but other content is a late copy if it was received before the stored content was
+  registered. Otherwise it is newer: a broker that splits its registration sends several of one version.
 - A registration names the revision at which it was received. If the broker was unregistered after that, it does not bring the
   broker back. If another address took over its name and id after that, it does not take them back.
 - Removals are proposed by the leader alone and name its term. A new leader's first command is LEAD; a removal that comes after
@@ -71,7 +73,7 @@ NO_REGISTRATION = 0
 class Ignored(StrEnum):
     """Why a command with new content had no effect."""
 
-    LATE_COPY = "a newer data version is stored"
+    LATE_COPY = "newer content of the broker is stored"
     UNREGISTERED = "it was received before the broker was unregistered"
     TAKEN_OVER = "it was received before another address took over its name and id"
     OTHER_TERM = "another leader has taken over"
@@ -167,6 +169,7 @@ class RouteStateMachine:
         """The newest time of a command."""
         self.command_version = BASE_VERSION
         """The newest version of an applied command. Every node of the cluster applies commands up to it, or has stopped."""
+        self._know_version(BASE_VERSION)
         self._unregistered = unregistered_table()
         """Broker to the revision at which it was unregistered, oldest first."""
         self.suspected = suspected_table()
@@ -209,8 +212,12 @@ class RouteStateMachine:
             ) from error
         self.serial += 1
         self.time_ms = max(self.time_ms, time_ms)
-        self.command_version = max(self.command_version, COMMAND_KINDS[ENVELOPE_FORMAT, kind].since)
+        self._know_version(max(self.command_version, COMMAND_KINDS[ENVELOPE_FORMAT, kind].since))
         return handler(self, command, *arguments)
+
+    def _know_version(self, command_version: int) -> None:
+        self.command_version = command_version
+        self.state.compares_content = command_version >= SUSPICION_VERSION
 
     def _apply(self, command: Command, removal: str = UNREGISTERED) -> Result:
         applied = self.state.apply(command, self.time_ms)
@@ -270,13 +277,14 @@ class RouteStateMachine:
             return ProposalResult(Result(), Ignored.UNREGISTERED)
         if self._is_taken_over(command, received):
             return ProposalResult(Result(), Ignored.TAKEN_OVER)
-        if before is not None and mark is not None and mark.version_revision > replaces and self._is_overtaken(command, before):
+        if before is not None and mark is not None and self._is_late_copy(command, before, mark, received, replaces):
             return ProposalResult(self.state.renewal_result(*key) or Result(), Ignored.LATE_COPY)
         result = self._apply(command)
         after = self.state.registration(*key)
         if after is not None:
             same = before is not None and mark is not None and before.data_version == after.data_version
             same = same and before is not None and before.epoch == after.epoch
+            same = same and not (result.changed and self.state.compares_content)
             revision = mark.version_revision if same and mark is not None else self.state.revision
             self.marks.put(key, Mark(revision, self.serial, content))
             self._unregistered.take(key)
@@ -290,6 +298,13 @@ class RouteStateMachine:
         if self.command_version < SUSPICION_VERSION or holder is None or holder.broker_addr == command.broker_addr:
             return False
         return holder.epoch > received
+
+    def _is_late_copy(self, command: RegisterBroker, held: Registration, mark: Mark, received: int, replaces: int) -> bool:
+        if command.data_version != held.data_version:
+            return mark.version_revision > replaces and self._is_overtaken(command, held)
+        if not self.state.compares_content or mark.version_revision <= received:
+            return False
+        return self.state.unchanged_result(command) is None
 
     def _is_overtaken(self, command: RegisterBroker, held: Registration) -> bool:
         """Whether the stored version is newer. The broker id in the copy does not matter, because a broker that changed its id
@@ -395,7 +410,7 @@ class RouteStateMachine:
         """Replace the state by the one that was read."""
         self.state.adopt(reader)
         self.serial, self.time_ms, self.led_term, *newer = own.numbers
-        self.command_version = newer[0] if newer else BASE_VERSION
+        self._know_version(newer[0] if newer else BASE_VERSION)
         self.marks, self._unregistered, self.suspected = own.marks, own.unregistered, own.suspected
         self.history.restart(self.state.revision, self.time_ms)
         self.effects.clear()

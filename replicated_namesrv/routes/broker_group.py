@@ -54,6 +54,7 @@ class BrokerGroup:
         "counted",
         "enable_acting_master",
         "generation",
+        "is_overridden",
         "is_summed",
         "kinds",
         "members",
@@ -81,6 +82,9 @@ class BrokerGroup:
         """Exactly the values of ``topics``."""
         self.topics_sum = 0
         """Sum over ``topics`` of the topic's hash times the hash of its queue settings."""
+        self.is_overridden = False
+        """Whether code 205, 327 or 217 changed queue settings since the master last registered topics under a new data
+        version."""
         self.generation = 0
         self.counted = 0
         """The hash of this group in ``Tables.groups_sum``."""
@@ -130,6 +134,8 @@ class BrokerGroup:
             self.topics_sum = sum(map(mul, topic_hashes(list(self.topics)), map(queue_hash, self.topics.values()))) % PRIME
             self.stale = False
         head = [self.broker_name, self.cluster, self.zone_name, self.enable_acting_master, self.generation]
+        if self.is_overridden:  # left out while it is false, because version 0.1 does not know it
+            head.append(True)
         return entry_hash("group", *head, len(self.topics), f"{self.topics_sum:x}")
 
     def member_at(self, broker_addr: str) -> Registration | None:

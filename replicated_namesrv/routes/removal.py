@@ -68,7 +68,8 @@ def change_write_perm(tables: Tables, command: ChangeWritePerm) -> Result:
     group = tables.groups.get(command.broker_name)
     if group is None:
         return Result(count=0)
-    _change_perm(tables, group, command.writable)
+    if _change_perm(tables, group, command.writable):
+        tables.override(group, True)
     return Result(count=len(group.topics))
 
 
@@ -82,7 +83,8 @@ def _find_member(tables: Tables, group: BrokerGroup, removal: BrokerRemoval) -> 
     return registration
 
 
-def _change_perm(tables: Tables, group: BrokerGroup, writable: bool) -> None:
+def _change_perm(tables: Tables, group: BrokerGroup, writable: bool) -> bool:
+    """True if a topic has another permission now."""
     after: dict[QueueData, QueueData] = {}
     for queue_data in group.kinds:
         perm = PERM_READ | PERM_WRITE if writable else queue_data.perm & ~PERM_WRITE
@@ -90,6 +92,7 @@ def _change_perm(tables: Tables, group: BrokerGroup, writable: bool) -> None:
             after[queue_data] = queue_data._replace(perm=perm)
     if after:
         tables.change_queue_datas(group, after)
+    return bool(after)
 
 
 def _min_id_left(group: BrokerGroup, offline_broker_addr: str) -> NotifyMinBrokerIdChange:

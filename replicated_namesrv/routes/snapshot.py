@@ -46,6 +46,7 @@ V = TypeVar("V")
 
 class _GroupView(NamedTuple):
     head: list[Any]
+    is_overridden: bool
     topics: Mapping[str, QueueData]
 
 
@@ -55,7 +56,7 @@ def snapshot(tables: Tables) -> Iterator[bytes]:
     for group in tables.groups.values():
         group.shared = True
         head = [group.broker_name, group.cluster, group.zone_name, group.enable_acting_master, group.generation]
-        groups.append(_GroupView(head, group.topics))
+        groups.append(_GroupView(head, group.is_overridden, group.topics))
     tables.shared_mappings.update(tables.mappings)
     header = [SNAPSHOT_FORMAT, tables.revision, tables.settings_revision, asdict(tables.settings)]
     lines = chain(
@@ -116,8 +117,10 @@ def _topic_lines(revisions: Mapping[str, int], groups: list[_GroupView]) -> Iter
     for names, values in _item_slices(revisions, len):
         numbers.update(zip(names, count(len(numbers)), strict=False))
         yield ["topics", names, values]
-    for head, topics in groups:
+    for head, is_overridden, topics in groups:
         yield ["group", *head]
+        if is_overridden:  # a line of its own: version 0.1, which does not know it, reads all other groups
+            yield ["overridden"]
         for names, queue_datas in _item_slices(topics):
             table, queue_numbers = number_queue_datas(queue_datas)
             yield ["queues", list(map(numbers.__getitem__, names)), table, queue_numbers]
@@ -259,6 +262,11 @@ class SnapshotReader:
         self._tables.sizes.group(group, 1)
         self._tables.uncounted[name] = None
 
+    def _overridden(self) -> None:
+        if self._group is None:
+            raise RouteFormatError("snapshot has an override outside of a group")
+        self._group.is_overridden = True
+
     def _queues(self, numbers: list[int], table: list[list[int]], queue_numbers: list[int] | int) -> None:
         group = self._group
         if group is None:
@@ -300,6 +308,7 @@ _READERS = {
     "head": "_head",
     "topics": "_topic",
     "group": "_group_head",
+    "overridden": "_overridden",
     "queues": "_queues",
     "clusters": "_clusters",
     "listed": "_listed",

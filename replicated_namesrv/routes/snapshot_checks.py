@@ -126,6 +126,10 @@ class SnapshotChecks:
         self._members[str(name)] = set()
         self._served = set()
 
+    def _overridden(self) -> None:
+        if not self._members:
+            raise ValueError("an override stands outside of a group")
+
     def _queues(self, numbers: object, table: object, queue_numbers: object) -> None:
         if not self._members:
             raise ValueError("queues stand outside of a group")
@@ -215,6 +219,7 @@ _CHECKS: dict[str, tuple[Callable[..., None], int]] = {
     "head": (SnapshotChecks._head, 4),
     "topics": (SnapshotChecks._topic, 2),
     "group": (SnapshotChecks._group, 5),
+    "overridden": (SnapshotChecks._overridden, 0),
     "queues": (SnapshotChecks._queues, 3),
     "clusters": (SnapshotChecks._cluster, 1),
     "listed": (SnapshotChecks._listed, 2),

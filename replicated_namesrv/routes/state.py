@@ -54,6 +54,9 @@ class RouteInfoManager:
         """``keeps_sums``: False if digests are rare. Then changes cost less, and a digest costs the topics of all groups that
         changed since the last one; ``advance_digest`` computes it in parts."""
         self._tables = Tables(settings, keeps_sums)
+        self.compares_content = True
+        """Whether registrations are applied by rule 11 of routes/DESIGN.md. False: by the rule of version 0.1. It is no part of
+        the state, so the owner of a replicated one derives it from the log."""
         self._digested: tuple[int, bytes] | None = None
         """The last digest and its revision."""
         self.topic_revisions: Mapping[str, int] = self._tables.topic_revisions
@@ -67,7 +70,7 @@ class RouteInfoManager:
         raises.
         """
         tables = self._tables
-        tables.begin()
+        tables.begin(self.compares_content)
         result = _HANDLERS[type(command)](tables, command, time_ms)
         if tables.end():
             result = replace(result, changed=True)
@@ -182,8 +185,9 @@ class RouteInfoManager:
         2. whether the cluster lists the name: adding stamps the group, and removal happens only together with the group;
         3. the live entry of R's own cluster and address. If R was accepted, it is a member of this group, and so part of 1. If
            R was refused it is not looked at before the refusal, which depends on 1 and on R alone;
-        4. static topic mappings: compared only if R's data version differs from the live entry's or R takes a free id, and
-           then R would have changed the live entry;
+        4. static topic mappings: if R's data version differs from the live entry's, or R takes a free id, R would have changed
+           the live entry. Otherwise they are compared only for a master. Those of a name change only with a registration of
+           this name, which stamps the group, or with the removal of the group;
         5. settings, whose revision is part of the value.
         """
         group = self._tables.groups.get(broker_name)
@@ -286,6 +290,7 @@ class RouteInfoManager:
     def unchanged_result(self, command: RegisterBroker) -> Result | None:
         """The answer of applying ``command`` now if it would change nothing and have no effects; else None. An answer without
         an epoch is a refusal."""
+        self._tables.compares_content = self.compares_content
         return unchanged_result(self._tables, command)
 
     def needs(self, command: Command) -> list[Need]:

@@ -68,6 +68,9 @@ class Tables:
         self.revision = 0
         self.next_revision = 1
         self.changed = False
+        self.compares_content = True
+        """Whether a master's registration replaces queue settings that differ, although its data version is the stored one.
+        False: the rule of version 0.1. Not part of the state."""
         self.effects: list[Effect] = []
         self.ended: list[Registration] = []
         self.moved: list[tuple[int, Iterable[str]]] = []
@@ -109,8 +112,9 @@ class Tables:
 
     # -- the command in progress
 
-    def begin(self) -> None:
+    def begin(self, compares_content: bool = True) -> None:
         """Start a command: its changes get ``next_revision``."""
+        self.compares_content = compares_content
         self.changed = False
         self.effects = []
         self.ended = []
@@ -237,6 +241,13 @@ class Tables:
         group.enable_acting_master, group.zone_name = enable_acting_master, zone_name
         self.sizes.group(group, 1)
         self.touch_routes(group)
+
+    def override(self, group: BrokerGroup, is_overridden: bool) -> None:
+        """Note that a request changed queue settings of the group, or that its master registered topics under a new data
+        version."""
+        if self.compares_content and group.is_overridden != is_overridden:
+            group.is_overridden = is_overridden
+            self.touch(group)
 
     def drop_group(self, group: BrokerGroup) -> None:
         """Remove a group without members, its queue entries and its static topic mappings."""

@@ -228,7 +228,9 @@ class RegistrationService(Protocol):
         """Applied state; never write to it."""
 
     def register(self, registration: RegisterBroker, connection: Connection) -> Result | Future[Result]:
-        """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. Raises LimitError."""
+        """Apply a registration, attach the broker to ``connection`` and count it as a heartbeat. The result has no epoch if the
+        content was not taken. Raises LimitError.
+        """
 
     def renew_unchanged(
         self, cluster_name: str, broker_addr: str, connection: Connection
@@ -394,7 +396,7 @@ class Registrations:
         held = state.registration(*key)
         is_held = held is not None and (held.broker_name, held.broker_id) == (command.broker_name, command.broker_id)
         same_generation = generation == state.group_generation(command.broker_name)
-        if is_repeatable and is_held and same_generation and result.code == 0 and not result.changed:
+        if is_repeatable and is_held and same_generation and result.epoch is not None and not result.changed:
             if len(self._memos) >= MEMO_ENTRIES_MAX:
                 self._memos.clear()
             self._memos[key] = Memo(reading, generation)

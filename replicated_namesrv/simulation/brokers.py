@@ -549,7 +549,7 @@ class Brokers:
             return
         result, state = future.result(), server.node.state
         same_generation = state.group_generation(command.broker_name) == generation
-        if not result.changed and result.epoch is not None and same_generation and state.unchanged_result(command) is not None:
+        if not result.changed and result.epoch is not None and same_generation:
             self._memos[slot] = (command, generation)
 
     # Reads

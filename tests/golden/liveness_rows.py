@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.broker_calls import BrokerCalls
 from replicated_namesrv.replication.liveness.attachments import Attachments, Conversations
 from replicated_namesrv.replication.liveness.copies import Admission, LateCopies
@@ -178,9 +179,9 @@ def _watch_copies(patch: pytest.MonkeyPatch, taken: set[str]) -> None:
         taken.update(["copies L4"] if found else ())
         return found
 
-    def watched_no_effect(self: LateCopies, key: Key, content: str, received_ms: float) -> None:
-        taken.add("copies L3" if self._seen.get(key, ("", 0.0))[0] == content else "copies L2")
-        no_effect(self, key, content, received_ms)
+    def watched_no_effect(self: LateCopies, key: Key, version: DataVersion, received_ms: float) -> None:
+        taken.add("copies L3" if self._seen.get(key, (None, 0.0))[0] == version else "copies L2")
+        no_effect(self, key, version, received_ms)
 
     def watched_forget(self: LateCopies, key: Key) -> None:
         taken.add("copies L1")

@@ -2,10 +2,12 @@
 
 import pytest
 
+from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.liveness.copies import LateCopies
 from tests.replication.virtual import KEY, registration, virtual_cluster
 
 REPEAT_MS = 10_000
+X, Y = DataVersion(1, 0, 1), DataVersion(2, 0, 2)
 
 
 def test_newer_version_is_taken() -> None:
@@ -18,7 +20,7 @@ def test_newer_version_is_taken() -> None:
 
 
 def test_late_copy_has_no_effect() -> None:
-    assert not LateCopies(REPEAT_MS).is_repeated(KEY, "x", 0)
+    assert not LateCopies(REPEAT_MS).is_repeated(KEY, X, 0)
     with virtual_cluster() as cluster:
         old, new = cluster.wire("n1"), cluster.wire("n2")
         cluster.register(old, registration(1))
@@ -30,13 +32,13 @@ def test_late_copy_has_no_effect() -> None:
 
 def test_burst_of_copies() -> None:
     copies = LateCopies(REPEAT_MS)
-    copies.had_no_effect(KEY, "x", 100)
-    assert not copies.is_repeated(KEY, "x", 99 + REPEAT_MS)
-    copies.had_no_effect(KEY, "x", 5_000)
-    assert copies.is_repeated(KEY, "x", 100 + REPEAT_MS), "since the first one"
-    assert not copies.is_repeated(KEY, "y", 100 + REPEAT_MS), "another content"
-    copies.had_no_effect(KEY, "y", 6_000)
-    assert not copies.is_repeated(KEY, "x", 100 + REPEAT_MS), "the last content counts"
+    copies.had_no_effect(KEY, X, 100)
+    assert not copies.is_repeated(KEY, X, 99 + REPEAT_MS)
+    copies.had_no_effect(KEY, X, 5_000)
+    assert copies.is_repeated(KEY, X, 100 + REPEAT_MS), "since the first one"
+    assert not copies.is_repeated(KEY, Y, 100 + REPEAT_MS), "another version"
+    copies.had_no_effect(KEY, Y, 6_000)
+    assert not copies.is_repeated(KEY, X, 100 + REPEAT_MS), "the last version counts"
 
 
 @pytest.mark.parametrize("over", ["the same connection", "another connection"])
@@ -77,6 +79,6 @@ def test_a_repeated_version_does_not_replace_one_committed_after_its_receipt() -
 
 def test_what_ended_is_forgotten() -> None:
     copies = LateCopies(REPEAT_MS)
-    copies.had_no_effect(KEY, "x", 0)
+    copies.had_no_effect(KEY, X, 0)
     copies.forget(KEY)
-    assert not copies.is_repeated(KEY, "x", REPEAT_MS)
+    assert not copies.is_repeated(KEY, X, REPEAT_MS)

@@ -44,6 +44,18 @@ def register(
     return machine.apply(encode_register(command, time_ms, received, now if replaces is None else replaces, content_of(command)))
 
 
+def with_queues(machine: RouteStateMachine, queues: int, received: int) -> ProposalResult:
+    """The registration of ``broker()`` with another number of queues."""
+    command = replace(broker(), topics=dict.fromkeys(("T", "U"), QueueData(6, queues, 0, queues)))
+    return machine.apply(encode_register(command, 0, received, 0, content_of(command)))
+
+
+def queues_of(machine: RouteStateMachine) -> int:
+    found = machine.state.topic_queues("T")
+    assert found is not None
+    return found["a"].write_queue_nums
+
+
 def unregister(machine: RouteStateMachine, epoch: int, term: int = 1, time_ms: int = 0) -> ProposalResult:
     return machine.apply(encode_unregister(removal(epoch), time_ms, term))
 
@@ -85,6 +97,36 @@ def test_a_repeated_older_version_is_taken() -> None:
     register(machine, 2)
     assert register(machine, 1, replaces=machine.state.revision).ignored is None
     assert counter_of(machine) == 1
+
+
+def test_other_content_of_one_version_is_late_if_it_was_received_before_the_stored_one() -> None:
+    machine = led()
+    machine.apply(encode_suspect([], 0, 1, machine.serial))
+    received = machine.state.revision
+    register(machine)
+    between = machine.state.revision
+    assert with_queues(machine, 16, received).ignored is Ignored.LATE_COPY
+    assert with_queues(machine, 8, received).ignored is None, "a copy of what is stored"
+    assert (with_queues(machine, 4, between).ignored, queues_of(machine)) == (None, 4)
+    digest = machine.state.digest()
+    assert with_queues(machine, 16, between).ignored is Ignored.LATE_COPY
+    assert (queues_of(machine), machine.state.digest()) == (4, digest)
+    assert (with_queues(machine, 16, machine.state.revision).ignored, queues_of(machine)) == (None, 16)
+
+
+def test_version_0_1_ignored_other_content_of_one_version() -> None:
+    machine = led()
+    register(machine)
+    assert (with_queues(machine, 16, machine.state.revision).ignored, queues_of(machine)) == (None, 8)
+    machine.apply(encode_suspect([], 0, 1, machine.serial))
+    copy = RouteStateMachine()
+    restoring = copy.restore()
+    for chunk in machine.snapshot():
+        restoring.feed(chunk)
+    restoring.finish()
+    for one in (machine, copy):
+        with_queues(one, 16, one.state.revision)
+    assert (queues_of(machine), queues_of(copy), copy.digest()) == (16, 16, machine.digest())
 
 
 @pytest.mark.parametrize("knows_suspicion", [False, True])

@@ -45,6 +45,7 @@ class Group:
     """Data of a broker name besides its brokers."""
 
     cluster: str
+    overridden: bool = False
     zone: str | None = None
     acting_master: bool = False
 
@@ -141,7 +142,11 @@ class PlainModel:
         ids = [b.broker_id for b in s.brokers if b.name == c.broker_name]
         prime_slave = c.enable_acting_master is not None and c.broker_id != 0 and c.broker_id == min(ids)
         if c.topics is not None and (c.broker_id == 0 or prime_slave):
-            self._topics(c, first or old_version != c.data_version, prime_slave and group.acting_master)
+            new = first or old_version != c.data_version
+            if new and c.broker_id == 0 and len(c.topics) > 1:
+                group.overridden = False
+            takes_all = new or (c.broker_id == 0 and not group.overridden)
+            self._topics(c, takes_all, prime_slave and group.acting_master)
         if min_changed and s.settings.notify_min_broker_id_changed:
             members = sorted((b.broker_id, b.addr) for b in s.brokers if b.name == c.broker_name)
             told = tuple(addr for _, addr in members[1:]) or (members[0][1],)
@@ -174,6 +179,8 @@ class PlainModel:
         for name, queue_data in c.queue_datas:
             if name not in s.groups:
                 break
+            if s.queues.get((c.topic, name), queue_data) != queue_data:
+                s.groups[name].overridden = True
             s.queues[c.topic, name] = queue_data
         return Result()
 
@@ -223,7 +230,10 @@ class PlainModel:
         return Result()
 
     def _ChangeWritePerm(self, c: ChangeWritePerm, time_ms: int) -> Result:  # noqa: N802 - found by the class name of a command
+        before = dict(self.state.queues)
         self._perm(c.broker_name, lambda perm: 6 if c.writable else perm & ~2)
+        if self.state.queues != before:
+            self.state.groups[c.broker_name].overridden = True
         return Result(count=sum(name == c.broker_name for _, name in self.state.queues))
 
     def _perm(self, wanted: str, change: Any) -> None:

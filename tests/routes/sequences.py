@@ -117,9 +117,10 @@ def shown(value: object) -> str:
     return text
 
 
-def fingerprint(seed: int, count: int) -> str:
+def fingerprint(seed: int, count: int, compares_content: bool) -> str:
     """Hash of what ``count`` random commands answer and of what is seen after each."""
     rng, state = Random(seed), RouteInfoManager()
+    state.compares_content = compares_content
     total = blake2b(digest_size=12)
     for time_ms in range(count):
         total.update(shown(state.apply(random_command(rng), time_ms)).encode())

@@ -1,5 +1,7 @@
 """Registration, rule by rule: ``RouteInfoManager.registerBroker`` and ``registerTopic`` of RocketMQ 5.3.3."""
 
+import pytest
+
 from replicated_namesrv.model import QueueData
 from replicated_namesrv.routes.commands import ChangeWritePerm, DeleteTopic, RegisterTopic, UpdateSettings
 from replicated_namesrv.routes.results import BrokerRemoved, NotifyMinBrokerIdChange
@@ -10,6 +12,17 @@ from tests.support.routes import mapping, queues, register, unregister
 def addresses(state: RouteInfoManager, name: str) -> dict[int, str]:
     """Members of a group as cluster info shows them."""
     return dict({group.broker_name: group.broker_addrs for group in state.cluster_info().broker_addr_table}[name])
+
+
+def stored(state: RouteInfoManager, topic: str) -> QueueData:
+    """Queue settings of a topic of broker b."""
+    found = state.topic_queues(topic)
+    assert found is not None
+    return found["b"]
+
+
+CHANGED = {"T": QueueData(4, 16, 3, 4), "U": queues()}
+"""Another T."""
 
 
 def perms(state: RouteInfoManager, topic: str) -> dict[str, int]:
@@ -93,15 +106,14 @@ class TestTopics:
         assert state.apply(register("b", 0, "m:1"), 3).result.changed
         assert perms(state, "T") == {"b": 6}
 
-    def test_a_changed_topic_counts_only_with_a_changed_data_version(self) -> None:
+    def test_version_0_1_stored_a_changed_topic_only_with_a_changed_data_version(self) -> None:
         state = RouteInfoManager()
+        state.compares_content = False
         state.apply(register("b", 0, "m:1"), 1)
         changed = {"T": QueueData(4, 16, 3, 4), "U": queues()}
         assert not state.apply(register("b", 0, "m:1", topics=changed), 2).result.changed
         state.apply(register("b", 0, "m:1", topics=changed, version=2), 3)
-        route = state.route("T")
-        assert route is not None
-        assert route.queue_datas == (("b", QueueData(4, 16, 3, 4)),)
+        assert stored(state, "T") == QueueData(4, 16, 3, 4)
 
     def test_a_slave_of_an_old_broker_adds_no_topics(self) -> None:
         state = RouteInfoManager()
@@ -126,6 +138,88 @@ class TestTopics:
         state = RouteInfoManager()
         state.apply(register("b", 1, "s:1", acting_master=True, topics={"TBW102": queues(7), "T": queues(1)}), 1)
         assert (perms(state, "TBW102"), perms(state, "T")) == ({"b": 5}, {"b": 1})
+
+
+class TestOneVersion:
+    """Every row of the table in registration.py: other content under a new data version, and under the stored one."""
+
+    @pytest.mark.parametrize("broker_id", [0, 1])
+    def test_a_new_version_replaces(self, broker_id: int) -> None:
+        state = RouteInfoManager()
+        state.apply(register("b", broker_id, "m:1", acting_master=False), 1)
+        state.apply(ChangeWritePerm("b", False), 2)
+        state.apply(register("b", broker_id, "m:1", acting_master=False, topics=CHANGED, version=2), 3)
+        assert (stored(state, "T"), stored(state, "U")) == (CHANGED["T"], queues())
+
+    def test_batches_of_one_version(self) -> None:
+        state = RouteInfoManager()
+        state.apply(register("b", 0, "m:1", topics=["A", "B", "T", "U"]), 1)
+        state.apply(register("b", 0, "m:1", topics=["A", "B"], version=2), 2)
+        batch = register("b", 0, "m:1", topics=CHANGED, version=2, mappings={"T": mapping("T", "b")})
+        assert state.unchanged_result(batch) is None
+        assert state.apply(batch, 3).result.changed
+        assert stored(state, "T") == CHANGED["T"]
+        route = state.route("T")
+        assert route is not None
+        assert route.topic_queue_mapping_by_broker == (("b", mapping("T", "b")),)
+        assert state.unchanged_result(batch) == state.apply(batch, 4).result
+        state.apply(register("b", 0, "m:1", topics=["A", "B"], version=2), 5)
+        assert stored(state, "T") == CHANGED["T"], "the other topics stay"
+
+    @pytest.mark.parametrize(
+        "override",
+        [ChangeWritePerm("b", False), RegisterTopic("T", (("b", queues(4)),)), RegisterTopic("T", (("b", queues(5)),))],
+    )
+    def test_a_wiped_permission_stays(self, override: ChangeWritePerm | RegisterTopic) -> None:
+        state = RouteInfoManager()
+        state.apply(register("b", 0, "m:1"), 1)
+        state.apply(override, 2)
+        overridden = stored(state, "T")
+        assert not state.apply(register("b", 0, "m:1"), 3).result.changed
+        state.apply(register("b", 0, "m:1", topics=["V"], version=2), 4)
+        assert not state.apply(register("b", 0, "m:1", version=2), 5).result.changed, "after an increment, too"
+        assert stored(state, "T") == overridden
+        state.apply(register("b", 0, "m:1", topics=["U", "V"], version=3), 6)
+        state.apply(register("b", 0, "m:1", version=3), 7)
+        assert stored(state, "T") == queues(), "the second batch of a new version"
+
+    def test_a_permission_added_stays(self) -> None:
+        state = RouteInfoManager()
+        state.apply(register("b", 0, "m:1", topics={"T": queues(4), "U": queues(4)}), 1)
+        state.apply(ChangeWritePerm("b", True), 2)
+        state.apply(register("b", 0, "m:1", topics={"T": queues(4), "U": queues(4)}), 3)
+        assert stored(state, "T") == queues(6)
+
+    def test_an_acting_slave_adds_only(self) -> None:
+        state = RouteInfoManager()
+        state.apply(register("b", 1, "s:1", acting_master=True), 1)
+        state.apply(register("b", 1, "s:1", acting_master=True, topics={**CHANGED, "V": queues(4)}), 2)
+        assert (stored(state, "T"), stored(state, "V")) == (queues(4), queues(4))
+
+    def test_a_new_master_makes_all_batches_writable(self) -> None:
+        """The permission that a group loses with its master is no override."""
+        state = RouteInfoManager()
+        for broker_id in (0, 1):
+            state.apply(register("b", broker_id, f"m:{broker_id}", acting_master=True, topics=["A", "B", "T", "U"]), 1)
+        state.apply(unregister("b", 0, "m:0"), 2)
+        assert stored(state, "T") == queues(4)
+        state.apply(register("b", 0, "m:1", acting_master=True, topics=["A", "B"]), 3)
+        state.apply(register("b", 0, "m:1", acting_master=True), 4)
+        assert {stored(state, topic) for topic in ("A", "B", "T", "U")} == {queues(6)}
+
+    def test_an_override_is_part_of_digest_and_snapshot(self) -> None:
+        state, other = RouteInfoManager(), RouteInfoManager()
+        for one in (state, other):
+            one.apply(register("b", 0, "m:1"), 1)
+        state.apply(ChangeWritePerm("b", False), 2)
+        other.apply(register("b", 0, "m:1", topics=dict.fromkeys(["T", "U"], queues(4))), 2)
+        assert state.route("T") == other.route("T")
+        assert state.digest() != other.digest()
+        lines = list(state.snapshot())
+        copy = RouteInfoManager()
+        copy.restore(lines)
+        assert (copy.digest(), list(copy.snapshot())) == (state.digest(), lines)
+        assert not copy.apply(register("b", 0, "m:1"), 3).result.changed
 
 
 class TestAddresses:

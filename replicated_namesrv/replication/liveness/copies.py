@@ -14,10 +14,10 @@ the old one. Admission only saves work. A wrongly admitted copy is harmless: app
 
 **Late copies.** A registration may have an older data version than the stored one. Either a newer registration overtook it, or
 the broker really has the older version, as after a restore from a backup. A late copy is not repeated; a broker registers again
-in its next round, and the shortest period between rounds is 10 s. If a renewal of the stored version comes between two late
-copies, the record of the first one is cleared.
+in its next round, and the shortest period between rounds is 10 s. A broker may split a round into several registrations of one
+version. If a renewal of the stored version comes between two late copies, the record of the first one is cleared.
 
-    row  data version    this node got the same before      outcome                             test
+    row  data version    this node got the version before   outcome                             test
     L1   not older       -                                  taken                               test_newer_version_is_taken
     L2   older           no                                 no effect, answered, remembered;    test_late_copy_has_no_effect
                                                             a contact like a heartbeat
@@ -27,12 +27,17 @@ copies, the record of the first one is cleared.
 Older means: neither the counter nor the timestamp is greater, and they are not equal (``route_machine.is_older``). A broker that
 lost its disk counts from zero with a newer timestamp, and is not older. A copy with another broker id may be older, too. The log
 order decides whether the version is older; this node only says whether the registration was repeated.
+
+Equal versions with other content: the registration has no effect if this node received it before the stored content was
+registered, because it may be an older one that was delayed. Otherwise it is taken. A node cannot see a delay before it receives
+the registration; the next round of the broker then repairs the routes (``test_machine.py``).
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from replicated_namesrv.model import DataVersion
 from replicated_namesrv.replication.liveness.leader_messages import GRANTED, LOOK_AGAIN
 from replicated_namesrv.replication.marks import Key, Mark
 
@@ -123,19 +128,19 @@ class LateCopies:
     def __init__(self, repeat_ms: float) -> None:
         """``repeat_ms``: the setting ``lateCopyMs``."""
         self._repeat_ms = repeat_ms
-        self._seen: dict[Key, tuple[str, float]] = {}
-        """Content of the last one, and when it first came."""
+        self._seen: dict[Key, tuple[DataVersion, float]] = {}
+        """Version of the last one, and when it first came."""
 
-    def is_repeated(self, key: Key, content: str, now_ms: float) -> bool:
-        """Whether the broker repeats an older registration with this content."""
+    def is_repeated(self, key: Key, version: DataVersion, now_ms: float) -> bool:
+        """Whether the broker repeats registrations of this older version."""
         seen = self._seen.get(key)
-        return seen is not None and seen[0] == content and now_ms - seen[1] >= self._repeat_ms
+        return seen is not None and seen[0] == version and now_ms - seen[1] >= self._repeat_ms
 
-    def had_no_effect(self, key: Key, content: str, received_ms: float) -> None:
+    def had_no_effect(self, key: Key, version: DataVersion, received_ms: float) -> None:
         """A registration was older than the stored one."""
         seen = self._seen.get(key)
-        if seen is None or seen[0] != content:
-            self._seen[key] = (content, received_ms)
+        if seen is None or seen[0] != version:
+            self._seen[key] = (version, received_ms)
 
     def forget(self, key: Key) -> None:
         """A registration of the broker was accepted or renewed, or its registration ended."""
