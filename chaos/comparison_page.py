@@ -85,8 +85,8 @@ def _lane(mode: str, story: Story, top: int, x: Callable[[int], float]) -> Itera
     for key, (name, _) in ROWS.items():
         yield f'<text x="16" y="{tops[key] + ROW - 5}">{name}</text>'
     for segment in divergence_segments(story):
-        if segment.resolved > 0:
-            said = f"{story.ms(segment.start_ns)}: distance {segment.resolved:.2f}"
+        if segment.certain > 0:
+            said = f"{story.ms(segment.start_ns)}: distance {segment.certain:.2f}"
             yield _mark("differ", x(segment.start_ns), x(segment.end_ns), tops["differ"], said)
     for op, wrong in wrong_lookups(story):
         left = x(op.start_ns)

@@ -20,7 +20,7 @@ VERDICT_FILE, HISTORY_FILE, TIMELINE_FILE = "verdict.json", "history.jsonl", "ti
 Verdicts = Mapping[str, Any]
 
 _COMPARED = (
-    ("nodes answered differently", "diverged_s", "s"),
+    ("nodes certainly answered differently", "diverged_s", "s"),
     ("largest difference (1 - Jaccard)", "divergence_max", ""),
     ("KV reads, stale", "stale_kv_reads", ""),
     ("route look-ups", "lookups", ""),
@@ -224,13 +224,13 @@ _PAGE_HEAD = """\
 This page compares AP and CP in every scenario. `namesrv chaos results DIR…` writes it from the verdicts of `namesrv chaos suite
 full`. [chaos.md](chaos.md) describes the scenarios and the checks. A cell gives {modes}, each as the mean over the seeds.
 
-- *diverged*: how long nodes that answered had different registrations. Two answers are different if they differ in one broker for
-  longer than two observation intervals (M14 of [the analysis](../spark/DESIGN.md)).
+- *diverged*: how long nodes that answered certainly had different registrations (M14 of [the analysis](../spark/DESIGN.md)).
 - *look-ups lacking*: look-ups that lacked a living broker whose registration had been acknowledged.
 - *look-ups gone*: look-ups that listed a dead broker, most of them within its time-out.
 - *refused*: look-ups without an answer, mostly of clients that are cut off or know only one node.
 - *gap*: the longest time that a client with several nodes waited for a success, while it could reach a node that can serve it.
-- *equal after*: time from the end of the last fault until all nodes permanently gave the same answers.
+- *equal after*: time from the repair of the last link until the last certain difference ended; "-": nodes did not differ, or
+  their agreement was not seen.
 
 Over all runs:
 """
@@ -250,14 +250,9 @@ _PAGE_FIGURES = (
 
 
 def _means(by_mode: Mapping[str, Sequence[Verdicts]], name: str) -> str:
-    """Mean over the seeds for each mode. If one run never reached it, the text is "never"."""
+    """Mean over the seeds for each mode that have the figure."""
     means = []
     for verdicts in by_mode.values():
-        values = [verdict["figures"][name] for verdict in verdicts]
-        if not values:
-            means.append("-")
-        elif None in values:
-            means.append("never")
-        else:
-            means.append(f"{sum(values) / len(values):.3g}")
+        values = [value for verdict in verdicts if (value := verdict["figures"][name]) is not None]
+        means.append(f"{sum(values) / len(values):.3g}" if values else "-")
     return " / ".join(means)

@@ -1,117 +1,70 @@
-"""The whole analysis: it turns traces into tables and figures. Stages are functions from tables to tables; this module
-connects them.
+"""The whole analysis: it turns traces into tables and figures.
 
-Tables on which later analyses may build are kept as Parquet under ``tables/``. Each is written to a temporary place and moved
-when the whole analysis has succeeded, so a failed analysis leaves the earlier tables unchanged.
+Each run is judged by itself (``one_run``), and its result is kept. Figures over many runs are computed from these results in the
+driver. Tables on which later analyses may build are kept as Parquet under ``tables/``. Each is written to a temporary place and
+moved when the whole analysis has succeeded, so a failed analysis leaves the earlier tables unchanged.
 """
 
+import io
+import os
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
-from replicated_namesrv.spark import (
-    client_operations,
-    consistability,
-    curves,
-    judgements,
-    leaders,
-    observations,
-    pair,
-    registration_judgements,
-    run_figures,
-    truth,
-)
-from replicated_namesrv.spark.ingest import Ingested, Traces, ingest
-from replicated_namesrv.spark.schemas import CONSISTABILITY, HELD, PAIRED, PER_RUN, SUMMARY, T_VISIBILITY, arrow
-from replicated_namesrv.spark.session import on_own_connection
-from replicated_namesrv.spark.sources import Source, find_runs, runs_table
-from replicated_namesrv.spark.stages import Stage, Stages, given
+from replicated_namesrv.spark import consistability, curves, pair
+from replicated_namesrv.spark.ingest import Ingested, ingest, local_folder
+from replicated_namesrv.spark.judge_job import StoredRun, judge_runs
+from replicated_namesrv.spark.one_run import TABLES
+from replicated_namesrv.spark.schemas import CONSISTABILITY, PAIRED, SUMMARY, T_VISIBILITY, arrow
+from replicated_namesrv.spark.sources import Source, find_runs
 from replicated_namesrv.spark.storage import SparkStorage
-from replicated_namesrv.spark.summary import paired, summary, t_visibility
-from replicated_namesrv.spark.timeline import phases, sides, with_phase
+from replicated_namesrv.spark.summary import paired, summary, t_visibility, visibility
+from replicated_namesrv.spark.survival import Survival
 
 Rows = list[dict[str, Any]]
 """A small table as rows, by column name."""
 
-
-@dataclass(frozen=True, slots=True)
-class AnalysisTables:
-    """Tables of some runs, as ``keep`` returned them. Each field has the name of its table."""
-
-    runs: DataFrame
-    phases: DataFrame
-    sides: DataFrame
-    operations: DataFrame
-    judged: DataFrame
-    judged_registrations: DataFrame
-    states: DataFrame
-    segments: DataFrame
-    episodes: DataFrame
-    convergence: DataFrame
-    probes: DataFrame
-    gaps: DataFrame
-    look_ups: DataFrame
-    detections: DataFrame
-    mistakes: DataFrame
-    leader_spans: DataFrame
-    per_run: DataFrame
-    held: DataFrame
-
-
-KEPT = (*(field.name for field in fields(AnalysisTables)), "summary", "paired", "t_visibility", "consistability")
+OVER_RUNS = {"summary": SUMMARY, "paired": PAIRED, "t_visibility": T_VISIBILITY, "consistability": CONSISTABILITY}
+KEPT = (*TABLES, *OVER_RUNS)
 """Tables under ``tables/`` other than those of trace lines."""
+ROW_GROUP = 200_000
+"""Rows that are written at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunFigures:
-    """Figures and curves of some runs, as rows."""
+class Results:
+    """The content of the report: small tables as rows."""
 
     runs: Rows
     per_run: Rows
     held: Rows
     divergence: Rows
-    """Greatest divergence of a run by time: run, at_s after its fault began, divergence."""
+    """Greatest divergence of a run by time: run, at_s after its fault began, divergence (certain), possible."""
     faults: Rows
-    """Phases ``fault`` of runs on the same scale: run, start_s, end_s."""
+    """Phases ``fault`` of runs on the same scale: run, steady_s, end_s, until_s."""
     windows: Rows
     """Quantiles of inconsistency windows: mode, about, quantile, window_ms, writes."""
     visibility: Rows
-    """Reads by time since a write: run, mode, about, level, age_ms (upper bound of the bin), compared, seen."""
+    """Share of writes that all reads see from an age on: mode, about, level, age_ms, share."""
     latencies: Rows
     """Quantiles of answered operations before the fault: mode, level, kind, quantile, latency_ms."""
+    detection: Rows
+    """Share of deaths that a node has not noticed after a time: mode, at_s, undetected, pairs."""
     pair_standings: Rows
     """Each node's answers over time in two runs (``pair.standings``)."""
     pair_latencies: Rows
     """The operations of these runs over time (``pair.latencies``)."""
-
-
-class Made(NamedTuple):
-    """The results of the stages for some runs."""
-
-    tables: AnalysisTables
-    figures: RunFigures
-
-
-Keep = Callable[[str, DataFrame], DataFrame]
-"""Stores a table under a name for later analyses, and returns the stored table. Several threads call it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Results(RunFigures):
-    """The content of the report: small tables as rows."""
-
     ingested: list[Ingested]
     summary: Rows
     paired: Rows
     t_visibility: Rows
-    """When 99 % and 99.9 % of reads see a write."""
+    """From which age on all reads see 99 % and 99.9 % of the writes."""
     consistability: Rows
     """How probable each class of consistency is, by fault and phase."""
     folders: dict[str, str]
@@ -140,7 +93,11 @@ class Analysis:
         traces, ingested = ingest(self._spark, self._storage, sources, self._out, self._say)
         self._storage.delete(self._staging)
         try:
-            results = self._analyse(traces, runs_table(self._spark, sources), sources, ingested)
+            stored = judge_runs(self._spark, self._storage, traces, sources, ingested, self._out, self._say)
+            results = _over_runs(_Runs(stored), ingested, {source.run: source.folder for source in sources})
+            self._done("figures")
+            self._write_all(stored.values(), results)
+            self._done("tables")
             if last is not None:
                 last(results)
             for name in KEPT:
@@ -150,150 +107,116 @@ class Analysis:
         finally:
             self._storage.discard(self._staging)
 
-    def _keep(self, name: str, table: DataFrame) -> DataFrame:
-        table.write.parquet(f"{self._staging}/{name}")
-        return self._spark.read.schema(table.schema).parquet(f"{self._staging}/{name}")
-
     def _done(self, name: str) -> None:
         self._say(f"{time.monotonic() - self._began:5.1f} s  {name}")
 
-    def _analyse(self, traces: Traces, runs: DataFrame, sources: Sequence[Source], ingested: list[Ingested]) -> Results:
-        made = figures_of_runs(traces, runs, self._keep, self._done).figures
-        clocks = {run["run"]: run["clock_uncertainty_ns"] for run in made.runs}
-        results = Results(
-            runs=made.runs, per_run=made.per_run, held=made.held, divergence=made.divergence, faults=made.faults,
-            windows=made.windows, visibility=made.visibility, latencies=made.latencies, pair_standings=made.pair_standings,
-            pair_latencies=made.pair_latencies, ingested=ingested,
-            summary=summary(made.per_run),
-            paired=paired(made.per_run, {run["mode"]: run["read_consistency"] for run in made.runs}),
-            t_visibility=t_visibility(made.visibility, clocks),
-            consistability=consistability.consistability(made.held, made.runs),
-            folders={source.run: source.folder for source in sources},
-        )  # fmt: skip  # items grouped by line
-        stages = Stages(self._done, partial(cancel_jobs, self._spark))
-        stages.add("summary", self._keep, partial(table_of, self._spark, results.summary, SUMMARY))
-        stages.add("paired", self._keep, partial(table_of, self._spark, results.paired, PAIRED))
-        stages.add("t_visibility", self._keep, partial(table_of, self._spark, results.t_visibility, T_VISIBILITY))
-        stages.add("consistability", self._keep, partial(table_of, self._spark, results.consistability, CONSISTABILITY))
-        stages.run()
-        return results
+    def _write_all(self, stored: Iterable[StoredRun], results: Results) -> None:
+        runs = list(stored)
+        for name, schema in TABLES.items():
+            self._write(name, arrow(schema), (run.table(name) for run in runs))
+        for name, schema in OVER_RUNS.items():
+            declared = arrow(schema)
+            self._write(name, declared, [pa.Table.from_pylist(getattr(results, name), schema=declared)])
+
+    def _write(self, name: str, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+        """Write a table as one file."""
+        path = f"{self._staging}/{name}/part-0.parquet"
+        here = local_folder(self._storage, self._staging)
+        memory = io.BytesIO()
+        if here is not None:
+            os.makedirs(f"{here}/{name}")
+        with pq.ParquetWriter(memory if here is None else f"{here}/{name}/part-0.parquet", schema, compression="zstd") as file:
+            for group in _groups(tables):
+                file.write_table(group)
+        if here is None:
+            self._storage.write_bytes(path, memory.getvalue())
 
 
-def _judged(records: DataFrame, done: DataFrame) -> DataFrame:
-    return judgements.judged(judgements.kv_operations(records, done))
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows in groups of at least ROW_GROUP, so that many small runs are not many small parts of a file."""
+    waiting: list[pa.Table] = []
+    for table in tables:
+        waiting.append(table)
+        if sum(part.num_rows for part in waiting) >= ROW_GROUP:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
-def _judged_registrations(records: DataFrame, done: DataFrame, facts: DataFrame) -> DataFrame:
-    return registration_judgements.judged_registrations(registration_judgements.registration_operations(records, done, facts))
+class _Runs:
+    """Tables of all runs."""
+
+    def __init__(self, stored: dict[str, StoredRun]) -> None:
+        self._stored = stored
+
+    def all(self, name: str) -> pa.Table:
+        """A table of all runs."""
+        return pa.concat_tables([run.table(name) for run in self._stored.values()])
+
+    def rows(self, name: str) -> Rows:
+        """The rows of ``all``."""
+        found: Rows = self.all(name).to_pylist()
+        return found
+
+    def of(self, run: str, name: str) -> Rows:
+        """The rows of one run."""
+        found: Rows = self._stored[run].table(name).to_pylist()
+        return found
 
 
-def _of_sends(records: DataFrame, spans: DataFrame) -> DataFrame:
-    sends = records.where((F.col("record") == "send") & F.col("corrupt_line").isNull()).drop("phase")
-    return run_figures.of_sends(with_phase(sends, spans, F.col("time_ns")))
-
-
-def figures_of_runs(traces: Traces, runs: DataFrame, keep: Keep, done: Callable[[str], None]) -> Made:
-    """All stages, from ingested traces to ``per_run`` and the curves. ``done`` is called with the name of each completed
-    stage.
-    """
-    stages = Stages(done, partial(cancel_jobs, runs.sparkSession))
-    about = keep("runs", runs)
-    run, records, looks, facts = given(about), given(traces.events), given(traces.looks), given(truth.truth_spans(traces.events))
-
-    phase = stages.add("phases", keep, phases, records)
-    state = stages.add("states", keep, observations.states, looks)
-    side = stages.add("sides", keep, sides, records, run)
-    operation = stages.add("operations", keep, client_operations.operations, records, run, phase, side)
-    judged = stages.add("judged", keep, _judged, records, operation)
-    judged_registrations = stages.add("judged_registrations", keep, _judged_registrations, records, operation, facts)
-    segments = stages.add("segments", keep, observations.segments, state, run)
-    episodes = stages.add("episodes", keep, observations.episodes, segments)
-    convergence = stages.add("convergence", keep, observations.convergence, segments, phase)
-    look_ups = stages.add("look_ups", keep, truth.look_ups, operation, facts)
-    gaps = stages.add("gaps", keep, client_operations.gaps, operation, phase, side)
-    probes = stages.add("probes", keep, client_operations.probes, operation)
-    detections = stages.add("detections", keep, truth.detections, records, facts)
-    mistakes = stages.add("mistakes", keep, truth.mistakes, records, facts, state)
-    leader_spans = stages.add("leader_spans", keep, leaders.leader_spans, records)
-
-    figures = [
-        *_of_histories(stages, "judged", "", judged, operation),
-        *_of_histories(stages, "judged_registrations", run_figures.ROUTES, judged_registrations, operation),
-        stages.add("calls", _rows_of, run_figures.of_operations, operation, run),
-        stages.add("unavailability", _rows_of, run_figures.of_gaps, gaps, run),
-        stages.add("agreement", _rows_of, run_figures.of_divergence, segments, episodes, convergence),
-        stages.add("answers", _rows_of, run_figures.of_look_ups, look_ups),
-        stages.add("equal probes", _rows_of, run_figures.of_probes, probes),
-        stages.add("failure detector", _rows_of, run_figures.of_detections, detections, mistakes, run),
-        stages.add("leaders", _rows_of, run_figures.of_leaders, leader_spans, records),
-        stages.add("messages", _rows_of, _of_sends, records, phase),
-    ]
-    held = stages.add("held", _rows_of, consistability.held, judged, judged_registrations, operation)
-    divergence = stages.add("divergence", _rows_of, curves.divergence, segments, phase)
-    faults = stages.add("faults", _rows_of, curves.faults, phase)
-    windows = stages.add("windows", _rows_of, curves.windows, judged, judged_registrations, run)
-    visibility = stages.add("visibility", _rows_of, curves.visibility, judged, judged_registrations, run)
-    latencies = stages.add("latencies", _rows_of, curves.latencies, operation)
-    stages.run()
-
-    run_rows = _rows_of("runs", about)
-    per_run_rows = run_figures.per_run((row for figure in figures for row in figure.value), run_rows)
-    close = given(pair.spans(phase.value, about, pair.choose(per_run_rows, run_rows)))
-    last = Stages(done, partial(cancel_jobs, runs.sparkSession))
-    per_run_table = last.add("per_run", keep, partial(table_of, runs.sparkSession, per_run_rows, PER_RUN))
-    held_table = last.add("held", keep, partial(table_of, runs.sparkSession, held.value, HELD))
-    pair_standings = last.add("pair_standings", _rows_of, pair.standings, state, close)
-    pair_latencies = last.add("pair_latencies", _rows_of, pair.latencies, operation, close)
-    last.run()
-
-    tables = AnalysisTables(
-        runs=about, phases=phase.value, sides=side.value, operations=operation.value, judged=judged.value,
-        judged_registrations=judged_registrations.value, states=state.value, segments=segments.value, episodes=episodes.value,
-        convergence=convergence.value, probes=probes.value, gaps=gaps.value, look_ups=look_ups.value,
-        detections=detections.value, mistakes=mistakes.value, leader_spans=leader_spans.value, per_run=per_run_table.value,
-        held=held_table.value,
-    )  # fmt: skip  # items grouped by line
-    return Made(
-        tables,
-        RunFigures(
-            runs=run_rows, per_run=per_run_rows, held=held.value, divergence=divergence.value, faults=faults.value,
-            windows=windows.value, visibility=visibility.value, latencies=latencies.value, pair_standings=pair_standings.value,
-            pair_latencies=pair_latencies.value,
-        ),
+def _over_runs(found: _Runs, ingested: list[Ingested], folders: dict[str, str]) -> Results:
+    runs, per_run, held = (found.rows(name) for name in ("runs", "per_run", "held"))
+    seen = found.rows("curve_visibility")
+    mode_of = {run["run"]: run["mode"] for run in runs}
+    chosen = pair.choose(per_run, runs)
+    frames = [pair.frame(run, found.of(run["run"], "phases")) for run in runs if run["run"] in chosen]
+    return Results(
+        runs=runs, per_run=per_run, held=held, divergence=found.rows("curve_divergence"), faults=found.rows("curve_faults"),
+        windows=_windows(found.all("curve_windows"), mode_of), visibility=visibility(seen, runs),
+        latencies=_latencies(found.all("curve_latencies"), mode_of), detection=_detection(found.rows("detections"), mode_of),
+        pair_standings=[row for one in frames if one for row in pair.standings(found.of(one.run, "states"), one)],
+        pair_latencies=[row for one in frames if one for row in pair.latencies(found.of(one.run, "operations"), one)],
+        ingested=ingested, summary=summary(per_run),
+        paired=paired(per_run, {run["mode"]: run["read_consistency"] for run in runs}), t_visibility=t_visibility(seen, runs),
+        consistability=consistability.consistability(held, runs), folders=folders,
     )  # fmt: skip  # items grouped by line
 
 
-def _of_histories(
-    stages: Stages, name: str, prefix: str, judged: Stage[DataFrame], operation: Stage[DataFrame]
-) -> list[Stage[Rows]]:
-    """Figures of reads, writes and keys of the histories in the table ``name``."""
+def _grouped(table: pa.Table, mode_of: dict[str, str], value: str, *by: str) -> dict[tuple[str, ...], list[int]]:
+    """The values of a column by the mode of their run and some columns."""
+    groups: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
+    for run, one, *place in zip(*(table[name].to_pylist() for name in ("run", value, *by)), strict=True):
+        groups[mode_of[run], *place].append(one)
+    return dict(sorted(groups.items()))
 
-    def of_reads(rows: DataFrame, done: DataFrame) -> DataFrame:
-        return run_figures.of_reads(judgements.reads(rows), done, prefix)
 
-    def of_writes(rows: DataFrame, done: DataFrame) -> DataFrame:
-        return run_figures.of_writes(judgements.writes(rows), done, prefix)
-
-    def of_keys(rows: DataFrame) -> DataFrame:
-        return run_figures.of_keys(judgements.keys(rows), prefix)
-
+def _windows(table: pa.Table, mode_of: dict[str, str]) -> Rows:
     return [
-        stages.add(f"reads {name}", _rows_of, of_reads, judged, operation),
-        stages.add(f"writes {name}", _rows_of, of_writes, judged, operation),
-        stages.add(f"keys {name}", _rows_of, of_keys, judged),
+        {"mode": mode, "about": about, "quantile": quantile, "window_ms": window_ms, "writes": len(values)}
+        for (mode, about), values in _grouped(table, mode_of, "window_ns", "about").items()
+        for quantile, window_ms in curves.quantiles(values)
     ]
 
 
-def table_of(spark: SparkSession, rows: Rows, schema: StructType) -> DataFrame:
-    """A small table from rows of the driver."""
-    return spark.createDataFrame(pa.Table.from_pylist(rows, schema=arrow(schema))).coalesce(1)
+def _latencies(table: pa.Table, mode_of: dict[str, str]) -> Rows:
+    return [
+        {
+            "mode": mode, "level": level, "kind": kind, "quantile": quantile, "latency_ms": latency_ms, "operations": len(values),
+        }
+        for (mode, level, kind), values in _grouped(table, mode_of, "latency_ns", "level", "kind").items()
+        for quantile, latency_ms in curves.quantiles(values)
+    ]  # fmt: skip  # items grouped by line
 
 
-def cancel_jobs(spark: SparkSession) -> None:
-    """Cancel all running jobs."""
-    on_own_connection(spark.sparkContext.cancelAllJobs)
-
-
-def _rows_of(_: str, table: DataFrame) -> Rows:
-    """A small table as rows. Only figures of whole runs, or less, are collected here."""
-    return [row.asDict() for row in table.collect()]
+def _detection(detections: Rows, mode_of: dict[str, str]) -> Rows:
+    """Kaplan-Meier curves over all pairs of a death and a node."""
+    times: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
+    for row in detections:
+        seen = row["detected_ns"] is not None
+        times[mode_of[row["run"]]].append(((row["detected_ns"] if seen else row["observed_ns"]) / 1e9, seen))
+    return [
+        {"mode": mode, "at_s": at_s, "undetected": share, "pairs": len(own)}
+        for mode, own in sorted(times.items())
+        for at_s, share in [(0.0, 1.0), *Survival(own).steps]
+    ]

@@ -129,7 +129,7 @@ BIN_S = 0.5
 
 
 def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    """Mean over the runs of a mode, by time since the begin of the fault. A run without a known divergence counts as zero."""
+    """Means over the runs of a mode, by time since the begin of the fault. A run without a known divergence counts as zero."""
     (axis,) = axes
     ends = {row["run"]: row for row in results.faults}
     mode_of = {run["run"]: run["mode"] for run in results.runs if run["run"] in ends}
@@ -137,9 +137,10 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         return []
     scenarios = _scenario_of(results)
     worst: dict[tuple[str, int], float] = defaultdict(float)
+    maybe: dict[tuple[str, int], float] = defaultdict(float)
     for row in results.divergence:
         moment = row["run"], math.floor(row["at_s"] / BIN_S)
-        worst[moment] = max(worst[moment], row["divergence"])
+        worst[moment], maybe[moment] = max(worst[moment], row["divergence"]), max(maybe[moment], row["possible"])
     first = math.floor(max(row["steady_s"] for row in ends.values()) / BIN_S)
     last = math.floor(min(row["until_s"] for row in ends.values()) / BIN_S)
     last = max(last, first + 1)
@@ -147,7 +148,12 @@ def _divergence(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         runs = [run for run, own in mode_of.items() if own == mode]
         values = [[worst.get((run, at), 0.0) for run in runs] for at in range(first, last + 1)]
         times = [at * BIN_S for at in range(first, last + 1)]
-        axis.plot(times, [mean(line) for line in values], color=COLOURS[mode], label=mode.upper(), drawstyle="steps-post")
+        axis.plot(
+            times, [mean(line) for line in values], color=COLOURS[mode], label=f"{mode.upper()}, certain", drawstyle="steps-post"
+        )
+        possible = [mean([maybe.get((run, at), 0.0) for run in runs]) for at in range(first, last + 1)]
+        label = f"{mode.upper()}, possible"
+        axis.plot(times, possible, ":", color=COLOURS[mode], label=label, linewidth=1, drawstyle="steps-post")
         bounds = [interval(line, [scenarios[run] for run in runs]) for line in values]
         low, high = ([math.nan if end is None else end for end in ends] for ends in zip(*bounds, strict=True))
         axis.fill_between(times, low, high, step="post", color=COLOURS[mode], alpha=0.18, linewidth=0)
@@ -172,7 +178,7 @@ _HEATS = (
     _Heat("nodes differ\n(distance x s)", "divergence_area", "all", lambda value: value),
     _Heat("KV reads that are\nstale (%)", "fresh_reads", "fault", lambda value: 100 * (1 - value)),
     _Heat("brokers missing from\nanswers (%)", "harvest", "fault", lambda value: 100 * (1 - value)),
-    _Heat("not answered\nin time (%)", "yield_in_time", "fault", lambda value: 100 * (1 - value)),
+    _Heat("fail-over clients: not\nanswered in time (%)", "failover_yield_in_time", "fault", lambda value: 100 * (1 - value)),
 )
 
 
@@ -238,27 +244,22 @@ def _windows(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 def _visibility(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     for axis, about in zip(axes, (KV, ROUTES), strict=True):
-        groups: dict[tuple[str, str], dict[float, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+        groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
         for row in results.visibility:
-            if (row["about"] == about and row["level"] in own_levels(results).values()) or (
-                row["mode"] == "cp" and row["about"] == about
-            ):
-                bin_ = groups[row["mode"], row["level"]][row["age_ms"]]
-                bin_[0] += row["compared"]
-                bin_[1] += row["seen"]
-        for (mode, level), bins in sorted(groups.items()):
-            ages = [age for age in sorted(bins) if bins[age][0] >= 20]
-            shares = [100 * bins[age][1] / bins[age][0] for age in ages]
+            if row["about"] == about and (row["mode"] == "cp" or row["level"] == own_levels(results)[row["mode"]]):
+                groups[row["mode"], row["level"]].append(row)
+        for (mode, level), rows in sorted(groups.items()):
             axis.plot(
-                ages, shares, LINES.get(level, "-"), color=COLOURS[mode], marker=".", label=f"{mode.upper()}, {level} reads"
-            )
+                [row["age_ms"] for row in rows], [100 * row["share"] for row in rows], LINES.get(level, "-"),
+                color=COLOURS[mode], label=f"{mode.upper()}, {level} reads", drawstyle="steps-post",
+            )  # fmt: skip  # items grouped by line
         _log_scale(axis)
         axis.axhline(99, color="#0006", linewidth=0.8)
         axis.annotate("99 %", (0.998, 98.7), xycoords=("axes fraction", "data"), ha="right", va="top", fontsize=8)
-        axis.set(xlabel="time between a write's acknowledgement and a read (ms)", title=f"of the {about}")
+        axis.set(xlabel="time since the write's acknowledgement (ms)", title=f"of the {about}")
         _legend(axis, loc="lower right")
-    axes[0].set(ylabel="reads that see the write or a newer one (%)", ylim=(None, 101.5))
-    return {row["run"] for row in results.visibility}
+    axes[0].set(ylabel="writes that all reads see from then on (%)", ylim=(None, 101.5))
+    return [run["run"] for run in results.runs] if results.visibility else []
 
 
 LENGTHS_MIN = 3
@@ -279,7 +280,7 @@ def _lengths(axes: Sequence[Axes], results: Results) -> Iterable[str]:
     scenarios = ", ".join(sorted({run["scenario"] for run in results.runs if run["run"] in varied}))
     shown: list[str] = []
     named = (
-        ("convergence", 1.0, "until all nodes agree after the heal (s)"),
+        ("convergence", 1.0, "until all nodes agree after the repair (s)"),
         ("staleness_max", 1000.0, "longest lag of a KV read (s)"),
     )
     for axis, (metric, divisor, label) in zip(axes, named, strict=True):
@@ -327,7 +328,9 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         path = []
         for phase in ("steady", "fault", "heal"):
             harvest = {row["run"]: row["value"] for row in _values(results, "harvest", phase) if row["mode"] == mode}
-            answered = {row["run"]: row["value"] for row in _values(results, "yield_in_time", phase) if row["mode"] == mode}
+            answered = {
+                row["run"]: row["value"] for row in _values(results, "failover_yield_in_time", phase) if row["mode"] == mode
+            }
             both = sorted(harvest.keys() & answered.keys())
             if both:
                 shown.update(both)
@@ -342,7 +345,7 @@ def _harvest_yield(axes: Sequence[Axes], results: Results) -> Iterable[str]:
         for x, y, phase in path:
             below = mode == "ap"
             axis.annotate(phase, (x, y), textcoords="offset points", xytext=(6, -12 if below else 6), color=colour, fontsize=9)
-    axis.set(xlabel="yield: asked and answered in time (%)", ylabel="harvest: right brokers in the answer (%)")
+    axis.set(xlabel="yield of fail-over clients: answered in time (%)", ylabel="harvest: right brokers in the answer (%)")
     axis.margins(0.12)
     _legend(axis, loc="lower left")
     return shown
@@ -396,25 +399,27 @@ def _latency(axes: Sequence[Axes], results: Results) -> Iterable[str]:
 
 
 def _detection(axes: Sequence[Axes], results: Results) -> Iterable[str]:
-    shown = []
-    named = (
-        ("detection_median", "from a broker's death until a node drops it (s)"),
-        ("mistakes", "living brokers dropped by mistake in a run"),
-    )
-    for axis, (metric, label) in zip(axes, named, strict=True):
-        rows = _values(results, metric)
-        modes = _modes(rows)
-        if rows:
-            values = [[row["value"] for row in rows if row["mode"] == mode] for mode in modes]
-            axis.boxplot(
-                values, tick_labels=[f"{mode.upper()} ({len(own)} runs)" for mode, own in zip(modes, values, strict=True)]
-            )
-        axis.set(ylabel=label, ylim=(0, None))
-        shown += [row["run"] for row in rows]
-    return shown
+    """Survival curves of detection, and the mistakes of each run as a point, beside a box."""
+    for mode in _modes(results.detection):
+        rows = [row for row in results.detection if row["mode"] == mode]
+        label = f"{mode.upper()} ({rows[0]['pairs']:,} deaths seen by a node)"
+        times, shares = [row["at_s"] for row in rows], [100 * row["undetected"] for row in rows]
+        axes[0].plot(times, shares, color=COLOURS[mode], label=label, drawstyle="steps-post")
+    axes[0].set(xlabel="time since the broker's death (s)", ylabel="nodes that still list the broker (%)", ylim=(0, 102))
+    _legend(axes[0], fontsize=8)
+    rows = _values(results, "mistakes")
+    modes = _modes(rows)
+    for place, mode in enumerate(modes, 1):
+        own = [row["value"] for row in rows if row["mode"] == mode]
+        axes[1].boxplot([own], positions=[place], showfliers=False, manage_ticks=False)
+        spread = [place + 0.12 * (2 * (number % 9) / 8 - 1) for number in range(len(own))]
+        axes[1].scatter(spread, own, s=10, color=COLOURS[mode], alpha=0.5, linewidth=0)
+    axes[1].set_xticks(range(1, len(modes) + 1), [mode.upper() for mode in modes])
+    axes[1].set(ylabel="living brokers dropped by mistake in a run", ylim=(0, None))
+    return [row["run"] for row in rows]
 
 
-_STANDINGS = {"no answer": "#e5e7eb", "answers as most nodes do": "#86efac", "answers otherwise": "#b91c1c"}
+_STANDINGS = {"unknown": "#e5e7eb", "answers as most nodes do": "#86efac", "answers otherwise": "#b91c1c"}
 
 
 def _pair(results: Results) -> list[dict[str, Any]]:
@@ -508,13 +513,16 @@ _DRAWINGS = (
              "summary.csv.", _scenarios, 4),
     _Drawing("divergence", "How far the nodes' answers differ over time",
              "Greatest difference between any two nodes that answer: 0 all the same, 1 nothing in common; the mean "
-             "over the runs and, shaded, its 95 % interval. "
-             "What lasted less than two looks at a node counts as none, since nodes are not looked at at one "
-             "instant.", _divergence),
+             "over the runs and, shaded, its 95 % interval. A node is looked at from time to time, and its answer may "
+             "change between "
+             "two looks. Certain: the least difference that the answers permit. Possible: the greatest.", _divergence),
     _Drawing("pair", "One fault, node by node",
              "One run of each mode with the same schedule, which shows the most of both: how far AP's nodes differed, and how "
-             "much CP did not answer. A cell is what a node answered for most of that time (two looks at it, or more in a long "
-             "run): as more than half of the nodes that answer do, otherwise, or nothing. Lines mark begin and end of the fault.",
+             "much CP did not answer. A cell is what a node certainly answered for most of that time (two looks at it, or "
+             "more in a "
+             "long run): as more than half of the known nodes do, or otherwise. Unknown: it did not answer, or its answer "
+             "changed "
+             "between two looks. Lines mark begin and end of the fault.",
              _standings, 2),
     _Drawing("pair-latency", "One fault, operation by operation",
              "The same runs. Each point is an operation, or several with the same time, latency and outcome (in the legend "
@@ -525,11 +533,14 @@ _DRAWINGS = (
              "the level at which the mode answers by default. A curve further up and left is better. Writes of all runs "
              "together; means over runs with their 95 % intervals stand in the table above.", _windows, 2, True),
     _Drawing("visibility", "When a write is seen (t-visibility)",
-             "Pairs of an acknowledged write and a later read of the same key, by the time between them, of all runs "
-             "together; the table above has 95 % intervals over runs. Points of fewer than 20 pairs are left out.",
+             "Share of the acknowledged writes that every later read sees, by the time since their acknowledgement; writes "
+             "of all "
+             "runs together. When a write became visible is known only to be between two reads (Turnbull's estimate). A curve "
+             "that ends below 100 %: for the rest, the runs ended before. The table above has 95 % intervals.",
              _visibility, 2, True),
     _Drawing("lengths", "Convergence and staleness against the length of the fault",
-             "One pale point a run, at the time for which its fault really lasted. Where a scenario was run with several "
+             "One pale point a run, at the time for which its fault really lasted; runs whose nodes never differed have no "
+             "convergence. Where a scenario was run with several "
              "lengths, lines are its means by the length that was meant, with 95 % intervals.", _lengths, 2, True),
     _Drawing("harvest-yield", "Completeness and availability",
              "Means over the runs before, during and after the fault, joined in this order; thin lines are 95 % intervals. "
@@ -543,5 +554,8 @@ _DRAWINGS = (
              "shared one machine, "
              "so the differences between curves count, not the values.", _latency, 3),
     _Drawing("detection", "How well failures are detected",
-             "Boxes are quartiles over the runs, the line the median, circles outliers.", _detection, 2),
+             "Left: for each death and each node that listed the broker, the share of nodes that have not dropped it for "
+             "good; nodes "
+             "that had not done so when the observation ended count until then (Kaplan-Meier). Right: each point is a run, boxes "
+             "are quartiles, the line the median.", _detection, 2),
 )  # fmt: skip  # items grouped by line

@@ -1,100 +1,135 @@
-"""Operations: one row for each invocation with its outcome, its phase, and the side of the node that was asked."""
+"""Operations of one run: one for each invocation with its outcome, its phase, and the side of the node that was asked. Pure."""
 
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from replicated_namesrv.spark.schemas import MEMBERS, OPERATIONS
-from replicated_namesrv.spark.timeline import with_phase, with_side
+from replicated_namesrv.spark.run_records import RunRecords
+from replicated_namesrv.spark.timeline import Timeline
 
 ANY = "any"
 """Entity of clients that choose their node themselves."""
+FAILOVER, PINNED, EACH, PROBE = "failover", "pinned", "each", "probe"
+ACCESS = (FAILOVER, PINNED, EACH, PROBE)
+"""How a client reaches nodes: it asks the next node if one does not answer; it knows one node only; it sends a write to each node
+in turn; it asks all nodes at the same time, at long intervals."""
+
+Row = dict[str, Any]
 
 
-def completed_invocations(records: DataFrame, *kinds: str) -> DataFrame:
-    """Invocations of these kinds, or all, with their outcomes: the columns of OPERATIONS without level, phase and side, in all
-    phases.
+class ClientOperation(NamedTuple):
+    """An invocation with its outcome. Without completion it is indeterminate: the harness died before the end."""
 
-    ``topics`` are the registered topics. An invocation without completion is indeterminate: the harness died before the end."""
-    good = records.where(F.col("corrupt_line").isNull())
-    asked = good.where(F.col("record") == "invoke")
-    if kinds:
-        asked = asked.where(F.col("kind").isin(*kinds))
-    invoked = asked.select(
-        "run", "mode", "op", "client", "kind", "key", "node", "level", "probe", "topics", F.col("value").alias("written"),
-        F.col("time_ns").alias("start_ns"),
-    )  # fmt: skip  # items grouped by line
-    completed = good.where(F.col("record") == "complete").select(
-        F.col("run").alias("_run"), F.col("op").alias("_op"), "outcome", F.col("node").alias("answered_by"),
-        F.col("value").alias("returned"), "members", F.col("time_ns").alias("end_ns"),
-    )  # fmt: skip  # items grouped by line
-    same = (F.col("run") == F.col("_run")) & (F.col("op") == F.col("_op"))
-    return (
-        invoked.join(completed, same, "left")
-        .drop("_run", "_op")
-        .withColumn("outcome", F.coalesce("outcome", F.lit("indeterminate")))
-        .withColumn("value", F.when(F.col("kind") == "get", F.col("returned")).otherwise(F.col("written")))
-        .drop("written", "returned")
-    )
+    op: int
+    client: str
+    kind: str
+    key: str
+    node: str | None
+    answered_by: str | None
+    access: str
+    probe: int | None
+    level: str
+    phase: str | None
+    """None: it began in no judged phase."""
+    side: str
+    start_ns: int
+    end_ns: int | None
+    outcome: str
+    value: str | None
+    """What was written, or for a get the result."""
+    members: str | None
+    topics: list[str]
+    """The registered topics."""
 
-
-def operations(records: DataFrame, runs: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> DataFrame:
-    """OPERATIONS of the judged phases."""
-    levels = F.broadcast(runs.select("run", F.col("read_consistency").alias("_level")))
-    rows = completed_invocations(records).join(levels, "run").withColumn("level", F.coalesce("level", "_level"))
-    rows = with_phase(rows, phases_table, F.col("start_ns"))
-    rows = with_side(rows, sides_table, F.coalesce("answered_by", "node"), F.col("start_ns"))
-    return rows.select(*[field.name for field in OPERATIONS.fields])
+    @property
+    def ok(self) -> bool:
+        return self.outcome == "ok"
 
 
-def probes(rows: DataFrame) -> DataFrame:
-    """One row per probe: ``answers`` of the ``asked`` nodes, and whether all answers were ``equal`` (M3). Needs two answers."""
-    answered = F.col("outcome") == "ok"
-    names = F.array_sort(F.transform(F.from_json("members", MEMBERS), lambda m: F.concat_ws("@", m["name"], m["version"])))
-    # An empty answer and "no such key" are answers, too, and equal to each other.
-    answer = F.when(F.col("kind") == "route", F.concat_ws(",", names)).otherwise(
-        F.concat(F.lit("="), F.coalesce("value", F.lit("")))
-    )
-    absent = F.when((F.col("kind") == "get") & F.col("value").isNull(), F.lit("")).otherwise(answer)
-    grouped = rows.where(F.col("probe").isNotNull()).withColumn("answer", F.when(answered, F.coalesce(absent, F.lit(""))))
-    return (
-        grouped.groupBy("run", "level", "phase", "kind", "key", "probe")
-        .agg(
-            F.count("*").alias("asked"),
-            F.count("answer").alias("answers"),
-            (F.countDistinct("answer") == 1).alias("equal"),
-            F.min("start_ns").alias("start_ns"),
-        )
-        .where(F.col("answers") >= 2)
-    )
+def operations(records: RunRecords) -> list[ClientOperation]:
+    """All operations of all phases, by their beginning."""
+    completed = {row["op"]: row for row in records.of("complete", "op", "outcome", "node", "value", "members")}
+    nothing: Row = {"outcome": "indeterminate", "node": None, "value": None, "members": None, "time_ns": None}
+    timeline, own_level = records.timeline, records.about["read_consistency"]
+    found = []
+    for row in records.of("invoke", "op", "client", "kind", "key", "node", "level", "probe", "topics", "value"):
+        end, start_ns = completed.get(row["op"], nothing), row["time_ns"]
+        found.append(
+            ClientOperation(
+                row["op"], row["client"], row["kind"], row["key"], row["node"], end["node"], _access(records.clients, row),
+                row["probe"], row["level"] or own_level, timeline.phase_at(start_ns),
+                timeline.side_at(end["node"] or row["node"], start_ns), start_ns, end["time_ns"],
+                end["outcome"] or "indeterminate", end["value"] if row["kind"] == "get" else row["value"], end["members"],
+                row["topics"] or [],
+            )
+        )  # fmt: skip  # items grouped by line
+    return found
 
 
-def gaps(rows: DataFrame, phases_table: DataFrame, sides_table: DataFrame) -> DataFrame:
-    """M17: time from one success to the next of the same kind at the same node, from the begin of ``steady`` to that of
-    ``final``.
+def _access(clients: Mapping[str, str], row: Row) -> str:
+    """By the client's kind in the manifest. A client that is not in it has one node if it names one."""
+    kind = clients.get(row["client"], PINNED if row["node"] is not None else FAILOVER)
+    if row["probe"] is not None or kind == PROBE:
+        return PROBE
+    if kind == PINNED:
+        return PINNED
+    return FAILOVER if row["node"] is None else EACH
 
-    ``entity`` is the node of a pinned client, or ``any`` for clients that choose their node. A gap that overlaps the phase
+
+def probes(records: RunRecords, done: Iterable[ClientOperation]) -> list[Row]:
+    """Rows of PROBES: ``answers`` of the ``asked`` nodes, and whether all answers were ``equal`` (M3). Needs two answers.
+
+    An empty answer and "no such key" are answers, too, and equal to each other."""
+    groups: dict[tuple[Any, ...], list[ClientOperation]] = defaultdict(list)
+    for op in done:
+        if op.probe is not None and op.phase is not None:
+            groups[op.level, op.phase, op.kind, op.key, op.probe].append(op)
+    rows = []
+    for (level, phase, kind, key, probe), asked in groups.items():
+        answers = [sorted(records.members(op.members)) if kind == "route" else op.value for op in asked if op.ok]
+        if len(answers) >= 2:
+            rows.append(
+                {
+                    "level": level, "phase": phase, "kind": kind, "key": key, "probe": probe, "asked": len(asked),
+                    "answers": len(answers), "equal": all(answer == answers[0] for answer in answers),
+                    "start_ns": min(op.start_ns for op in asked),
+                }
+            )  # fmt: skip  # items grouped by line
+    return rows
+
+
+def gaps(timeline: Timeline, done: Sequence[ClientOperation]) -> list[Row]:
+    """Rows of GAPS (M17): time from one success to the next of the same kind of client and operation at the same node, from the
+    begin of ``steady`` to that of ``final``.
+
+    ``entity`` is the node of a client that asks this node, or ``any`` for clients that choose. A gap that overlaps the phase
     ``fault`` belongs to it. Its side is that of its node when the gap began or, if later, when the fault began.
     """
-    span = phases_table.groupBy("run").agg(
-        F.min(F.when(F.col("phase") == "steady", F.col("start_ns"))).alias("from_ns"),
-        F.max(F.when(F.col("phase").isin("steady", "fault", "heal"), F.col("end_ns"))).alias("until_ns"),
-        F.min(F.when(F.col("phase") == "fault", F.col("start_ns"))).alias("fault_ns"),
-        F.max(F.when(F.col("phase") == "fault", F.col("end_ns"))).alias("heal_ns"),
-    )
-    issued = rows.where(F.col("phase") != "final").withColumn("entity", F.coalesce("node", F.lit(ANY)))
-    group = ["run", "level", "kind", "entity"]
-    ok = F.col("outcome") == "ok"
-    bounds = issued.groupBy(*group).agg(F.count(F.when(ok, 1)).alias("_n")).join(F.broadcast(span), "run")
-    marks = issued.where(ok).select(*group, F.col("end_ns").alias("at_ns"))
-    marks = marks.unionByName(bounds.select(*group, F.col("from_ns").alias("at_ns")))
-    marks = marks.unionByName(bounds.select(*group, F.col("until_ns").alias("at_ns")))
-    following = Window.partitionBy(*group).orderBy("at_ns")
-    found = marks.join(F.broadcast(span), "run").where(F.col("at_ns").between(F.col("from_ns"), F.col("until_ns")))
-    found = found.withColumn("next_ns", F.lead("at_ns").over(following)).where(F.col("next_ns").isNotNull())
-    during = (F.col("at_ns") < F.col("heal_ns")) & (F.col("next_ns") > F.col("fault_ns"))
-    phase = F.when(during, "fault").when(F.col("at_ns") >= F.col("heal_ns"), "heal").otherwise("steady")
-    found = found.withColumn("phase", phase)
-    moment = F.when(F.col("phase") == "fault", F.greatest("at_ns", "fault_ns")).otherwise(F.col("at_ns"))
-    node = F.when(F.col("entity") != ANY, F.col("entity"))
-    found = with_side(found, sides_table, node, moment)
-    return found.select(*group, "phase", "side", (F.col("next_ns") - F.col("at_ns")).alias("gap_ns"))
+    steady, whole, fault = timeline.span("steady"), timeline.span("steady", "fault", "heal"), timeline.span("fault")
+    if steady is None or whole is None:
+        return []
+    begin_ns, last_ns = steady.start_ns, whole.end_ns
+    groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    for op in done:
+        if op.phase not in (None, "final"):
+            entity = ANY if op.access == FAILOVER else op.node or ANY
+            ends = groups[op.level, op.kind, op.access, entity]
+            if op.ok and op.end_ns is not None and begin_ns <= op.end_ns <= last_ns:
+                ends.append(op.end_ns)
+    rows = []
+    for (level, kind, access, entity), ends in groups.items():
+        node = None if entity == ANY else entity
+        for start_ns, end_ns in pairwise(sorted([begin_ns, *ends, last_ns])):
+            phase, moment_ns = "steady", start_ns
+            if fault is not None and start_ns < fault.end_ns and end_ns > fault.start_ns:
+                phase, moment_ns = "fault", max(start_ns, fault.start_ns)
+            elif fault is not None and start_ns >= fault.end_ns:
+                phase = "heal"
+            rows.append(
+                {
+                    "level": level, "kind": kind, "access": access, "entity": entity, "phase": phase,
+                    "side": timeline.side_at(node, moment_ns), "gap_ns": end_ns - start_ns,
+                }
+            )  # fmt: skip  # items grouped by line
+    return rows

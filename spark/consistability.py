@@ -15,54 +15,63 @@ strong to weak:
 Linearizable implies regular, regular implies both bounds; each class implies the last two.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Any
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from replicated_namesrv.spark import judgements
+from replicated_namesrv.spark.client_operations import ClientOperation
 from replicated_namesrv.spark.curves import KV, ROUTES
-from replicated_namesrv.spark.run_figures import ALL, over_all
-from replicated_namesrv.spark.schemas import HELD
+from replicated_namesrv.spark.run_figures import ALL, GUARANTEES
 from replicated_namesrv.spark.summary import interval
 
 CLASSES = ("linearizable", "regular", "session", "one version", "one second", "eventual", "answered")
 SECOND_NS = 1_000_000_000
 
 
-def held(judged: DataFrame, routes: DataFrame, operations: DataFrame) -> DataFrame:
-    """HELD: counts of reads before ``final`` of judged keys, by read level, phase and side, and over all phases and sides."""
-    parts = []
+Row = dict[str, Any]
+
+
+def held(judged: Iterable[Row], routes: Iterable[Row], done: Sequence[ClientOperation]) -> list[Row]:
+    """Rows of HELD: counts of reads before ``final`` of judged keys, by read level, phase and side, and over all phases and
+    sides."""
+    counts: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for rows, kind, about in ((judged, "get", KV), (routes, "route", ROUTES)):
-        asked = operations.where((F.col("kind") == kind) & (F.col("phase") != "final"))
-        asked = asked.join(judgements.keys(rows).select("run", "key", "level"), ["run", "key", "level"], "left_semi")
-        asked = asked.select("run", "op", "level", "phase", "side")
-        judgement = judgements.reads(rows).drop("key", "level")
-        parts.append(asked.join(judgement, ["run", "op"], "left").withColumn("about", F.lit(about)))
-    reads = parts[0].unionByName(parts[1])
-    answered, known = F.col("anomalous").isNotNull(), F.col("versions_behind").isNotNull()
-    broken = F.greatest("read_your_writes", "monotonic_reads", "monotonic_writes", "writes_follow_reads")
-    classes = {
-        "linearizable": ~F.col("anomalous"), "regular": F.col("fresh"), "session": known & ~broken,
-        "one version": F.col("versions_behind") <= 1,
-        "one second": known & (F.col("fresh") | (F.col("age_ns") <= SECOND_NS)),
-        "eventual": known, "answered": answered,
+        keys: set[tuple[str, str]] = set()
+        reads: dict[int, Row] = {}
+        for row in rows:
+            if row["what"] == "key":
+                keys.add((row["key"], row["level"]))
+            elif row["what"] == "read":
+                reads[row["op"]] = row
+        for op in done:
+            if op.kind == kind and op.phase not in (None, "final") and (op.key, op.level) in keys:
+                classes = _classes(reads.get(op.op))
+                for phase, side in product((str(op.phase), ALL), (op.side, ALL)):
+                    counts[about, op.level, phase, side].update(["asked", *classes])
+    return [
+        {
+            "about": about, "level": level, "phase": phase, "side": side, "asked": found["asked"], "answered": found["answered"],
+            "class": name, "held": found[name],
+        }
+        for (about, level, phase, side), found in counts.items()
+        for name in CLASSES
+    ]  # fmt: skip  # items grouped by line
+
+
+def _classes(read: Row | None) -> list[str]:
+    """The classes of an answer. None: there was no answer."""
+    if read is None:
+        return []
+    behind, fresh = read["versions_behind"], read["fresh"]
+    known = behind is not None
+    is_in = {
+        "linearizable": not read["anomalous"], "regular": fresh,
+        "session": known and not any(read[guarantee] for guarantee in GUARANTEES), "one version": known and behind <= 1,
+        "one second": known and (fresh or (read["age_ns"] is not None and read["age_ns"] <= SECOND_NS)), "eventual": known,
+        "answered": True,
     }  # fmt: skip  # items grouped by line
-    counted = over_all(reads, ["run", "about", "level"], ["phase", "side"]).agg(
-        F.count("*").alias("asked"),
-        F.count(F.when(answered, 1)).alias("_answered"),
-        *[F.count(F.when(answered & condition, 1)).alias(name) for name, condition in classes.items()],
-    )
-    for name in ("phase", "side"):
-        counted = counted.withColumn(name, F.coalesce(F.col(name), F.lit(ALL)))
-    pairs = ", ".join(f"'{name}', `{name}`" for name in CLASSES)
-    stacked = counted.selectExpr(
-        "run", "about", "level", "phase", "side", "asked", "_answered as answered",
-        f"stack({len(CLASSES)}, {pairs}) as (class, held)",
-    )  # fmt: skip  # items grouped by line
-    return stacked.select(*HELD.names)
+    return [name for name, holds in is_in.items() if holds]
 
 
 def consistability(rows: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

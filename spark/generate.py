@@ -9,8 +9,10 @@ expected figures exactly, in whole nanoseconds. They are stored in ``truth.json`
 import json
 import random
 import time
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TextIO
 
@@ -30,6 +32,8 @@ from replicated_namesrv.errors import NamesrvError
 Fields = ParamSpec("Fields")
 
 ROWS_MIN, ROWS_MAX = 10_000, 1_000_000_000
+ASKED_NS = 1_000
+"""Duration of a look."""
 LOOK_NS = 1_000_000
 """Time between two observations. Each node is observed every ``nodes * LOOK_NS``."""
 CHANGE_EVERY = 500
@@ -50,14 +54,14 @@ class _Known:
 
     observations: int = 0
     episodes: int = 0
-    episodes_below_resolution: int = 0
+    episodes_uncertain: int = 0
     divergent_ns: int = 0
+    possible_ns: int = 0
     reads: int = 0
     stale_reads_judged: int = 0
     """Before ``final`` and after ``settle``."""
     writes: int = 0
     lost_writes: int = 0
-    episode_lengths_ns: list[int] = field(default_factory=list)
 
 
 def generate(rows: int, nodes: int, seed: int, out: Path, say: Callable[[str], None]) -> list[Path]:
@@ -98,8 +102,7 @@ class _Generator:
             self._final(trace)
             trace.write(self._record(Phase, "end"))
             trace.write(self._record(End, 0))
-        known = {name: getattr(self._known, name) for name in _Known.__slots__ if name != "episode_lengths_ns"}
-        self._write_json("truth.json", known)
+        self._write_json("truth.json", asdict(self._known))
 
     def _manifest(self, run: str) -> dict[str, Any]:
         return {
@@ -147,23 +150,23 @@ class _Generator:
                     say(f"  {100 * look // self._rows} %")
         trace.writelines(lines)
         self._known.observations = self._rows
-        world.close(self._now_ns)
-        resolution_ns = 2 * len(self._nodes) * LOOK_NS
-        self._known.episodes = sum(length > resolution_ns for length in world.episodes_ns)
-        self._known.episodes_below_resolution = len(world.episodes_ns) - self._known.episodes
-        self._known.divergent_ns = sum(length for length in world.episodes_ns if length > resolution_ns)
+        certain, possible = world.apart()
+        self._known.episodes, self._known.divergent_ns = len(certain), sum(end - start for start, end in certain)
+        self._known.possible_ns = sum(end - start for start, end in possible)
+        starts = [start for start, _ in certain]
+        self._known.episodes_uncertain = sum(bisect_left(starts, start) == bisect_left(starts, end) for start, end in possible)
 
     def _look(self, world: "_World", number: int, cut: bool) -> str:
         now, node = self._now_ns, self._nodes[number]
         if cut:
-            world.silent(number, now - 1_000)
+            world.silent(number, now - ASKED_NS)
             return (
-                f'{{"record":"observe","time_ns":{now},"asked_ns":{now - 1_000},"node":"{node}","key":"brokers","answered":false,'
-                '"members":null,"revision":null,"reason":"cover"}\n'
+                f'{{"record":"observe","time_ns":{now},"asked_ns":{now - ASKED_NS},"node":"{node}","key":"brokers",'
+                '"answered":false,"members":null,"revision":null,"reason":"cover"}\n'
             )
         version, members = world.seen(number, now)
         return (
-            f'{{"record":"observe","time_ns":{now},"asked_ns":{now - 1_000},"node":"{node}","key":"brokers","answered":true,'
+            f'{{"record":"observe","time_ns":{now},"asked_ns":{now - ASKED_NS},"node":"{node}","key":"brokers","answered":true,'
             f'"members":[{members}],"revision":{version},"reason":"cover"}}\n'
         )
 
@@ -207,7 +210,7 @@ class _Generator:
 
 
 class _World:
-    """The version at each node, and the episodes in which the observed versions differ."""
+    """The version at each node, and the versions that the looks show."""
 
     def __init__(self, mode: str, nodes: int, chooser: random.Random) -> None:
         self._mode, self._nodes, self._chooser = mode, nodes, chooser
@@ -217,8 +220,9 @@ class _World:
         self._seen: list[int | None] = [None] * nodes
         self._texts = {0: _members(0)}
         self._next = chooser.randrange(1, 2 * CHANGE_EVERY)
-        self._since_ns: int | None = None
-        self.episodes_ns: list[int] = []
+        self._is_apart = False
+        self._series: list[list[list[_Shown]]] = [[] for _ in range(nodes)]
+        """For each node, versions that it showed one after the other without silence between."""
 
     def step(self, look: int, changes: bool) -> None:
         """Apply the changes that are due before this observation.
@@ -227,7 +231,7 @@ class _World:
         to one change, and at least two nodes differ throughout it."""
         for node in self._arrivals.pop(look, ()):
             self._held[node] = self._version
-        if not changes or look < self._next or self._arrivals or self._since_ns is not None:
+        if not changes or look < self._next or self._arrivals or self._is_apart:
             return
         self._next = look + self._chooser.randrange(1, 2 * CHANGE_EVERY)
         self._version += 1
@@ -252,21 +256,61 @@ class _World:
         self._note(node, None, asked_ns)
 
     def _note(self, node: int, version: int | None, at_ns: int) -> None:
-        if self._seen[node] == version:
-            return
+        series = self._series[node]
+        if version is None:
+            if series and series[-1]:
+                series.append([])
+        elif not series or not series[-1] or series[-1][-1].version != version:
+            series[-1:] = [[*(series[-1] if series else []), _Shown(version, at_ns, at_ns - ASKED_NS)]]
+        else:
+            series[-1][-1].last_asked_ns = at_ns - ASKED_NS
         self._seen[node] = version
-        apart = len({seen for seen in self._seen if seen is not None}) > 1
-        if apart and self._since_ns is None:
-            self._since_ns = at_ns
-        elif not apart and self._since_ns is not None:
-            self.episodes_ns.append(at_ns - self._since_ns)
-            self._since_ns = None
+        self._is_apart = len({seen for seen in self._seen if seen is not None}) > 1
 
-    def close(self, now_ns: int) -> None:
-        """End the trace; the last look was at ``now_ns``."""
-        if self._since_ns is not None:
-            self.episodes_ns.append(now_ns - self._since_ns)
-            self._since_ns = None
+    def apart(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """When the nodes certainly differed, and when they possibly did.
+
+        Between the question of the last look at a version and the answer of the first look at the next one, either is
+        possible."""
+        edges: list[tuple[int, int, int, int]] = []
+        for node, found in enumerate(self._series):
+            for series in filter(None, found):
+                first_ns, last_ns = series[0].first_ns, series[-1].last_asked_ns
+                for place, shown in enumerate(series):
+                    start_ns = max(first_ns, series[place - 1].last_asked_ns) if place else first_ns
+                    end_ns = min(last_ns, series[place + 1].first_ns) if place + 1 < len(series) else last_ns
+                    if start_ns < end_ns:
+                        edges += [(start_ns, 1, node, shown.version), (end_ns, 0, node, shown.version)]
+        edges.sort()
+        may_be: defaultdict[int, list[int]] = defaultdict(list)
+        certain: list[tuple[int, int]] = []
+        possible: list[tuple[int, int]] = []
+        for place, (at_ns, begins, node, version) in enumerate(edges[:-1]):
+            (may_be[node].append if begins else may_be[node].remove)(version)
+            next_ns = edges[place + 1][0]
+            known = [versions for versions in may_be.values() if versions]
+            if next_ns > at_ns and len(known) > 1:
+                if len({versions[0] for versions in known if len(versions) == 1}) > 1:
+                    _extend(certain, at_ns, next_ns)
+                if len({version for versions in known for version in versions}) > 1:
+                    _extend(possible, at_ns, next_ns)
+        return certain, possible
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A version that a node showed at successive looks."""
+
+    version: int
+    first_ns: int
+    last_asked_ns: int
+
+
+def _extend(spans: list[tuple[int, int]], start_ns: int, end_ns: int) -> None:
+    """Add a span, which may continue the last one."""
+    if spans and spans[-1][1] == start_ns:
+        start_ns = spans.pop()[0]
+    spans.append((start_ns, end_ns))
 
 
 def _members(version: int) -> str:

@@ -15,7 +15,7 @@ must be shifted or widened to remove all conflicts.
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -64,6 +64,8 @@ class Window(NamedTuple):
 
     op: int
     window_ns: int
+    seen_ns: int | None
+    """From its acknowledgement to the first read after the last one of an older value. None: there was no such read."""
     reads_after: int
 
 
@@ -105,35 +107,6 @@ def judge(events: Iterable[KeyEvent], atomic: bool = False) -> KeyJudgement:
     judged = [history.judge(read, read.op in anomalous, sessions[read.op].broken) for read in reads]
     distance = _no_distance(writes, reads, history) if atomic else _distance(writes, reads, history)
     return KeyJudgement(judged, _windows(acknowledged, reads, history), distance)
-
-
-AGE_BINS_MS = tuple(2.0**power for power in range(-4, 18))
-"""Upper bounds of the bins of ``visibility``. Ages above the last one, two minutes, give no more information."""
-
-
-def visibility(events: Iterable[KeyEvent]) -> dict[float, tuple[int, int]]:
-    """M5: pairs of an acknowledged write and a read that began later, by the time between them (upper bound of the bin, ms).
-
-    The values are the number of pairs, and of those in which the read saw the write, a newer one, or a concurrent one."""
-    ordered = sorted(events, key=lambda event: (event.start_ns, event.op))
-    writes = writes_of(ordered)
-    acknowledged = sorted((w for w in writes if w.op is not None and w.end_ns < NEVER), key=lambda w: w.end_ns)
-    reads = [event for event in ordered if event.kind == "get" and event.outcome == "ok" and not event.final]
-    history = _History(acknowledged, by_value(writes), reads)
-    ends = [write.end_ns for write in acknowledged]
-    counts = [[0, 0] for _ in AGE_BINS_MS]
-    for read in reads:
-        source = history.source(read)
-        if source is None:
-            continue  # a value without a write proves nothing
-        marks = [bisect_left(ends, read.start_ns), *(bisect_left(ends, read.start_ns - age * 1e6) for age in AGE_BINS_MS)]
-        for count, upper, lower in zip(counts, marks, marks[1:], strict=False):
-            count[0] += upper - lower
-        for write in history.missed(read, source):
-            place = bisect_left(AGE_BINS_MS, (read.start_ns - write.end_ns) / 1e6)
-            if place < len(counts):
-                counts[place][1] += 1
-    return {age: (pairs, pairs - unseen) for age, (pairs, unseen) in zip(AGE_BINS_MS, counts, strict=True) if pairs}
 
 
 class _History:
@@ -244,11 +217,15 @@ def _windows(acknowledged: Sequence[Write], reads: Sequence[KeyEvent], history: 
             entry = found[write.op]
             entry[0] = max(entry[0], read.start_ns - write.end_ns)
     starts = sorted(read.start_ns for read in reads)
-    return [
-        Window(write.op, int(found[write.op][0]), len(starts) - bisect_left(starts, write.end_ns))
-        for write in acknowledged
-        if write.op is not None
-    ]
+    windows = []
+    for write in acknowledged:
+        if write.op is not None:
+            stale_ns = int(found[write.op][0])
+            first = bisect_left(starts, write.end_ns)
+            following = bisect_right(starts, write.end_ns + stale_ns) if stale_ns else first
+            seen_ns = int(starts[following] - write.end_ns) if following < len(starts) else None
+            windows.append(Window(write.op, stale_ns, seen_ns, len(starts) - first))
+    return windows
 
 
 class _Zone(NamedTuple):

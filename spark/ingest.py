@@ -32,6 +32,8 @@ class Ingested(NamedTuple):
     torn: int
     corrupt: int
     ended: bool
+    checksum: int
+    """Of its lines."""
 
 
 class Traces(NamedTuple):
@@ -53,7 +55,7 @@ _SCHEMAS = {
     ),
     "looks": StructType([*LOOKS.fields, *_RUN_MODE]),
 }
-_LAYOUT = 3
+_LAYOUT = 4
 """Version of these tables. Runs that were ingested with another version are ingested again."""
 
 
@@ -90,11 +92,11 @@ def _ingested_before(storage: SparkStorage, source: Source, out: str) -> Ingeste
         return None
     try:
         known = json.loads(storage.read_text(note))
+        if known.get("layout") != _LAYOUT:
+            return None
         before, ingested = (known["size_bytes"], known["modified_ms"]), Ingested(**known["ingested"])
-    except (ValueError, KeyError, TypeError):
+    except (AttributeError, ValueError, KeyError, TypeError):
         raise InputError(f"{note}: is not what an analysis wrote there; choose another --out, or remove that folder") from None
-    if known.get("layout") != _LAYOUT:
-        return None
     if before != (source.trace.size_bytes, source.trace.modified_ms):
         raise InputError(
             f"{source.trace.path}: run '{source.run}' was ingested into {out} from another trace; choose another --out, "
@@ -105,6 +107,11 @@ def _ingested_before(storage: SparkStorage, source: Source, out: str) -> Ingeste
 
 def _stored(spark: SparkSession, folder: str, name: str) -> DataFrame:
     return spark.read.schema(_SCHEMAS[name]).parquet(f"{folder}/{name}")
+
+
+def local_folder(storage: SparkStorage, out: str) -> str | None:
+    """The folder ``out`` on this machine, if every worker can open it directly; else None."""
+    return _local(storage.qualified(out))
 
 
 PART_BYTES = 128 << 20
@@ -254,4 +261,4 @@ def _judge(source: Source, row: dict[str, Any] | None) -> Ingested:
             f"would be over-counted; record it again, or remove its folder"
         )
     torn = int(source.torn)
-    return Ingested(source.run, row["records"], torn, max(row["corrupt"] - torn, 0), row["ended_ns"] is not None)
+    return Ingested(source.run, row["records"], torn, max(row["corrupt"] - torn, 0), row["ended_ns"] is not None, row["checksum"])

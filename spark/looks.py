@@ -30,7 +30,7 @@ class Looks:
         self._nodes: dict[Hashable, int] = {}
         self._keys: dict[Hashable, int] = {}
         self._answers: dict[Hashable, int] = {}
-        self._parts: list[tuple[Longs, Longs, Longs, Longs]] = []
+        self._parts: list[tuple[Longs, Longs, Longs, Longs, Longs]] = []
 
     def add(self, observations: pa.Table) -> None:
         """Add columns of ``lines.OBSERVATIONS``."""
@@ -44,6 +44,7 @@ class Looks:
                 _codes(observations["node"], self._nodes),
                 _codes(observations["key"], self._keys),
                 np.where(answered, answers, SILENT),
+                asked_ns.to_numpy(),
             )
         )
 
@@ -52,13 +53,15 @@ class Looks:
         schema = arrow(LOOKS)
         if not self._parts:
             return schema.empty_table()
-        at_ns, nodes, keys, answers = (np.concatenate(column) for column in zip(*self._parts, strict=True))
+        at_ns, nodes, keys, answers, asked_ns = (np.concatenate(column) for column in zip(*self._parts, strict=True))
         first, last = alike(at_ns, nodes * len(self._keys) + keys, answers)
         silent = answers[first] == SILENT
         columns = (
             pa.array(list(self._keys), pa.string()).take(keys[first]),
             pa.array(list(self._nodes), pa.string()).take(nodes[first]),
+            pa.array(asked_ns[first]),
             pa.array(at_ns[first]),
+            pa.array(asked_ns[last]),
             pa.array(at_ns[last]),
             pa.array(list(self._answers), pa.string()).take(pa.array(answers[first], mask=silent)),
         )

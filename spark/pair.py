@@ -1,25 +1,29 @@
 """One run of each mode with the same scenario, seed and size in detail: each node's answers over time, and the latency of each
-operation.
+operation. Pure.
 
 Averages over runs hide the course of a fault. The chosen pair shows most of what either mode costs: it has the greatest
 product of how far AP's nodes differed and how much CP did not answer in time. The result is reduced to cells of time, at most
 BINS_MAX, so its size does not depend on the length of the run.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+import orjson
 
-from replicated_namesrv.spark.run_figures import REGISTRATIONS
-from replicated_namesrv.verify.divergence import RESOLUTION_LOOKS
+from replicated_namesrv.spark.run_figures import ASKED
+from replicated_namesrv.spark.truth import REGISTRATIONS
 
 BINS_MAX = 400
 """Cells along the time of a run."""
 LATENCY_CELLS = 25
 """Cells for each factor of ten in latency."""
-_MEMBERS = "array<struct<name:string,version:string>>"
+LOOKS_OF_CELL = 2
+"""A cell is at least as wide as two looks at a node."""
+
+Row = dict[str, Any]
 
 
 def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -44,54 +48,77 @@ def choose(per_run: Sequence[dict[str, Any]], runs: Sequence[dict[str, Any]]) ->
     return sorted(best.values())
 
 
-def spans(phases: DataFrame, runs: DataFrame, names: Sequence[str]) -> DataFrame:
-    """One row for each run in ``names``: run, at_ns (begin of the fault, or else of the run), from_ns, until_ns, width_ns of a
-    cell.
+class Frame(NamedTuple):
+    """The part of a run that is shown."""
 
-    A cell is at least as wide as the resolution of the observation."""
-    of_run = phases.where(F.col("run").isin(list(names)) & (F.col("phase") != "settle")).groupBy("run").agg(
-        F.min("start_ns").alias("from_ns"),
-        F.max(F.when(F.col("phase") != "final", F.col("end_ns"))).alias("until_ns"),
-        F.min(F.when(F.col("phase") == "fault", F.col("start_ns"))).alias("_fault"),
-    )  # fmt: skip  # items grouped by line
-    cells = F.ceil((F.col("until_ns") - F.col("from_ns")) / BINS_MAX)
-    width = F.greatest(cells, RESOLUTION_LOOKS * F.col("observe_interval_ms") * 1_000_000)
-    timed = of_run.where(F.col("until_ns") > F.col("from_ns")).join(F.broadcast(runs.select("run", "observe_interval_ms")), "run")
-    return timed.select("run", F.coalesce("_fault", "from_ns").alias("at_ns"), "from_ns", "until_ns", width.alias("width_ns"))
+    run: str
+    at_ns: int
+    """Begin of the fault, or else of the run."""
+    from_ns: int
+    until_ns: int
+    width_ns: int
+    """Width of a cell."""
 
 
-def standings(states: DataFrame, close: DataFrame) -> DataFrame:
-    """Each node's main answer in each cell of time of the runs ``close`` (``spans``): run, node, at_s since the begin of the
-    fault, width_s, answer.
-
-    Equal brokers have the same number as answer. There is no row if the node answered for less than half of the cell."""
-    own = states.where(F.col("key") == REGISTRATIONS).withColumnsRenamed({"from_ns": "_first", "until_ns": "_last"})
-    own = own.join(F.broadcast(close), "run")
-    begin, end = F.greatest("_first", "from_ns"), F.least("_last", "until_ns")
-    own = own.withColumn("_first", begin).withColumn("_last", end).where(F.col("_last") > F.col("_first"))
-    cell = [F.floor((F.col(name) - F.col("from_ns") - less) / F.col("width_ns")) for name, less in (("_first", 0), ("_last", 1))]
-    cut = own.withColumn("cell", F.explode(F.sequence(*cell)))
-    left = F.col("from_ns") + F.col("cell") * F.col("width_ns")
-    lasted = F.least(F.col("_last"), left + F.col("width_ns")) - F.greatest(F.col("_first"), left)
-    answer = F.xxhash64(F.array_sort(F.from_json("members", _MEMBERS)))
-    cut = cut.withColumn("_ns", lasted).withColumn("answer", answer).withColumn("at_ns", left - F.col("at_ns"))
-    alike = cut.groupBy("run", "node", "at_ns", "width_ns", "answer").agg(F.sum("_ns").alias("_ns"))
-    most = alike.groupBy("run", "node", "at_ns", "width_ns").agg(
-        F.max_by("answer", F.struct("_ns", "answer")).alias("answer"), F.sum("_ns").alias("_ns")
-    )
-    return most.where(F.col("_ns") * 2 >= F.col("width_ns")).select(
-        "run", "node", (F.col("at_ns") / 1e9).alias("at_s"), (F.col("width_ns") / 1e9).alias("width_s"), "answer"
-    )
+def frame(run: Row, phases: Iterable[Row]) -> Frame | None:
+    """The frame of a run, from its row of RUNS and its rows of PHASES. None: it has no judged phase before ``final``."""
+    spans = {row["phase"]: row for row in phases if row["phase"] != "settle"}
+    shown = [row for phase, row in spans.items() if phase != "final"]
+    if not shown:
+        return None
+    from_ns, until_ns = min(row["start_ns"] for row in spans.values()), max(row["end_ns"] for row in shown)
+    fault_ns = spans["fault"]["start_ns"] if "fault" in spans else from_ns
+    cell_ns = math.ceil((until_ns - from_ns) / BINS_MAX)
+    width_ns = max(cell_ns, LOOKS_OF_CELL * run["observe_interval_ms"] * 1_000_000, 1)
+    return Frame(run["run"], fault_ns, from_ns, until_ns, width_ns) if until_ns > from_ns else None
 
 
-def latencies(operations: DataFrame, close: DataFrame) -> DataFrame:
+def standings(states: Iterable[Row], shown: Frame) -> list[Row]:
+    """Each node's main answer in each cell of time: run, node, at_s since the begin of the fault, width_s, answer.
+
+    Equal brokers have the same number as answer. Only time for which the answer is certain counts: from its arrival to the
+    question of the last look with it. There is no row if the answer is certain for less than half of the cell."""
+    numbers: dict[str, int] = {}
+    cells: defaultdict[tuple[str, int], Counter[int]] = defaultdict(Counter)
+    for row in states:
+        if row["key"] != REGISTRATIONS:
+            continue
+        brokers = sorted(orjson.dumps(member, option=orjson.OPT_SORT_KEYS) for member in orjson.loads(row["members"]))
+        answer = numbers.setdefault(b",".join(brokers).decode(), len(numbers))
+        begin, end = max(row["from_ns"], shown.from_ns), min(row["last_asked_ns"], shown.until_ns)
+        while begin < end:
+            cell = (begin - shown.from_ns) // shown.width_ns
+            stop = min(end, shown.from_ns + (cell + 1) * shown.width_ns)
+            cells[row["node"], cell][answer] += stop - begin
+            begin = stop
+    return [
+        {
+            "run": shown.run, "node": node, "at_s": (shown.from_ns + cell * shown.width_ns - shown.at_ns) / 1e9,
+            "width_s": shown.width_ns / 1e9, "answer": max(lasted, key=lambda answer: (lasted[answer], answer)),
+        }
+        for (node, cell), lasted in sorted(cells.items())
+        if 2 * lasted.total() >= shown.width_ns
+    ]  # fmt: skip  # items grouped by line
+
+
+def latencies(operations: Iterable[Row], shown: Frame) -> list[Row]:
     """Operations in cells of time and latency: run, at_s since the begin of the fault, latency_ms, outcome, operations.
 
     Both numbers are the middle of a cell. A null latency means that the operation never ended."""
-    own = operations.where(F.col("kind").isin("get", "put", "delete", "route")).join(F.broadcast(close), "run")
-    own = own.where((F.col("start_ns") >= F.col("from_ns")) & (F.col("start_ns") < F.col("until_ns")))
-    step = F.greatest(F.lit(1), F.floor((F.col("until_ns") - F.col("from_ns")) / BINS_MAX))
-    at = (F.floor((F.col("start_ns") - F.col("at_ns")) / step) + 0.5) * step / 1e9
-    took = F.when(F.col("end_ns").isNotNull(), F.greatest(F.col("end_ns") - F.col("start_ns"), F.lit(1))) / 1e6
-    cell = F.pow(10.0, (F.floor(F.log10(took) * LATENCY_CELLS) + 0.5) / LATENCY_CELLS)
-    return own.groupBy("run", at.alias("at_s"), cell.alias("latency_ms"), "outcome").agg(F.count("*").alias("operations"))
+    step = max(1, (shown.until_ns - shown.from_ns) // BINS_MAX)
+    counts: Counter[tuple[float, float | None, str]] = Counter()
+    for row in operations:
+        if row["kind"] in ASKED and shown.from_ns <= row["start_ns"] < shown.until_ns:
+            at_s = ((row["start_ns"] - shown.at_ns) // step + 0.5) * step / 1e9
+            counts[at_s, _cell_ms(row["start_ns"], row["end_ns"]), row["outcome"]] += 1
+    return [
+        {"run": shown.run, "at_s": at_s, "latency_ms": latency_ms, "outcome": outcome, "operations": operations}
+        for (at_s, latency_ms, outcome), operations in counts.items()
+    ]
+
+
+def _cell_ms(start_ns: int, end_ns: int | None) -> float | None:
+    if end_ns is None:
+        return None
+    took_ms = max(end_ns - start_ns, 1) / 1e6
+    return float(10 ** ((math.floor(math.log10(took_ms) * LATENCY_CELLS) + 0.5) / LATENCY_CELLS))

@@ -7,11 +7,13 @@ and takes the rows (``rows_of_text``), once for each table. Both use ``lines.rea
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -36,10 +38,10 @@ class Part(NamedTuple):
 
 COUNTS = pa.schema(
     [("run", pa.string()), *((name, pa.int64()) for name in
-     ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final"))]
+     ("records", "corrupt", "began_ns", "ended_ns", "first_ns", "last_ns", "backwards", "final", "checksum"))]
 )  # fmt: skip  # items grouped by line
 """Counts of lines: good records and others; times of the header, of the end, the first and the last; records whose question is
-later than their answer; records of the phase ``final``."""
+later than their answer; records of the phase ``final``; the sum of the blocks' checksums."""
 
 
 def blocks(part: Part) -> Iterator[pa.Array]:
@@ -69,7 +71,7 @@ def write(part: Part, out: str) -> pa.Table:
         for block in blocks(part):
             found = read(block)
             looks.add(found.observations)
-            counts.append(_counts(part.run, found))
+            counts.append(_counts(part.run, found, block))
             files.add("observations", found.observations)
             files.add("events", found.events)
         files.add("looks", looks.table())
@@ -119,7 +121,7 @@ class _Files:
                 os.replace(aside, f"{self._folder(name)}/part-{self._part.start:015}.parquet")
 
 
-def _counts(run: str, found: Lines) -> pa.Table:
+def _counts(run: str, found: Lines, lines: pa.Array) -> pa.Table:
     events = found.events
     good = events.filter(events[CORRUPT].is_null())
     records = (found.observations, good)
@@ -135,8 +137,17 @@ def _counts(run: str, found: Lines) -> pa.Table:
         "last_ns": first_last["max"].as_py(),
         "backwards": sum(pc.sum(pc.greater(rows["asked_ns"], rows["time_ns"])).as_py() or 0 for rows in records),
         "final": pc.sum(pc.equal(good["phase"], "final")).as_py() or 0,
+        "checksum": _checksum(lines),
     }
     return pa.Table.from_pylist([row], schema=COUNTS)
+
+
+def _checksum(lines: pa.Array) -> int:
+    """48 bits, so that many of them can be summed."""
+    offsets, text = np.frombuffer(lines.buffers()[1], np.int32), lines.buffers()[2]
+    first, last = offsets[lines.offset], offsets[lines.offset + len(lines)]
+    content = memoryview(text)[first:last] if text is not None else b""
+    return int.from_bytes(sha256(content).digest()[:6])
 
 
 def _looks(found: Lines) -> pa.Table:
@@ -165,7 +176,7 @@ def rows_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str
 def counts_of_text(batches: Iterable[pa.RecordBatch], runs: Mapping[str, tuple[str, str]]) -> Iterator[pa.RecordBatch]:
     """COUNTS of the same batches."""
     for run, _, lines in _of_runs(batches, runs):
-        yield from _counts(run, read(lines)).to_batches()
+        yield from _counts(run, read(lines), lines).to_batches()
 
 
 def same_uri(uri: str) -> str:

@@ -1,4 +1,5 @@
 """Judges registrations: the topic look-ups are judged as reads, like those of the key-value store (M1 to M10).
+Pure.
 
 Each broker of a topic is a register of its own: a registration writes its version, an unregistration writes "absent", and a
 look-up reads all of them at once. Linearizability is judged on whole look-ups. Everything else is judged broker by broker, and
@@ -11,20 +12,15 @@ another such removal. Brokers whose changes are not all known are left out: thos
 together; and those with more than LATE_MAX such late registrations.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import orjson
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-
-from replicated_namesrv.spark.client_operations import completed_invocations
-from replicated_namesrv.spark.histories import Distance, KeyJudgement, Read, judge, visibility
-from replicated_namesrv.spark.judgements import LIMITS, by_level, events_of, judged_table, rows_of
-from replicated_namesrv.spark.schemas import JUDGED
-from replicated_namesrv.spark.truth import DEAD
+from replicated_namesrv.spark.client_operations import ClientOperation
+from replicated_namesrv.spark.histories import Distance, KeyJudgement, Read, judge
+from replicated_namesrv.spark.judgements import LIMITS, by_level, event_of, rows_of
+from replicated_namesrv.spark.run_records import RunRecords
+from replicated_namesrv.spark.truth import DEAD, TruthSpan
 from replicated_namesrv.verify import Operation, Outcome, check_history
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent
 
@@ -32,115 +28,105 @@ LATE_MAX = 6
 CLUSTER = "the cluster"
 """Client name of the cluster's own removals."""
 
-
-def registration_operations(records: DataFrame, done: DataFrame, facts: DataFrame) -> DataFrame:
-    """Look-ups of judged phases, and registrations and removals of all phases, by topic: ``broker`` is null in look-ups, whose
-    ``members`` are JSON; ``facts`` are the spans of ``truth.truth_spans``."""
-    looks = done.where(F.col("kind") == "route").select(
-        "run", "key", "level", "op", "client", "kind", F.lit(None).cast("string").alias("broker"), "value", "members",
-        "start_ns", "end_ns", "outcome", (F.col("phase") == "final").alias("final"),
-    )  # fmt: skip  # items grouped by line
-    asked = completed_invocations(records, "register", "unregister", "register-copy")
-    late = _late_copies(asked, facts).cache()
-    known = _known_brokers(facts, late)
-    said = asked.where(F.col("kind") != "register-copy").withColumnRenamed("key", "broker")
-    said = said.withColumn("key", F.explode("topics"))
-    deaths = facts.where(F.col("state").isin(*DEAD)).withColumn("key", F.explode("topics"))
-    removed = _open(deaths, "unregister", F.col("from_ns"))
-    arrived = late.withColumn("key", F.explode("topics"))
-    opened = removed.unionByName(_open(arrived, "register", F.col("start_ns")))
-    opened = opened.unionByName(_open(arrived, "unregister", F.col("start_ns")))
-    names = ["run", "key", "op", "client", "kind", "broker", "value", "start_ns", "end_ns", "outcome"]
-    changes = said.select(*names).unionByName(opened.select(*names)).join(F.broadcast(known), ["run", "broker"], "left_semi")
-    return looks.unionByName(
-        changes.withColumn("level", F.lit(None).cast("string"))
-        .withColumn("members", F.lit(None).cast("string"))
-        .withColumn("final", F.lit(False))
-    )
+Row = dict[str, Any]
 
 
-def _open(rows: DataFrame, kind: str, start: Column) -> DataFrame:
-    """Operations with unknown outcome. Their numbers are negative, so that they differ from those of clients."""
-    value = F.col("version") if kind == "register" else F.lit(None).cast("string")
-    number = -1 - F.abs(F.xxhash64("run", "key", "broker", start, F.lit(kind)) % 2**52)
-    return rows.select(
-        "run", "key", number.alias("op"), F.lit(CLUSTER).alias("client"), F.lit(kind).alias("kind"), "broker",
-        value.alias("value"), start.alias("start_ns"), F.lit(None).cast("bigint").alias("end_ns"),
-        F.lit("indeterminate").alias("outcome"),
-    )  # fmt: skip  # items grouped by line
+class TopicEvent(NamedTuple):
+    """A look-up of a topic, or a change of one of its brokers."""
+
+    event: KeyEvent
+    level: str | None
+    broker: str | None
+    """None: a look-up."""
+    members: str | None
 
 
-def _late_copies(asked: DataFrame, facts: DataFrame) -> DataFrame:
-    """Registrations of a life's last version with unknown outcome: run, broker, version, topics, start_ns."""
-    lives = facts.select(
-        F.col("run").alias("_run"), F.col("broker").alias("_broker"), "life", F.col("from_ns"), F.col("until_ns")
-    )
-    ends = facts.where(F.col("state").isin(*DEAD, "stopping"))
-    ends = ends.groupBy("run", "broker", "life").agg(F.max_by("version", "from_ns").alias("version"))
-    copies = asked.where((F.col("kind") == "register-copy") & (F.col("outcome") == "indeterminate"))
-    copies = copies.select("run", F.col("key").alias("broker"), "value", "topics", "start_ns")
-    during = (
-        (F.col("run") == F.col("_run")) & (F.col("broker") == F.col("_broker"))
-        & (F.col("start_ns") >= F.col("from_ns")) & (F.col("start_ns") < F.col("until_ns"))
-    )  # fmt: skip  # items grouped by line
-    placed = copies.join(F.broadcast(lives), during).drop("_run", "_broker", "from_ns", "until_ns")
-    last = placed.join(F.broadcast(ends), ["run", "broker", "life"]).where(F.col("value").eqNullSafe(F.col("version")))
-    return last.select("run", "broker", "version", "topics", "start_ns")
+def topic_histories(done: Iterable[ClientOperation], spans: Sequence[TruthSpan]) -> dict[str, list[TopicEvent]]:
+    """Look-ups of judged phases, and registrations and removals of all phases, by topic."""
+    found: defaultdict[str, list[TopicEvent]] = defaultdict(list)
+    operations = list(done)
+    copies = [op for op in operations if op.kind == "register-copy" and op.outcome == "indeterminate"]
+    late = _late_copies(copies, spans)
+    known = _known_brokers(spans, Counter(op.key for op in late))
+    opened: list[tuple[str, str, str, str | None, int]] = []
+    """Kind, broker, topic, version and start of changes with unknown outcome."""
+    for op in operations:
+        if op.kind == "route" and op.phase is not None:
+            found[op.key].append(TopicEvent(event_of(op), op.level, None, op.members))
+        elif op.kind in ("register", "unregister") and op.key in known:
+            for topic in op.topics:
+                found[topic].append(TopicEvent(event_of(op)._replace(final=False), None, op.key, None))
+    for span in spans:
+        if span.state in DEAD and span.broker in known:
+            opened += [("unregister", span.broker, topic, None, span.from_ns) for topic in span.topics]
+    for copy in late:
+        if copy.key in known:
+            for topic in copy.topics:
+                opened.append(("register", copy.key, topic, copy.value, copy.start_ns))
+                opened.append(("unregister", copy.key, topic, None, copy.start_ns))
+    for number, (kind, broker, topic, version, start_ns) in enumerate(opened, 1):
+        # Their numbers are negative, so that they differ from those of clients.
+        event = KeyEvent(-1 - number, CLUSTER, kind, version, start_ns, NEVER, "indeterminate", False)
+        found[topic].append(TopicEvent(event, None, broker, None))
+    return found
 
 
-def _known_brokers(facts: DataFrame, late: DataFrame) -> DataFrame:
-    """Brokers whose changes are all known: run, broker."""
-    brokers = facts.groupBy("run", "broker").agg(F.max(F.col("state") == "exposed").alias("exposed"))
-    brokers = brokers.withColumn("name", F.substring_index("broker", "/", 1))
-    alone = brokers.groupBy("run", "name").agg(F.count("*").alias("_of_name"))
-    many = late.groupBy("run", "broker").agg(F.count("*").alias("_late"))
-    joined = brokers.join(alone, ["run", "name"]).join(many, ["run", "broker"], "left")
-    good = ~F.col("exposed") & (F.col("_of_name") == 1) & (F.coalesce("_late", F.lit(0)) <= LATE_MAX)
-    return joined.where(good).select("run", "broker")
+def _late_copies(copies: Iterable[ClientOperation], spans: Sequence[TruthSpan]) -> list[ClientOperation]:
+    """Registrations of a life's last version with unknown outcome."""
+    ends: dict[tuple[str, int], str | None] = {}
+    of_broker: defaultdict[str, list[TruthSpan]] = defaultdict(list)
+    for span in spans:  # by time
+        of_broker[span.broker].append(span)
+        if span.state in (*DEAD, "stopping"):
+            ends[span.broker, span.life] = span.version
+    found = []
+    for copy in copies:
+        lives = [span.life for span in of_broker[copy.key] if span.from_ns <= copy.start_ns < span.until_ns]
+        if lives and (copy.key, lives[0]) in ends and ends[copy.key, lives[0]] == copy.value:
+            found.append(copy)
+    return found
 
 
-def judged_registrations(history: DataFrame) -> DataFrame:
+def _known_brokers(spans: Iterable[TruthSpan], late: Counter[str]) -> set[str]:
+    """Brokers whose changes are all known."""
+    exposed: dict[str, bool] = {}
+    for span in spans:
+        exposed[span.broker] = exposed.get(span.broker, False) or span.state == "exposed"
+    alone = Counter(broker.partition("/")[0] for broker in exposed)
+    return {
+        broker
+        for broker, ever in exposed.items()
+        if not ever and alone[broker.partition("/")[0]] == 1 and late[broker] <= LATE_MAX
+    }
+
+
+def judged_registrations(records: RunRecords, histories: dict[str, list[TopicEvent]]) -> list[Row]:
     """Each topic judged: rows of JUDGED, where a read is a look-up and a key is a topic."""
-
-    def of_topic(table: pa.Table) -> pa.Table:
-        brokers = table.column("broker").to_pylist()
-        members = table.column("members").to_pylist()
-        events = events_of(table)
-        of = {event.op: place for place, (event, _) in enumerate(events)}
-
-        def rows() -> Iterable[dict[str, Any]]:
-            for level, chosen in by_level(events, "route"):
-                history = [(event, brokers[of[event.op]], members[of[event.op]]) for event in chosen]
-                yield from _judged_topic(history, level)
-
-        return judged_table(table, rows)
-
-    return history.groupBy("run", "key").applyInArrow(of_topic, JUDGED)
+    rows: list[Row] = []
+    for topic, history in sorted(histories.items()):
+        for level, places in by_level([(one.event, one.level) for one in history], "route"):
+            rows += _judged_topic(records, topic, [history[place] for place in places], level)
+    return rows
 
 
-def _judged_topic(history: Sequence[tuple[KeyEvent, str | None, str | None]], level: str) -> Iterable[dict[str, Any]]:
-    written = {broker for event, broker, _ in history if broker is not None and event.kind == "register"}
-    looks = [(event, _versions(members, written)) for event, _, members in history if event.kind == "route"]
-    looks = [(event, versions) for event, versions in looks if event.outcome == "ok"]
-    changes = [(event, broker) for event, broker, _ in history if broker in written]
+def _judged_topic(records: RunRecords, topic: str, history: Sequence[TopicEvent], level: str) -> Iterable[Row]:
+    written = {one.broker for one in history if one.broker is not None and one.event.kind == "register"}
+    looks = [
+        (one.event, {name: version for name, version in records.members(one.members) if name in written})
+        for one in history
+        if one.broker is None and one.event.outcome == "ok"
+    ]
+    changes = [(one.event, one.broker) for one in history if one.broker is not None and one.broker in written]
     found = _verdict(looks, changes)
     parts: list[KeyJudgement] = []
-    ages: defaultdict[float, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for broker in sorted(written):
         events = [event._replace(kind="get", value=versions.get(broker)) for event, versions in looks]
         events += [
             event._replace(kind="put" if event.kind == "register" else "delete") for event, own in changes if own == broker
         ]
         parts.append(judge(events, atomic=found == "valid"))
-        for age_ms, (compared, seen) in visibility(events).items():
-            ages[age_ms] = ages[age_ms][0] + compared, ages[age_ms][1] + seen
     if parts:
-        yield from rows_of(together(parts), level, found, history, ages)
-
-
-def _versions(members: str | None, written: set[str]) -> dict[str, str]:
-    """The versions of the judged brokers in a look-up."""
-    return {m["name"]: m["version"] for m in orjson.loads(members or "[]") if m["name"] in written}
+        yield from rows_of(together(parts), topic, level, found, len(history))
 
 
 def _verdict(looks: Sequence[tuple[KeyEvent, dict[str, str]]], changes: Sequence[tuple[KeyEvent, str]]) -> str:

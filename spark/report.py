@@ -178,8 +178,11 @@ _WORDS = {
     "harvest, ghosts": "how many of the brokers that an answer should hold it holds; brokers in it that are dead",
     "yield": "how many of the questions got an answer, and got it before the client's deadline",
     "divergence": "Jaccard distance of the brokers that two nodes list: 0 the same, 1 none in common; the greatest of all pairs",
-    "below resolution": "a difference shorter than two looks at a node: it may be real, or come from not looking at one instant",
-    "convergence": "time from the end of the fault until all nodes answer alike for good",
+    "certain, possible": "a node is looked at from time to time, so when its answer changed is known only to be between two "
+    "looks. Certain is the least divergence that the answers permit, possible the greatest",
+    "convergence": "time from the repair of the last link until the last certain difference ended; for runs whose nodes differed",
+    "fail-over, pinned": "a client that asks the next node if one does not answer; a client that knows one node only. The probe "
+    "asks all nodes every few seconds and is not counted in times without a success",
     "side": "during a fault, the nodes that still reach most of the others, or those that are cut off",
     "own read level": "what a node answers at unless a request names another level: local in AP, linearizable in CP",
 }
@@ -222,7 +225,8 @@ def _whole(results: Results) -> dict[tuple[str, str], dict[str, Any]]:
 _SECTIONS = {
     "M1": "What the key-value store's clients saw", "route_M1": "What look-ups of registrations saw",
     "M3": "Whether nodes answer alike", "M11": "Whether answers are complete and true", "M12": "Whether there is an answer",
-    "M14": "How nodes differ", "M16": "How well failures are detected", "M17": "How long nothing works", "M18": "Who leads",
+    "M14": "How nodes differ (bounds: certain and possible)",
+    "M16": "How well failures are detected", "M17": "How long nothing works", "M18": "Who leads",
     "M20": "Latency, all phases", "M21": "What it does to a client that keeps routes",
 }  # fmt: skip  # items grouped by line
 
@@ -295,17 +299,17 @@ def _t_visibility(results: Results) -> str:
             rows.setdefault((row["about"], row["mode"], row["level"]), {})[row["share"]] = row
     clocks = _clocks([row for by_share in rows.values() for row in by_share.values()])
     lines = [
-        "<p class='note'>The age from which on at least this share of reads sees a write, whatever their age; upper bound of "
-        "a bin, bins double. "
-        f"In brackets the 95 % interval over runs.{clocks}</p><div class='wide'>"
-        "<table><tr><th>of</th><th>mode, read level</th><th>99 %</th><th>99.9 %</th><th>pairs of write and "
-        "read</th><th>runs</th></tr>"
+        "<p class='note'>The age from which on all reads see at least this share of the writes, to 9 %. When a write became "
+        "visible "
+        "is known only to be between two reads, or after the last one (Turnbull's estimate); a dash: later than was observed. "
+        f"In brackets the 95 % interval.{clocks}</p><div class='wide'>"
+        "<table><tr><th>of</th><th>mode, read level</th><th>99 %</th><th>99.9 %</th><th>writes</th><th>runs</th></tr>"
     ]
     for (about, mode, level), found in sorted(rows.items()):
         cells = "".join(f"<td class='number'>{_age(found[share])}</td>" for share in sorted(found))
         one = next(iter(found.values()))
         lines.append(
-            f"<tr><td>{about}</td><td>{mode.upper()}, {level}</td>{cells}<td class='number'>{one['compared']:,}</td>"
+            f"<tr><td>{about}</td><td>{mode.upper()}, {level}</td>{cells}<td class='number'>{one['writes']:,}</td>"
             f"<td class='number'>{one['runs']}</td></tr>"
         )
     return "\n".join([*lines, "</table></div>"])
@@ -313,13 +317,15 @@ def _t_visibility(results: Results) -> str:
 
 def _age(row: dict[str, Any]) -> str:
     def text(age: float | None) -> str:
-        return "never" if age is None else f"{age:g} ms" if age < 1000 else f"{age / 1000:.3g} s"
+        return "-" if age is None else f"{age:.3g} ms" if age < 1000 else f"{age / 1000:.3g} s"
 
+    if row["low_ms"] is None:
+        return text(row["age_ms"])
     return f"{text(row['age_ms'])} <span class='note'>[{text(row['low_ms'])}, {text(row['high_ms'])}]</span>"
 
 
 _LEVEL_METRICS = (
-    "route_latency_median", "route_latency_p99", "yield_in_time", "route_fresh_reads", "route_staleness_max",
+    "route_latency_median", "route_latency_p99", "failover_yield_in_time", "route_fresh_reads", "route_staleness_max",
     "route_linearizable_keys",
 )  # fmt: skip  # items grouped by line
 
@@ -360,8 +366,9 @@ def _unit(metric: str) -> str:
 _SCENARIO_METRICS = {
     "fresh_reads": "KV reads that are fresh", "anomalous_reads": "KV reads that no order explains",
     "route_fresh_reads": "look-ups that are fresh", "equal_probes": "probes answered alike by all",
-    "harvest": "right brokers in the answer", "ghosts": "dead brokers in the answer", "yield_in_time": "answered in time",
-    "unavailable_longest": "longest time without a success (s)",
+    "harvest": "right brokers in the answer", "ghosts": "dead brokers in the answer",
+    "failover_yield_in_time": "answered in time, fail-over clients", "pinned_yield_in_time": "answered in time, pinned clients",
+    "failover_unavailable_longest": "longest time without a success, fail-over clients (s)",
 }  # fmt: skip  # items grouped by line
 
 

@@ -1,15 +1,17 @@
-"""Figures of single runs. Each row of PER_RUN is one figure.
+"""Figures of single runs. Each row of PER_RUN is one figure. Pure.
 
 Each figure is computed per phase, per side of the partition (majority, minority), over all of them (``all``), and per read level.
 ``CATALOGUE`` names every figure with its number in DESIGN.md, its unit, and whether less is better.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import combinations
-from typing import Any, NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple, TypeVar
 
-from pyspark.sql import Column, DataFrame, GroupedData
-from pyspark.sql import functions as F
+from replicated_namesrv.spark.client_operations import EACH, FAILOVER, PINNED, PROBE, ClientOperation
+from replicated_namesrv.spark.survival import Survival
+from replicated_namesrv.verify.divergence import DivergenceSegment
 
 ALL = "all"
 
@@ -49,6 +51,11 @@ _OF_HISTORIES = {
 """Figures of both kinds of history: key-value store and registrations. Delta (M7) and Gamma (M8) are the least shift and the
 least widening of operations that make a history atomic (DESIGN.md)."""
 
+_WHO = {
+    FAILOVER: "of clients that fail over", PINNED: "of clients that know one node",
+    EACH: "of writes that go to each node", PROBE: "of the probe",
+}  # fmt: skip  # items grouped by line
+
 ROUTES = "route_"
 """Name prefix of figures of registration histories. In these a key is a topic, a read is a look-up, and a write is a
 registration."""
@@ -75,29 +82,37 @@ CATALOGUE = {
     "harvest": Metric("M11", "brokers that should be in an answer and were", "share", False),
     "yield": Metric("M12", "operations that were answered", "share", False),
     "yield_in_time": Metric("M12", "operations that were answered within their deadline", "share", False),
+    **{
+        f"{access}_{name}": Metric("M12", f"the same, {who}", "share", False)
+        for access, who in _WHO.items()
+        for name in ("yield", "yield_in_time")
+    },
     "ghosts": Metric("M13", "brokers in an answer that were dead", "share", True),
-    "divergence_area": Metric("M14", "divergence of the nodes' answers, integrated over time", "s", True),
-    "divergence_share": Metric("M14", "time in which the nodes' answers differed", "share", True),
-    "divergence_max": Metric("M14", "greatest divergence", "Jaccard distance", True),
-    "episodes": Metric("M14", "episodes of divergence", "episodes", True),
-    "episodes_below_resolution": Metric(
-        "M14", "episodes too short for the observer to distinguish from agreement", "episodes", True
-    ),
-    "convergence": Metric("M15", "from the heal until all nodes agree for good", "s", True),
-    "not_converged": Metric("M15", "runs whose nodes still differed at the end", "share", True),
+    "divergence_area": Metric("M14", "certain divergence of the nodes' answers, integrated over time", "s", True),
+    "divergence_area_possible": Metric("M14", "possible divergence, integrated over time", "s", True),
+    "divergence_share": Metric("M14", "time in which the nodes' answers certainly differed", "share", True),
+    "divergence_share_possible": Metric("M14", "time in which the nodes' answers possibly differed", "share", True),
+    "divergence_max": Metric("M14", "greatest certain divergence", "Jaccard distance", True),
+    "episodes": Metric("M14", "episodes of certain divergence", "episodes", True),
+    "episodes_uncertain": Metric("M14", "episodes in which nodes possibly differed, and never for certain", "episodes", True),
+    "convergence": Metric("M15", "from the repair of the last link until the last certain difference ended", "s", True),
+    "agreement": Metric("M15", "from the repair of the last link until the nodes certainly agreed", "s", True),
+    "not_converged": Metric("M15", "of the runs whose nodes had differed, those that still did at the end", "share", True),
     "detection_median": Metric("M16", "from a broker's death until a node drops it for good, median", "s", True),
-    "detection_max": Metric("M16", "from a broker's death until a node drops it for good, longest", "s", True),
+    "detection_p90": Metric("M16", "from a broker's death until a node drops it for good, 90th percentile", "s", True),
+    "undetected": Metric("M16", "deaths that a node had not noticed when the observation ended", "share", True),
     "mistakes": Metric("M16", "drops of brokers that were alive", "drops", True),
     "mistakes_exposed": Metric("M16", "mistaken drops of brokers that no majority could reach", "drops", True),
     "mistake_duration": Metric("M16", "from a mistaken drop until the broker is listed again, mean", "s", True),
     "mistake_recurrence": Metric("M16", "between two mistakes of a node about one broker, mean", "s", False),
-    "query_accuracy": Metric(
-        "M16", "probability that a live broker is listed, computed from mistaken drops only", "share", False
-    ),
-    "unavailable_longest": Metric("M17", "longest time without a success, of the worst kind of operation and node", "s", True),
-    "unavailable_total": Metric(
-        "M17", "time in gaps longer than an operation's deadline, for the worst kind of operation and node", "s", True
-    ),
+    **{
+        f"{access}_{name}": Metric("M17", f"{title} {_WHO[access]}, for the worst kind of operation and node", "s", True)
+        for access in (FAILOVER, PINNED)
+        for name, title in (
+            ("unavailable_longest", "longest time without a success"),
+            ("unavailable_total", "time in gaps longer than an operation's deadline,"),
+        )
+    },
     "leaderless": Metric("M18", "time in which no node considered itself leader", "s", True),
     "double_leaders": Metric(
         "M18", "time in which several nodes considered themselves leader, times the number of extra leaders", "s", True
@@ -117,224 +132,293 @@ CATALOGUE = {
 CLOCK_SENSITIVE = ("M4", "M5", "M6", "M7", "M8")
 """Figures that compare times of two nodes. The uncertainty of the clocks is given with each."""
 
-NS_PER_MS = 1e6
+NS_PER_MS, NS_PER_S = 1e6, 1e9
+
+Row = dict[str, Any]
+Place = tuple[str, str, str]
+"""Level, phase and side; ``all`` for all of them."""
+_T = TypeVar("_T")
+Values = dict[str, float | None]
 
 
-def share(condition: Column) -> Column:
-    """Share of rows with ``condition``; null counts as false."""
-    return F.avg(F.coalesce(condition, F.lit(False)).cast("double"))
+class Grouped(dict[Place, list[_T]]):
+    """Things by the level, phase and side that they belong to, and over all values of each of these."""
+
+    def add(self, place: Place, thing: _T) -> None:
+        """Add ``thing`` to each of its groups."""
+        for group in product(*((own,) if own == ALL else (own, ALL) for own in place)):
+            self.setdefault(group, []).append(thing)  # type: ignore[arg-type]  # product of three is a triple
+
+    def figures(self, values: Callable[[list[_T]], Values], count: Callable[[list[_T]], int] = len) -> Iterator[Row]:
+        """The figures of each group, one row each. Those without a value are left out."""
+        for (level, phase, side), things in self.items():
+            counted = count(things)
+            for metric, value in values(things).items():
+                if value is not None:
+                    yield {
+                        "level": level, "phase": phase, "side": side, "metric": metric, "value": float(value), "count": counted,
+                    }  # fmt: skip  # items grouped by line
 
 
-def figures(rows: DataFrame, by: list[str], count: Column, **values: Column) -> DataFrame:
-    """Aggregate ``rows`` by run and the columns in ``by`` (some of level, phase, side), and over all values of each of these. One
-    row per figure.
-
-    The result has the columns of PER_RUN except those that describe the run. Figures without a value are left out."""
-    grouped = over_all(rows, ["run"], by)
-    table = grouped.agg(count.cast("long").alias("_count"), *[value.cast("double").alias(name) for name, value in values.items()])
-    for name in ("level", "phase", "side"):
-        table = table.withColumn(name, F.coalesce(F.col(name), F.lit(ALL)) if name in by else F.lit(ALL))
-    pairs = ", ".join(f"'{name}', `{name}`" for name in values)
-    stacked = table.selectExpr(
-        "run", "level", "phase", "side", f"stack({len(values)}, {pairs}) as (metric, value)", "_count as count"
-    )
-    return stacked.where(F.col("value").isNotNull())
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
-def over_all(rows: DataFrame, always: Sequence[str], by: Sequence[str]) -> GroupedData:
-    """``rows`` grouped by ``always`` and each subset of ``by``: a cube without the unused groups, because each group would
-    cost a copy of every row."""
-    sets = [[*always, *some] for size in range(len(by) + 1) for some in combinations(by, size)]
-    return rows.groupingSets(sets, *always, *by)
+def _greatest(values: Iterable[float], times: float) -> float | None:
+    found = max(values, default=None)
+    return None if found is None else found * times
 
 
-def of_reads(reads: DataFrame, operations: DataFrame, prefix: str = "") -> DataFrame:
-    """M2, M5, M6, M10 of reads before ``final``, and M19 of those in it. ``prefix`` ROUTES: reads are look-ups."""
-    kind = "route" if prefix else "get"
-    asked = operations.where(F.col("kind") == kind).select("run", "op", "phase", "side")
-    judged = reads.join(asked, ["run", "op"])
-    during = judged.where(F.col("phase") != "final")
-    values = {
-        "anomalous_reads": share(F.col("anomalous")),
-        "fresh_reads": share(F.col("fresh")),
-        "staleness_max": F.max(F.when(F.col("fresh"), 0).otherwise(F.col("age_ns"))) / NS_PER_MS,
-        "versions_behind_mean": F.avg("versions_behind"),
-        "versions_behind_max": F.max("versions_behind"),
-    }
-    for guarantee in ("read_your_writes", "monotonic_reads", "monotonic_writes", "writes_follow_reads"):
-        if not prefix or guarantee not in NOT_OF_ROUTES:
-            values[guarantee] = F.count(F.when(F.col(guarantee), 1))
-    table = figures(during, ["level", "phase", "side"], F.count("*"), **_named(prefix, values))
-    final = judged.where(F.col("phase") == "final")
-    lost = F.countDistinct(F.when(F.col("lost"), F.col("key")))
-    back = F.countDistinct(F.when(F.col("resurrected"), F.col("key")))
-    at_the_end = figures(final, ["level"], F.count("*"), **_named(prefix, {"lost_writes": lost, "resurrected": back}))
-    return table.unionByName(at_the_end)
+def quantile(values: Sequence[float], at: float) -> float | None:
+    """Quantile of sorted values, interpolated linearly; None if there are none."""
+    if not values:
+        return None
+    place = (len(values) - 1) * at
+    low = int(place)
+    return values[low] + (place - low) * (values[min(low + 1, len(values) - 1)] - values[low])
 
 
-def _named(prefix: str, values: dict[str, Column]) -> dict[str, Column]:
-    return {prefix + name: value for name, value in values.items()}
+def _quantile_ms(values: Sequence[float], at: float) -> float | None:
+    found = quantile(values, at)
+    return None if found is None else found / NS_PER_MS
 
 
-def of_keys(keys: DataFrame, prefix: str = "") -> DataFrame:
-    """M1, M7, M8, of each level: a key's history at a level has all writes, and the reads of that level."""
-    scores = F.sort_array(F.flatten(F.collect_list("gammas_ns")))
-    values = {
-        "linearizable_keys": share(F.col("verdict") == "valid"), "unknown_keys": share(F.col("verdict") == "unknown"),
-        "delta_max": F.max("delta_ns") / NS_PER_MS,
-        "conflict_share": F.when(F.sum("pairs") > 0, F.sum("conflicts") / F.sum("pairs")),
-        "gamma_max": F.max("gamma_max_ns") / NS_PER_MS,
-        "gamma_median": _quantile(scores, 0.5) / NS_PER_MS, "gamma_p99": _quantile(scores, 0.99) / NS_PER_MS,
+GUARANTEES = ("read_your_writes", "monotonic_reads", "monotonic_writes", "writes_follow_reads")
+
+
+def of_histories(rows: Iterable[Row], done: dict[int, ClientOperation], prefix: str = "") -> Iterator[Row]:
+    """M1, M2, M4 to M8, M10 and M19, from rows of JUDGED. ``prefix`` ROUTES: reads are look-ups."""
+    during, final, windows, keys = Grouped[Row](), Grouped[Row](), Grouped[int](), Grouped[Row]()
+    for row in rows:
+        if row["what"] == "key":
+            keys.add((row["level"], ALL, ALL), row)
+            continue
+        op = done.get(row["op"])
+        if op is None or op.phase is None:
+            continue
+        if row["what"] == "write":
+            if row["reads_after"] > 0:  # the phase is that in which the write began
+                windows.add((row["level"], op.phase, op.side), row["window_ns"])
+        elif op.phase == "final":
+            final.add((row["level"], ALL, ALL), row)
+        else:
+            during.add((row["level"], op.phase, op.side), row)
+
+    def of_reads(found: list[Row]) -> Values:
+        behind = [row["versions_behind"] for row in found if row["versions_behind"] is not None]
+        lags = [0 if row["fresh"] else row["age_ns"] for row in found]
+        values: Values = {
+            "anomalous_reads": _mean([row["anomalous"] for row in found]),
+            "fresh_reads": _mean([row["fresh"] for row in found]),
+            "staleness_max": _greatest((lag for lag in lags if lag is not None), 1 / NS_PER_MS),
+            "versions_behind_mean": _mean(behind), "versions_behind_max": _greatest(behind, 1),
+        }  # fmt: skip  # items grouped by line
+        for guarantee in GUARANTEES:
+            if not prefix or guarantee not in NOT_OF_ROUTES:
+                values[guarantee] = sum(row[guarantee] for row in found)
+        return values
+
+    def at_the_end(found: list[Row]) -> Values:
+        lost, back = ({row["key"] for row in found if row[name]} for name in ("lost", "resurrected"))
+        return {"lost_writes": len(lost), "resurrected": len(back)}
+
+    def of_writes(found: list[int]) -> Values:
+        found = sorted(found)
+        return {
+            "window_median": _quantile_ms(found, 0.5), "window_p99": _quantile_ms(found, 0.99),
+            "window_max": found[-1] / NS_PER_MS,
+        }  # fmt: skip  # items grouped by line
+
+    yield from _prefixed(prefix, during.figures(of_reads))
+    yield from _prefixed(prefix, final.figures(at_the_end))
+    yield from _prefixed(prefix, windows.figures(of_writes))
+    yield from _prefixed(prefix, keys.figures(_of_keys, lambda found: sum(row["operations"] for row in found)))
+
+
+def _of_keys(found: list[Row]) -> Values:
+    """A key's history at a level has all writes, and the reads of that level."""
+    scores = sorted(score for row in found for score in row["gammas_ns"])
+    pairs = sum(row["pairs"] for row in found)
+    return {
+        "linearizable_keys": _mean([row["verdict"] == "valid" for row in found]),
+        "unknown_keys": _mean([row["verdict"] == "unknown" for row in found]),
+        "delta_max": _greatest((row["delta_ns"] for row in found if row["delta_ns"] is not None), 1 / NS_PER_MS),
+        "conflict_share": sum(row["conflicts"] for row in found) / pairs if pairs else None,
+        "gamma_max": _greatest((row["gamma_max_ns"] for row in found), 1 / NS_PER_MS),
+        "gamma_median": _quantile_ms(scores, 0.5), "gamma_p99": _quantile_ms(scores, 0.99),
     }  # fmt: skip  # items grouped by line
-    return figures(keys, ["level"], F.sum("operations"), **_named(prefix, values))
 
 
-def _quantile(values: Column, at: float) -> Column:
-    """Quantile of a sorted array, interpolated linearly like ``percentile``; null for an empty array."""
-    place = (F.size(values) - 1) * at
-    low, high = (F.get(values, rounded(place).cast("int")) for rounded in (F.floor, F.ceil))
-    return low + (place - F.floor(place)) * (high - low)
+def _prefixed(prefix: str, rows: Iterable[Row]) -> Iterator[Row]:
+    return ({**row, "metric": prefix + row["metric"]} for row in rows)
 
 
-def of_writes(writes: DataFrame, operations: DataFrame, prefix: str = "") -> DataFrame:
-    """M4, of acknowledged writes that were read afterwards. The phase is that in which the write began."""
-    kinds = ("register", "unregister") if prefix else ("put", "delete")
-    known = operations.where(F.col("kind").isin(*kinds)).select("run", "op", "phase", "side")
-    seen = writes.where(F.col("reads_after") > 0).join(known, ["run", "op"])
-    values = {
-        "window_median": F.percentile("window_ns", 0.5) / NS_PER_MS, "window_p99": F.percentile("window_ns", 0.99) / NS_PER_MS,
-        "window_max": F.max("window_ns") / NS_PER_MS,
-    }  # fmt: skip  # items grouped by line
-    return figures(seen, ["level", "phase", "side"], F.count("*"), **_named(prefix, values))
-
-
-def of_probes(probes: DataFrame) -> DataFrame:
+def of_probes(probes: Iterable[Row]) -> Iterator[Row]:
     """M3."""
-    return figures(probes.where(F.col("phase") != "final"), ["level", "phase"], F.count("*"), equal_probes=share(F.col("equal")))
+    groups = Grouped[bool]()
+    for row in probes:
+        if row["phase"] != "final":
+            groups.add((row["level"], row["phase"], ALL), row["equal"])
+    return groups.figures(lambda found: {"equal_probes": _mean(found)})
 
 
-def of_look_ups(look_ups: DataFrame) -> DataFrame:
+def of_look_ups(look_ups: Iterable[Row]) -> Iterator[Row]:
     """M11, M13."""
-    return figures(
-        look_ups, ["level", "phase", "side"], F.count("*"),
-        harvest=F.avg(F.when(F.col("must") > 0, F.col("found") / F.col("must"))),
-        ghosts=F.avg(F.when(F.col("answered") > 0, F.col("ghosts") / F.col("answered"))),
-    )  # fmt: skip  # items grouped by line
+    groups = Grouped[Row]()
+    for row in look_ups:
+        groups.add((row["level"], row["phase"], row["side"]), row)
+
+    def values(found: list[Row]) -> Values:
+        return {
+            "harvest": _mean([row["found"] / row["must"] for row in found if row["must"]]),
+            "ghosts": _mean([row["ghosts"] / row["answered"] for row in found if row["answered"]]),
+        }
+
+    return groups.figures(values)
 
 
 ASKED = ("put", "get", "delete", "route")
 """Operation kinds that clients request; what brokers send on their own is left out."""
 
 
-def of_operations(operations: DataFrame, runs: DataFrame) -> DataFrame:
-    """M12, and M20 of each kind."""
-    asked = operations.where(F.col("kind").isin(*ASKED) & (F.col("phase") != "final"))
-    asked = asked.join(F.broadcast(runs.select("run", "deadline_ms")), "run")
-    ok, took_ns = F.col("outcome") == "ok", F.col("end_ns") - F.col("start_ns")
-    in_time = share(ok & (took_ns <= F.col("deadline_ms") * 1_000_000))
-    values = {"yield": share(ok), "yield_in_time": F.when(F.max("deadline_ms") > 0, in_time)}  # imported runs have no deadline
-    for kind in ("put", "get", "route"):
-        latency = F.when(ok & (F.col("kind") == kind), took_ns)
-        values[f"{kind}_latency_median"] = F.percentile(latency, 0.5) / NS_PER_MS
-        values[f"{kind}_latency_p99"] = F.percentile(latency, 0.99) / NS_PER_MS
-    return figures(asked, ["level", "phase", "side"], F.count("*"), **values)
+def of_operations(done: Iterable[ClientOperation], deadline_ms: int) -> Iterator[Row]:
+    """M12, of all clients and of each kind of client, and M20 of each kind of operation."""
+    groups, by_access = Grouped[ClientOperation](), defaultdict[str, Grouped[ClientOperation]](Grouped)
+    for op in done:
+        if op.kind in ASKED and op.phase not in (None, "final"):
+            place = op.level, str(op.phase), op.side
+            groups.add(place, op)
+            by_access[op.access].add(place, op)
+
+    def yields(found: list[ClientOperation]) -> Values:
+        in_time = [op.ok and op.end_ns is not None and op.end_ns - op.start_ns <= deadline_ms * NS_PER_MS for op in found]
+        # Imported runs have no deadline.
+        return {"yield": _mean([op.ok for op in found]), "yield_in_time": _mean(in_time) if deadline_ms > 0 else None}
+
+    def latencies(found: list[ClientOperation]) -> Values:
+        took: defaultdict[str, list[int]] = defaultdict(list)
+        for op in found:
+            if op.ok and op.end_ns is not None:
+                took[op.kind].append(op.end_ns - op.start_ns)
+        values: Values = {}
+        for kind in ("put", "get", "route"):
+            own = sorted(took[kind])
+            values[f"{kind}_latency_median"] = _quantile_ms(own, 0.5)
+            values[f"{kind}_latency_p99"] = _quantile_ms(own, 0.99)
+        return values
+
+    yield from groups.figures(lambda found: {**yields(found), **latencies(found)})
+    for access, own in sorted(by_access.items()):
+        yield from _prefixed(f"{access}_", own.figures(yields))
 
 
-def of_gaps(gaps: DataFrame, runs: DataFrame) -> DataFrame:
-    """M17, of the worst kind and node."""
-    known = gaps.where(F.col("kind").isin(*ASKED)).join(F.broadcast(runs.select("run", "deadline_ms")), "run")
-    over = F.when(F.col("gap_ns") > F.col("deadline_ms") * 1_000_000, F.col("gap_ns")).otherwise(0)
-    over = F.when(F.col("deadline_ms") > 0, over)
-    # Sums are for one kind, node and level. The worst of them counts.
-    grouped = over_all(known, ["run", "level", "kind", "entity"], ["phase", "side"])
-    summed = grouped.agg(F.max("gap_ns").alias("longest"), F.sum(over).alias("total"), F.count("*").alias("n"))
-    for name in ("phase", "side"):
-        summed = summed.withColumn(name, F.coalesce(name, F.lit(ALL)))
-    every = summed.unionByName(summed.withColumn("level", F.lit(ALL)))
-    worst = every.groupBy("run", "level", "phase", "side").agg(
-        F.max("longest").alias("longest"), F.max("total").alias("total"), F.sum("n").alias("count")
-    )
-    return worst.selectExpr(
-        "run", "level", "phase", "side",
-        "stack(2, 'unavailable_longest', longest / 1e9, 'unavailable_total', total / 1e9) as (metric, value)", "count",
-    ).where(F.col("value").isNotNull())  # fmt: skip  # items grouped by line
+def of_gaps(gaps: Iterable[Row], deadline_ms: int) -> Iterator[Row]:
+    """M17, of the worst kind and node, for clients that fail over and for those that know one node."""
+    by_access: defaultdict[str, Grouped[Row]] = defaultdict(Grouped)
+    for row in gaps:
+        if row["kind"] in ASKED and row["access"] in (FAILOVER, PINNED):
+            by_access[row["access"]].add((row["level"], row["phase"], row["side"]), row)
+
+    def values(found: list[Row]) -> Values:
+        totals: defaultdict[tuple[str, str, str], int] = defaultdict(int)
+        for row in found:
+            gap_ns = row["gap_ns"]
+            totals[row["level"], row["kind"], row["entity"]] += gap_ns if gap_ns > deadline_ms * NS_PER_MS else 0
+        return {
+            "unavailable_longest": max(row["gap_ns"] for row in found) / NS_PER_S,
+            "unavailable_total": max(totals.values()) / NS_PER_S if deadline_ms > 0 else None,
+        }
+
+    for access, own in sorted(by_access.items()):
+        yield from _prefixed(f"{access}_", own.figures(values))
 
 
-REGISTRATIONS = "brokers"
-"""Key of observations of registrations. KV entries are observed too but not compared: an AP node has only the entries that were
-put on that node."""
+def _whole(count: int, **values: float | None) -> Iterator[Row]:
+    """Figures of a whole run."""
+    groups = Grouped[int]()
+    groups.add((ALL, ALL, ALL), count)
+    return groups.figures(lambda found: values, lambda found: count)
 
 
-def of_divergence(segments: DataFrame, episodes: DataFrame, convergence: DataFrame) -> DataFrame:
-    """M14 and M15 of registrations, without differences below the resolution."""
-    segments, episodes, convergence = (table.where(F.col("key") == REGISTRATIONS) for table in (segments, episodes, convergence))
-    observed = segments.groupBy("run").agg(
-        (F.sum(F.col("end_ns") - F.col("start_ns")) / 1e9).alias("observed_s"), F.count("*").alias("n")
-    )
-    real = F.col("resolved")
-    found = episodes.groupBy("run").agg(
-        F.sum(F.when(real, F.col("area_s")).otherwise(0.0)).alias("area"),
-        F.sum(F.when(real, (F.col("end_ns") - F.col("start_ns")) / 1e9).otherwise(0.0)).alias("apart"),
-        F.max(F.when(real, F.col("divergence_max"))).alias("most"),
-        F.count(F.when(real, 1)).alias("many"), F.count(F.when(~real, 1)).alias("short"),
+def of_divergence(segments: Sequence[DivergenceSegment], episodes: Sequence[Row], convergence: Sequence[Row]) -> Iterator[Row]:
+    """M14 and M15 of registrations."""
+    if segments:
+        lengths = [(one, (one.end_ns - one.start_ns) / NS_PER_S) for one in segments]
+        observed = sum(length for _, length in lengths)
+        yield from _whole(
+            len(segments),
+            divergence_area=sum(one.certain * length for one, length in lengths),
+            divergence_area_possible=sum(one.possible * length for one, length in lengths),
+            divergence_share=sum(length for one, length in lengths if one.certain > 0) / observed,
+            divergence_share_possible=sum(length for one, length in lengths if one.possible > 0) / observed,
+            divergence_max=max(one.certain for one in segments),
+            episodes=sum(row["certain"] for row in episodes),
+            episodes_uncertain=sum(not row["certain"] for row in episodes),
+        )
+    for row in convergence:
+        after_ns, agreed_ns = row["after_ns"], row["agreed_ns"]
+        yield from _whole(
+            1,
+            convergence=None if after_ns is None else after_ns / NS_PER_S,
+            agreement=None if agreed_ns is None else agreed_ns / NS_PER_S,
+            not_converged=float(after_ns is None),
+        )
+
+
+def of_detections(detections: Sequence[Row], mistakes: Sequence[Row]) -> Iterator[Row]:
+    """M16. A run without mistakes counts as 0 mistakes. Times of detection are Kaplan-Meier estimates: a node that did not drop
+    the broker while that could be seen took longer than it was seen."""
+    if detections:
+        ends = [(row["detected_ns"], row["observed_ns"]) for row in detections]
+        known = Survival((observed if detected is None else detected, detected is not None) for detected, observed in ends)
+        times = {name: known.quantile(at) for name, at in (("detection_median", 0.5), ("detection_p90", 0.9))}
+        yield from _whole(
+            len(detections), **{name: None if ns is None else ns / NS_PER_S for name, ns in times.items()},
+            undetected=_mean([row["detected_ns"] is None for row in detections]),
+        )  # fmt: skip  # items grouped by line
+    lasted, apart = (_mean([row[name] for row in mistakes if row[name] is not None]) for name in ("mistake_ns", "recurrence_ns"))
+    yield from _whole(
+        len(mistakes),
+        mistakes=len(mistakes), mistakes_exposed=sum(row["exposed"] for row in mistakes),
+        mistake_duration=None if lasted is None else lasted / NS_PER_S,
+        mistake_recurrence=None if apart is None else apart / NS_PER_S,
     )  # fmt: skip  # items grouped by line
-    joined = observed.join(found, "run", "left").na.fill(0)
-    table = figures(
-        joined, [], F.sum("n"),
-        divergence_area=F.sum("area"), divergence_share=F.sum("apart") / F.sum("observed_s"), divergence_max=F.max("most"),
-        episodes=F.sum("many"), episodes_below_resolution=F.sum("short"),
-    )  # fmt: skip  # items grouped by line
-    waited = figures(
-        convergence, [], F.count("*"),
-        convergence=F.max("converged_ns") / 1e9, not_converged=share(F.col("converged_ns").isNull()),
-    )  # fmt: skip  # items grouped by line
-    return table.unionByName(waited)
 
 
-def of_detections(detections: DataFrame, mistakes: DataFrame, runs: DataFrame) -> DataFrame:
-    """M16. A run without mistakes counts as 0 mistakes."""
-    seconds = F.col("detected_ns") / 1e9
-    table = figures(detections, [], F.count("*"), detection_median=F.percentile(seconds, 0.5), detection_max=F.max(seconds))
-    wrong = runs.select("run").join(mistakes, "run", "left")
-    lasted, apart = F.avg("mistake_ns") / 1e9, F.avg("recurrence_ns") / 1e9
-    lasted_then = F.avg(F.when(F.col("recurrence_ns").isNotNull(), F.col("mistake_ns"))) / 1e9
-    counted = figures(
-        wrong, [], F.count("at_ns"),
-        mistakes=F.count("at_ns"), mistakes_exposed=F.count(F.when(F.col("exposed"), 1)), mistake_duration=lasted,
-        mistake_recurrence=apart, query_accuracy=F.when(apart > 0, (apart - lasted_then) / apart),
-    )  # fmt: skip  # items grouped by line
-    return table.unionByName(counted)
-
-
-def of_leaders(leader_spans: DataFrame, records: DataFrame) -> DataFrame:
+def of_leaders(leader_spans: Sequence[Row], elections: Sequence[Row]) -> Iterator[Row]:
     """M18."""
-    seconds = (F.col("end_ns") - F.col("start_ns")) / 1e9
-    table = figures(
-        leader_spans, [], F.count("*"),
-        leaderless=F.sum(F.when(F.col("leaders") == 0, seconds).otherwise(0.0)),
-        double_leaders=F.sum(F.when(F.col("leaders") > 1, seconds * (F.col("leaders") - 1)).otherwise(0.0)),
-    )  # fmt: skip  # items grouped by line
-    terms = records.where((F.col("record") == "election") & F.col("corrupt_line").isNull())
-    return table.unionByName(figures(terms, [], F.count("*"), elections=F.countDistinct("term")))
+    if leader_spans:
+        spans = [(row["leaders"], (row["end_ns"] - row["start_ns"]) / NS_PER_S) for row in leader_spans]
+        yield from _whole(
+            len(spans),
+            leaderless=sum(length for leaders, length in spans if leaders == 0),
+            double_leaders=sum(length * (leaders - 1) for leaders, length in spans if leaders > 1),
+        )
+    if elections:
+        yield from _whole(len(elections), elections=len({row["term"] for row in elections}))
 
 
-def of_sends(sends: DataFrame) -> DataFrame:
+def of_sends(sends: Iterable[tuple[str | None, Row]]) -> Iterator[Row]:
     """M21; ``sends`` with their phase."""
-    sent = F.col("broker").isNotNull()
-    return figures(
-        sends.where(F.col("phase") != "final"), ["phase"], F.count("*"),
-        misrouted=F.avg(F.when(sent, (~F.col("reachable")).cast("double"))), unrouted=share(~sent),
-    )  # fmt: skip  # items grouped by line
+    groups = Grouped[Row]()
+    for phase, row in sends:
+        if phase not in (None, "final"):
+            groups.add((ALL, str(phase), ALL), row)
+
+    def values(found: list[Row]) -> Values:
+        return {
+            "misrouted": _mean([not row["reachable"] for row in found if row["broker"] is not None]),
+            "unrouted": _mean([row["broker"] is None for row in found]),
+        }
+
+    return groups.figures(values)
 
 
-def per_run(rows: Iterable[dict[str, Any]], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+_SENSITIVE = frozenset(name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE)
+
+
+def per_run(rows: Iterable[Row], run: Row) -> list[Row]:
     """Rows of PER_RUN: the rows of all figures, completed with the columns of their run."""
-    same = ("mode", "scenario", "seed", "nodes", "fault_s")
-    about = {run["run"]: {name: run[name] for name in same} for run in runs}
-    # Each of the two clocks may be off by this much.
-    uncertain_ms = {run["run"]: 2 * run["clock_uncertainty_ns"] / NS_PER_MS for run in runs}
-    sensitive = {name for name, metric in CATALOGUE.items() if metric.code in CLOCK_SENSITIVE}
-    return [
-        {**row, **about[row["run"]], "clock_uncertainty_ms": uncertain_ms[row["run"]] if row["metric"] in sensitive else None}
-        for row in rows
-    ]
+    about = {name: run[name] for name in ("run", "mode", "scenario", "seed", "nodes", "fault_s")}
+    uncertain_ms = 2 * run["clock_uncertainty_ns"] / NS_PER_MS  # each of the two clocks may be off by this much
+    return [{**row, **about, "clock_uncertainty_ms": uncertain_ms if row["metric"] in _SENSITIVE else None} for row in rows]

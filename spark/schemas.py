@@ -54,7 +54,9 @@ RECORD_COLUMNS = _columns_of(*RECORDS.values())
 OBSERVED = _columns_of(Observe)
 """Observations have their own table: they are nearly all of a trace, and a column costs time even where it is empty."""
 
-LOOKS = _table(key=_TEXT, node=_TEXT, from_ns=_LONG, last_ns=_LONG, members=_TEXT)
+LOOKS = _table(
+    key=_TEXT, node=_TEXT, asked_ns=_LONG, from_ns=_LONG, last_asked_ns=_LONG, last_ns=_LONG, members=_TEXT,
+)  # fmt: skip  # items grouped by line
 """Consecutive observations with the same answer as one row, with the times of the first and the last. ``members`` null: no
 answer. Consecutive rows may be equal."""
 
@@ -71,18 +73,41 @@ SIDES = _table(run=_TEXT, node=_TEXT, side=_TEXT, start_ns=_LONG, end_ns=_LONG)
 
 OPERATIONS = _table(
     run=_TEXT, mode=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, op=_LONG, client=_TEXT, kind=_TEXT, key=_TEXT, node=_TEXT,
-    answered_by=_TEXT, probe=_LONG, start_ns=_LONG, end_ns=_LONG, outcome=_TEXT, value=_TEXT, members=_TEXT,
+    answered_by=_TEXT, access=_TEXT, probe=_LONG, start_ns=_LONG, end_ns=_LONG, outcome=_TEXT, value=_TEXT, members=_TEXT,
 )  # fmt: skip  # items grouped by line
 
-STATES = _table(run=_TEXT, key=_TEXT, node=_TEXT, from_ns=_LONG, until_ns=_LONG, members=_TEXT)
+STATES = _table(
+    run=_TEXT, key=_TEXT, node=_TEXT, from_ns=_LONG, until_ns=_LONG, last_asked_ns=_LONG, follows=_FLAG, members=_TEXT,
+)  # fmt: skip  # items grouped by line
 
-SEGMENTS = _table(run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, divergence=_REAL, nodes_known=_INT, resolved=_REAL)
+SEGMENTS = _table(run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, certain=_REAL, possible=_REAL, nodes_known=_INT)
 
 EPISODES = _table(
-    run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, area_s=_REAL, divergence_max=_REAL, resolved=_FLAG, ended=_FLAG,
+    run=_TEXT, key=_TEXT, start_ns=_LONG, end_ns=_LONG, area_s=_REAL, divergence_max=_REAL, certain=_FLAG, ended=_FLAG,
 )  # fmt: skip  # items grouped by line
 
-CONVERGENCE = _table(run=_TEXT, key=_TEXT, converged_ns=_LONG)
+CONVERGENCE = _table(run=_TEXT, key=_TEXT, after_ns=_LONG, agreed_ns=_LONG)
+
+PROBES = _table(
+    run=_TEXT, level=_TEXT, phase=_TEXT, kind=_TEXT, key=_TEXT, probe=_LONG, asked=_LONG, answers=_LONG, equal=_FLAG,
+    start_ns=_LONG,
+)  # fmt: skip  # items grouped by line
+
+GAPS = _table(
+    run=_TEXT, level=_TEXT, kind=_TEXT, access=_TEXT, entity=_TEXT, phase=_TEXT, side=_TEXT, gap_ns=_LONG,
+)  # fmt: skip  # items grouped by line
+
+LOOK_UPS = _table(
+    run=_TEXT, mode=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, op=_LONG, must=_INT, found=_INT, answered=_INT, ghosts=_INT,
+)  # fmt: skip  # items grouped by line
+
+DETECTIONS = _table(run=_TEXT, broker=_TEXT, life=_LONG, node=_TEXT, detected_ns=_LONG, observed_ns=_LONG)
+
+MISTAKES = _table(
+    run=_TEXT, broker=_TEXT, node=_TEXT, at_ns=_LONG, exposed=_FLAG, mistake_ns=_LONG, recurrence_ns=_LONG,
+)  # fmt: skip  # items grouped by line
+
+LEADER_SPANS = _table(run=_TEXT, start_ns=_LONG, end_ns=_LONG, leaders=_INT)
 
 READS = _table(
     run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, anomalous=_FLAG, versions_behind=_LONG, fresh=_FLAG, age_ns=_LONG,
@@ -90,27 +115,25 @@ READS = _table(
     lost=_FLAG, resurrected=_FLAG,
 )  # fmt: skip  # items grouped by line
 
-WRITES = _table(run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, window_ns=_LONG, reads_after=_LONG)
+WRITES = _table(run=_TEXT, key=_TEXT, level=_TEXT, op=_LONG, window_ns=_LONG, seen_ns=_LONG, reads_after=_LONG)
 
 KEYS = _table(
     run=_TEXT, key=_TEXT, level=_TEXT, verdict=_TEXT, operations=_LONG, delta_ns=_LONG, pairs=_LONG, conflicts=_LONG,
     gamma_max_ns=_LONG, gammas_ns=ArrayType(_LONG),
 )  # fmt: skip  # items grouped by line
 
-VISIBILITY = _table(run=_TEXT, key=_TEXT, level=_TEXT, age_ms=_REAL, compared=_LONG, seen=_LONG)
-
 JUDGED = StructType(
     [
         *_table(run=_TEXT, key=_TEXT, level=_TEXT, what=_TEXT).fields,
         *{
             field.name: field
-            for table in (READS, WRITES, KEYS, VISIBILITY)
+            for table in (READS, WRITES, KEYS)
             for field in table.fields
             if field.name not in ("run", "key", "level")
         }.values(),
     ]
 )
-"""READS, WRITES, KEYS and VISIBILITY in one table; ``what`` is the kind of row."""
+"""READS, WRITES and KEYS in one table; ``what`` is the kind of row."""
 
 _ARROW = {
     "string": pa.string(), "bigint": pa.int64(), "boolean": pa.bool_(), "double": pa.float64(), "int": pa.int32(),
@@ -142,10 +165,13 @@ PAIRED = _table(
 )  # fmt: skip  # items grouped by line
 
 T_VISIBILITY = _table(
-    mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, compared=_LONG,
+    mode=_TEXT, about=_TEXT, level=_TEXT, share=_REAL, age_ms=_REAL, low_ms=_REAL, high_ms=_REAL, runs=_INT, writes=_LONG,
     clock_uncertainty_ms=_REAL,
 )  # fmt: skip  # items grouped by line
 """``age_ms`` null: not reached within the observed ages."""
+
+DETECTION = _table(mode=_TEXT, at_s=_REAL, undetected=_REAL, pairs=_LONG)
+"""Survival curve of detection: the share of pairs of a death and a node that are undetected after ``at_s``."""
 
 HELD = _table(
     run=_TEXT, about=_TEXT, level=_TEXT, phase=_TEXT, side=_TEXT, asked=_LONG, answered=_LONG, **{"class": _TEXT}, held=_LONG,
@@ -158,3 +184,9 @@ CONSISTABILITY = _table(
 )  # fmt: skip  # items grouped by line
 """M9: ``probability`` that a read is answered as the class requires, the same for answered reads only, and the share of runs
 in which every answer met the class."""
+
+CURVE_DIVERGENCE = _table(run=_TEXT, at_s=_REAL, divergence=_REAL, possible=_REAL)
+CURVE_FAULTS = _table(run=_TEXT, steady_s=_REAL, end_s=_REAL, until_s=_REAL)
+CURVE_WINDOWS = _table(run=_TEXT, about=_TEXT, window_ns=_LONG)
+CURVE_VISIBILITY = _table(run=_TEXT, about=_TEXT, level=_TEXT, first=_INT, after=_INT, writes=_LONG)
+CURVE_LATENCIES = _table(run=_TEXT, level=_TEXT, kind=_TEXT, latency_ns=_LONG)

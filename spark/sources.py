@@ -8,11 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
-
 from replicated_namesrv.chaos.records import MANIFEST_FILE, SCHEMA_VERSION, TRACE_FILE, Header
 from replicated_namesrv.errors import NamesrvError
-from replicated_namesrv.spark.schemas import RUNS
 from replicated_namesrv.spark.storage import Files, FolderEntry
 
 MODES = ("ap", "cp")
@@ -33,6 +30,8 @@ class Source(NamedTuple):
     trace: FolderEntry
     about: dict[str, Any]
     """Its row of RUNS."""
+    clients: dict[str, str]
+    """Kinds of clients by name."""
     torn: bool
 
     @property
@@ -98,7 +97,7 @@ def _runs_below(files: Files, folder: str, depth: int) -> list[str]:
 
 def _source(files: Files, folder: str) -> Source:
     trace_path = f"{folder}/{TRACE_FILE}"
-    about = _manifest(files, f"{folder}/{MANIFEST_FILE}")
+    about, clients = _manifest(files, f"{folder}/{MANIFEST_FILE}")
     trace = files.entry(trace_path)
     if trace.is_folder:
         raise InputError(f"{trace_path}: is a folder, a file of records is expected; restore it or record the run again")
@@ -124,11 +123,11 @@ def _source(files: Files, folder: str) -> Source:
             f"{trace_path}: is of run '{header.get('run')}', {MANIFEST_FILE} beside it of '{about['run']}'; files were mixed up, "
             f"restore them"
         )
-    return Source(about["run"], folder, trace, about, not files.ends_with_line_feed(trace_path))
+    return Source(about["run"], folder, trace, about, clients, not files.ends_with_line_feed(trace_path))
 
 
-def _manifest(files: Files, path: str) -> dict[str, Any]:
-    """The run's row of RUNS."""
+def _manifest(files: Files, path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The run's row of RUNS, and the kinds of its clients."""
     if not files.exists(path):
         raise InputError(f"{path}: is missing, and it describes the run. Restore it or record the run again")
     if files.entry(path).is_folder:
@@ -141,7 +140,8 @@ def _manifest(files: Files, path: str) -> dict[str, Any]:
         raise InputError(f"{path}: no manifest (nested too deeply); restore it or record the run again") from None
     if not isinstance(manifest, dict):
         raise InputError(f"{path}: is not a JSON object; restore it or record the run again")
-    return _Manifest(path, manifest).row()
+    content = _Manifest(path, manifest)
+    return content.row(), content.clients()
 
 
 class _Manifest:
@@ -184,6 +184,16 @@ class _Manifest:
             "clock_uncertainty_ns": int(max(uncertain, default=0)),
         }
 
+    def clients(self) -> dict[str, str]:
+        """Kinds of clients by name; imported runs have none. Raises InputError."""
+        found: dict[str, str] = {}
+        clients = self._content.get("clients") or []
+        self._need("clients", clients, isinstance(clients, list), "a list of clients")
+        for client in clients:
+            one = self._part("clients", client)
+            found[self._text("clients.client", one.get("client"), "")] = self._text("clients.kind", one.get("kind"), "")
+        return found
+
     def _need(self, name: str, value: Any, good: bool, expected: str) -> None:
         if not good:
             said = "missing" if value is None else repr(value)[:80]
@@ -201,8 +211,3 @@ class _Manifest:
         good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LONG_MAX
         self._need(name, value, good, "a number")
         return value  # type: ignore[no-any-return]  # _need raised if it is not a number
-
-
-def runs_table(spark: SparkSession, sources: Sequence[Source]) -> DataFrame:
-    """One row per run, from the manifests."""
-    return spark.createDataFrame([source.about for source in sources], RUNS)

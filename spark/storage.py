@@ -183,6 +183,11 @@ class SparkStorage:
             stream.seek(size - 1)
             return bytes(stream.readNBytes(1)) == b"\n"
 
+    def read_bytes(self, path: str) -> bytes:
+        """A whole file."""
+        with _named(path), self._opened(path) as stream:
+            return bytes(stream.readAllBytes())
+
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
         system, place = self._at(path)

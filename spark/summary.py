@@ -7,8 +7,7 @@ random numbers are fixed, so the same runs give the same interval. The input is 
 """
 
 import math
-import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
@@ -19,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from replicated_namesrv.spark.run_figures import CATALOGUE
+from replicated_namesrv.spark.survival import GRID_MS, reached_ms, turnbull
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 REPLICATES_MIN = 5
 """From fewer replicates a bootstrap covers the true mean too rarely (2: 49 %, 3: 70 %, 4: 79 %), so the values are shown."""
-PRIMARY = ("divergence_share", "harvest", "yield_in_time", "unavailable_longest", "misrouted")
+PRIMARY = ("divergence_share", "harvest", "failover_yield_in_time", "failover_unavailable_longest", "misrouted")
 """Figures on which the comparison of AP and CP is based. They were named before the runs were made. Differences in all other
 figures are corrected for their number."""
 _EXACT_MAX = 13
@@ -216,49 +216,81 @@ def _mean(values: Sequence[float]) -> float:
 
 
 SHARES = (0.99, 0.999)
-"""Shares of reads for which t-visibility is computed: the time after a write from which this share of the reads see it."""
+"""Shares of writes for which t-visibility is computed: the time from which on all reads see this share of the writes."""
+_DRAWN_AGES = 100
 
 
-def t_visibility(ages: Iterable[dict[str, Any]], clock_uncertainty_ns: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Rows of T_VISIBILITY from the curve of every run (``curves.visibility``): the age of a write from which on the given share
-    of reads see it or a newer one. The interval resamples runs; ``high_ms`` is null if some runs do not reach the share.
-    ``clock_uncertainty_ns`` is by run."""
-    groups: dict[tuple[str, str, str], dict[str, dict[float, tuple[int, int]]]] = defaultdict(lambda: defaultdict(dict))
-    for row in ages:
-        groups[row["mode"], row["about"], row["level"]][row["run"]][row["age_ms"]] = row["compared"], row["seen"]
+def t_visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of T_VISIBILITY from those of CURVE_VISIBILITY: the age from which on all reads see the given share of writes.
+
+    When a write became visible for good is known only to be between two reads, or after the last one (``survival.turnbull``). The
+    interval draws scenarios, or the runs of a single one. ``high_ms`` is null if the share is not reached in some resamples."""
+    about_run = {run["run"]: run for run in runs}
     rows = []
-    for (mode, about, level), runs in sorted(groups.items()):
-        curves = [curve for _, curve in sorted(runs.items())]
-        chooser = random.Random(1)
-        drawn = [_sum_curves(chooser.choices(curves, k=len(curves))) for _ in range(RESAMPLES // 50)]
-        whole = _sum_curves(curves)
+    for (mode, about, level), of_run in sorted(_spans_of(counts, about_run).items()):
+        whole: Counter[tuple[int, int]] = Counter()
+        for spans in of_run.values():
+            whole.update(spans)
+        estimate = turnbull(whole)
+        replicates = _replicates_of({run: about_run[run]["scenario"] for run in of_run})
+        drawn = None
+        if len(replicates) >= REPLICATES_MIN:
+            numbers = np.array([[sum(of_run[run][span] for run in group) for span in whole] for group in replicates], np.float64)
+            drawn = turnbull(whole, _draws(len(replicates))[:_DRAWN_AGES] @ numbers)
         for share in SHARES:
-            found = sorted((age_at(curve, share) for curve in drawn), key=lambda age: math.inf if age is None else age)
-            tail = int((1 - CONFIDENCE) / 2 * len(found))
+            low_ms, high_ms = _age_interval(drawn, share, len(replicates))
             rows.append(
                 {
-                    "mode": mode, "about": about, "level": level, "share": share, "age_ms": age_at(whole, share),
-                    "low_ms": found[tail], "high_ms": found[len(found) - 1 - tail], "runs": len(curves),
-                    "compared": sum(compared for compared, _ in whole.values()),
-                    "clock_uncertainty_ms": 2 * max(clock_uncertainty_ns[run] for run in runs) / 1e6,
+                    "mode": mode, "about": about, "level": level, "share": share, "age_ms": reached_ms(estimate, share),
+                    "low_ms": low_ms, "high_ms": high_ms, "runs": len(of_run), "writes": whole.total(),
+                    "clock_uncertainty_ms": 2 * max(about_run[run]["clock_uncertainty_ns"] for run in of_run) / 1e6,
                 }
             )  # fmt: skip  # items grouped by line
     return rows
 
 
-def _sum_curves(curves: Iterable[dict[float, tuple[int, int]]]) -> dict[float, tuple[int, int]]:
-    total: dict[float, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for curve in curves:
-        for age, (compared, seen) in curve.items():
-            total[age] = total[age][0] + compared, total[age][1] + seen
-    return total
+Curve = tuple[str, str, str]
+"""Mode, subject and read level."""
 
 
-def age_at(curve: dict[float, tuple[int, int]], share: float) -> float | None:
-    """The least age from which at least ``share`` of the reads see the write at every age. None: there is no such age."""
-    found = None
-    for age, (compared, seen) in sorted(curve.items(), reverse=True):
-        if seen < share * compared:
-            return found
-        found = age
-    return found
+def _spans_of(
+    counts: Iterable[dict[str, Any]], about_run: Mapping[str, dict[str, Any]]
+) -> dict[Curve, dict[str, Counter[tuple[int, int]]]]:
+    """The number of writes of each run by the cells in which they became visible."""
+    groups: dict[Curve, dict[str, Counter[tuple[int, int]]]] = defaultdict(lambda: defaultdict(Counter))
+    for row in counts:
+        groups[about_run[row["run"]]["mode"], row["about"], row["level"]][row["run"]][row["first"], row["after"]] += row["writes"]
+    return groups
+
+
+def _replicates_of(scenarios: Mapping[str, str]) -> list[list[str]]:
+    """Runs by scenario; the runs one by one if there is one scenario only."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for run, scenario in sorted(scenarios.items()):
+        groups[scenario if len(set(scenarios.values())) > 1 else run].append(run)
+    return list(groups.values())
+
+
+def _age_interval(drawn: Reals | None, share: float, count: int) -> Interval:
+    if drawn is None:
+        return None, None
+    ages = [reached_ms(shares, share) for shares in drawn]
+    ordered = sorted(math.inf if age is None else age for age in ages)
+    place = int(_tail(count) * len(ordered))
+    low, high = ordered[place], ordered[-1 - place]
+    return None if low == math.inf else low, None if high == math.inf else high
+
+
+def visibility(counts: Iterable[dict[str, Any]], runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The estimated distribution behind ``t_visibility``: mode, about, level, age_ms, share of writes that all later reads
+    see."""
+    about_run = {run["run"]: run for run in runs}
+    rows = []
+    for (mode, about, level), of_run in sorted(_spans_of(counts, about_run).items()):
+        whole: Counter[tuple[int, int]] = Counter()
+        for spans in of_run.values():
+            whole.update(spans)
+        shares = np.cumsum(turnbull(whole))
+        for end_ms, share in zip(GRID_MS[1:], shares, strict=False):
+            rows.append({"mode": mode, "about": about, "level": level, "age_ms": float(end_ms), "share": float(share)})
+    return rows

@@ -1,7 +1,10 @@
-"""The phases of each run, and each node's side of the fault over time."""
+"""The phases of a run, and each node's side of the fault over time. Pure."""
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 NOWHERE = "none"
 """Side of an operation without a known node."""
@@ -10,60 +13,75 @@ JUDGED_PHASES = ("steady", "fault", "heal", "final")
 
 WHOLE, MAJORITY, MINORITY = "whole", "majority", "minority"
 """Sides: all nodes are connected; the connected part has more than half of them; the rest."""
+FOREVER_NS = 2**63 - 1
+
+Row = dict[str, Any]
 
 
-def phases(records: DataFrame) -> DataFrame:
-    """PHASES: each begins where the previous one ends; ``end`` closes the last and is not a phase."""
-    of_run = Window.partitionBy("run").orderBy("time_ns")
-    marks = records.where((F.col("record") == "phase") & F.col("corrupt_line").isNull())
-    spans = marks.select("run", "phase", F.col("time_ns").alias("start_ns"), F.lead("time_ns").over(of_run).alias("end_ns"))
-    return spans.where(F.col("end_ns").isNotNull())
+class PhaseSpan(NamedTuple):
+    """A phase of a run."""
+
+    phase: str
+    start_ns: int
+    end_ns: int
 
 
-def sides(records: DataFrame, runs: DataFrame) -> DataFrame:
-    """SIDES: from each edge of a fault to the next. Before the first edge all nodes are on the side ``whole``."""
-    of_run = Window.partitionBy("run").orderBy("time_ns", "edge_order")
-    edges = (
-        records.where((F.col("record") == "fault") & F.col("sides").isNotNull() & F.col("corrupt_line").isNull())
-        .withColumn("edge_order", F.when(F.col("edge") == "end", 0).otherwise(1))
-        .select("run", "time_ns", "edge_order", "sides")
-        .withColumn("until_ns", F.lead("time_ns").over(of_run))
-        .withColumn("until_ns", F.coalesce("until_ns", F.lit(2**63 - 1)))
-    )
-    parts = edges.select("run", "time_ns", "until_ns", F.explode("sides").alias("part")).where(
-        F.col("until_ns") > F.col("time_ns")
-    )
-    size = F.size("part")
-    side = F.when(size == F.col("nodes"), WHOLE).when(size * 2 > F.col("nodes"), MAJORITY).otherwise(MINORITY)
-    named = parts.join(F.broadcast(runs.select("run", "nodes")), "run").withColumn("side", side)
-    return named.select(
-        "run", F.explode("part").alias("node"), "side", F.col("time_ns").alias("start_ns"), F.col("until_ns").alias("end_ns")
-    )
+class SideSpan(NamedTuple):
+    """A node's side from one edge of a fault to the next."""
+
+    node: str
+    side: str
+    start_ns: int
+    end_ns: int
 
 
-def with_phase(rows: DataFrame, phases_table: DataFrame, moment: Column) -> DataFrame:
-    """``rows`` (with ``run``) of the judged phases, with the column ``phase``."""
-    spans = phases_table.where(F.col("phase").isin(*JUDGED_PHASES)).select(
-        F.col("run").alias("_run"), "phase", F.col("start_ns").alias("_start"), F.col("end_ns").alias("_end")
-    )
-    joined = rows.withColumn("_moment", moment)
-    within = (F.col("run") == F.col("_run")) & (F.col("_moment") >= F.col("_start")) & (F.col("_moment") < F.col("_end"))
-    return joined.join(F.broadcast(spans), within).drop("_run", "_start", "_end", "_moment")
+class Timeline:
+    """Phases and sides of one run, from its records ``phase`` and ``fault`` by time."""
+
+    def __init__(self, phases: Sequence[Row], faults: Sequence[Row], nodes: int) -> None:
+        # Each phase begins where the previous one ends. ``end`` closes the last one and is not a phase.
+        self.phases = [PhaseSpan(one["phase"], one["time_ns"], other["time_ns"]) for one, other in pairwise(phases)]
+        self._starts = [span.start_ns for span in self.phases]
+        self._until_ns = phases[-1]["time_ns"] if phases else 0
+        self.sides = _sides(faults, nodes)
+        self._of_node: defaultdict[str, list[SideSpan]] = defaultdict(list)
+        for span in self.sides:
+            self._of_node[span.node].append(span)
+        ends = [row["time_ns"] for row in faults if row["edge"] == "end"]
+        heal = self.span("heal")
+        self.repaired_ns: int | None = max(ends, default=heal and heal.start_ns)
+        """When the last link was repaired, as recorded; without such a record the begin of ``heal``. None: the run has
+        neither."""
+
+    def span(self, *phases: str) -> PhaseSpan | None:
+        """From the begin of the first of these phases to the end of the last. None: the run has none of them."""
+        found = [span for span in self.phases if span.phase in phases]
+        if not found:
+            return None
+        return PhaseSpan(phases[0], min(span.start_ns for span in found), max(span.end_ns for span in found))
+
+    def phase_at(self, moment_ns: int) -> str | None:
+        """The judged phase of a moment. None: it is in no judged phase."""
+        place = bisect_right(self._starts, moment_ns) - 1
+        if place < 0 or moment_ns >= self.phases[place].end_ns or self.phases[place].phase not in JUDGED_PHASES:
+            return None
+        return self.phases[place].phase
+
+    def side_at(self, node: str | None, moment_ns: int) -> str:
+        """The side of ``node`` at a moment: whole if no fault was active, none without a node."""
+        if node is None:
+            return NOWHERE
+        return next((span.side for span in self._of_node[node] if span.start_ns <= moment_ns < span.end_ns), WHOLE)
 
 
-def with_side(rows: DataFrame, sides_table: DataFrame, node: Column, moment: Column) -> DataFrame:
-    """``rows`` with the column ``side`` of the node at that moment: whole if no fault was active, none without a node."""
-    spans = sides_table.select(
-        F.col("run").alias("_run"), F.col("node").alias("_node"), F.col("side").alias("_side"),
-        F.col("start_ns").alias("_start"), F.col("end_ns").alias("_end"),
-    )  # fmt: skip  # items grouped by line
-    joined = rows.withColumn("_at", node).withColumn("_moment", moment)
-    within = (
-        (F.col("run") == F.col("_run"))
-        & (F.col("_at") == F.col("_node"))
-        & (F.col("_moment") >= F.col("_start"))
-        & (F.col("_moment") < F.col("_end"))
-    )
-    side = F.when(F.col("_at").isNull(), NOWHERE).otherwise(F.coalesce(F.col("_side"), F.lit(WHOLE)))
-    named = joined.join(F.broadcast(spans), within, "left").withColumn("side", side)
-    return named.drop("_run", "_node", "_side", "_start", "_end", "_at", "_moment")
+def _sides(faults: Sequence[Row], nodes: int) -> list[SideSpan]:
+    """From each edge of a fault to the next. Before the first edge all nodes are on the side ``whole``."""
+    edges = sorted((row for row in faults if row["sides"] is not None), key=lambda row: (row["time_ns"], row["edge"] != "end"))
+    found = []
+    for place, row in enumerate(edges):
+        until_ns = edges[place + 1]["time_ns"] if place + 1 < len(edges) else FOREVER_NS
+        if until_ns > row["time_ns"]:
+            for part in row["sides"]:
+                side = WHOLE if len(part) == nodes else MAJORITY if 2 * len(part) > nodes else MINORITY
+                found += [SideSpan(node, side, row["time_ns"], until_ns) for node in part]
+    return found

@@ -1,122 +1,195 @@
-"""Compares answers with the true state of brokers: harvest, ghosts (M11, M13), and failure detection by name servers (M16).
+"""Compares answers with the true state of brokers: harvest, ghosts (M11, M13), and failure detection by name servers (M16). Pure.
 
 A broker must be in the answer for a topic if it was serving the topic during the whole look-up. It must not be there if it was
 dead during the whole look-up. In between, both answers are correct.
 """
 
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-from replicated_namesrv.spark.schemas import MEMBERS
+from replicated_namesrv.spark.client_operations import ClientOperation
+from replicated_namesrv.spark.run_records import RunRecords
+from replicated_namesrv.spark.timeline import FOREVER_NS
 
 SERVING = ("serving", "exposed", "safe")
 """States in which a broker is alive and has registered."""
 BETWEEN = ("starting", "stopping")
 DEAD = ("dead", "silent")
+REGISTRATIONS = "brokers"
+"""Key of observations of registrations."""
+
+Row = dict[str, Any]
 
 
-def truth_spans(records: DataFrame) -> DataFrame:
-    """Each broker's state from one truth record to the next."""
-    of_broker = Window.partitionBy("run", "broker").orderBy("time_ns")
-    facts = records.where((F.col("record") == "truth") & F.col("corrupt_line").isNull())
-    until = F.coalesce(F.lead("time_ns").over(of_broker), F.lit(2**63 - 1))
-    before = F.lag("topics").over(of_broker)
-    return facts.select(
-        "run", "broker", "life", "state", "version", "topics", "timeout_ms", F.col("time_ns").alias("from_ns"),
-        until.alias("until_ns"),
-        F.coalesce(before, F.array().cast("array<string>")).alias("topics_before"),
-    )  # fmt: skip  # items grouped by line
+class TruthSpan(NamedTuple):
+    """A broker's state from one truth record to the next."""
+
+    broker: str
+    life: int
+    state: str
+    version: str | None
+    topics: list[str]
+    topics_before: list[str]
+    from_ns: int
+    until_ns: int
 
 
-def look_ups(operations: DataFrame, spans: DataFrame) -> DataFrame:
-    """One row for each answered route look-up before ``final``. Columns: ``must``, brokers that must be in the answer; ``found``,
+def truth_spans(records: RunRecords) -> list[TruthSpan]:
+    """The states of all brokers, broker by broker and by time."""
+    of_broker: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in records.of("truth", "broker", "life", "state", "version", "topics"):
+        of_broker[row["broker"]].append(row)
+    found = []
+    for broker, rows in sorted(of_broker.items()):
+        for place, row in enumerate(rows):
+            until_ns = rows[place + 1]["time_ns"] if place + 1 < len(rows) else FOREVER_NS
+            before = (rows[place - 1]["topics"] or []) if place else []
+            found.append(
+                TruthSpan(
+                    broker, row["life"], row["state"], row["version"], row["topics"] or [], before, row["time_ns"], until_ns
+                )
+            )
+    return found
+
+
+def look_ups(records: RunRecords, done: Iterable[ClientOperation], spans: Sequence[TruthSpan]) -> list[Row]:
+    """Rows of LOOK_UPS, one for each answered look-up before ``final``: ``must``, brokers that must be in the answer; ``found``,
     how many of them are; ``answered``, brokers in the answer; ``ghosts``, those of them that must not be there."""
-    routes = operations.where((F.col("kind") == "route") & (F.col("outcome") == "ok") & (F.col("phase") != "final"))
-    routes = routes.withColumn("names", F.transform(F.from_json("members", MEMBERS), lambda m: m["name"]))
-    routes = routes.select("run", "mode", "level", "phase", "side", "op", "key", "start_ns", "end_ns", "names")
-    facts = F.broadcast(spans.withColumnRenamed("run", "_run"))
-    together = (F.col("run") == F.col("_run")) & (F.col("from_ns") < F.col("end_ns")) & (F.col("until_ns") > F.col("start_ns"))
-    now = F.array_contains("topics", F.col("key"))
-    serves = F.col("state").isin(*SERVING) & now
-    may = serves | (F.col("state").isin(*BETWEEN) & (now | F.array_contains("topics_before", F.col("key"))))
+    of_topic: dict[str, dict[str, list[TruthSpan]]] = {}
+    rows = []
+    for op in done:
+        if op.kind != "route" or not op.ok or op.end_ns is None or op.phase in (None, "final"):
+            continue
+        if op.key not in of_topic:
+            of_topic[op.key] = _serving(op.key, spans)
+        must, may = _expected(op.key, op.start_ns, op.end_ns, of_topic[op.key])
+        names = {name for name, _ in records.members(op.members)}
+        rows.append(
+            {
+                "mode": records.about["mode"], "level": op.level, "phase": op.phase, "side": op.side, "op": op.op,
+                "must": len(must), "found": len(names & must), "answered": len(names), "ghosts": len(names - may),
+            }
+        )  # fmt: skip  # items grouped by line
+    return rows
+
+
+def _serving(topic: str, spans: Sequence[TruthSpan]) -> dict[str, list[TruthSpan]]:
+    """The states of the brokers that ever served the topic."""
+    brokers = {span.broker for span in spans if topic in span.topics}
+    found: dict[str, list[TruthSpan]] = {broker: [] for broker in sorted(brokers)}
+    for span in spans:
+        if span.broker in brokers:
+            found[span.broker].append(span)
+    return found
+
+
+def _expected(topic: str, start_ns: int, end_ns: int, brokers: dict[str, list[TruthSpan]]) -> tuple[set[str], set[str]]:
+    """Brokers that must, and that may, be in an answer."""
+    must, may = set(), set()
+    for broker, spans in brokers.items():
+        during = [span for span in spans if span.from_ns < end_ns and span.until_ns > start_ns]
+        serves = [span.state in SERVING and topic in span.topics for span in during]
+        if during and all(serves) and during[0].from_ns <= start_ns:
+            must.add(broker)
+        if any(serves) or any(_may(topic, start_ns, span) for span in during):
+            may.add(broker)
+    return must, may
+
+
+def _may(topic: str, start_ns: int, span: TruthSpan) -> bool:
+    """Whether a broker may be in the answer though it does not serve the topic now."""
+    if span.state in BETWEEN:
+        return topic in span.topics or topic in span.topics_before
     # A broker that changes its topics still serves the old ones until the change is acknowledged.
-    may = may | (
-        F.col("state").isin(*SERVING) & F.array_contains("topics_before", F.col("key")) & (F.col("from_ns") >= F.col("start_ns"))
-    )
-    of_broker = (
-        routes.join(facts, together)
-        .groupBy("run", "op", "broker")
-        .agg(
-            F.min(serves).alias("_serves"),
-            F.max(may).alias("_may"),
-            F.min("from_ns").alias("_from"),
-            F.min("start_ns").alias("_start"),
-        )
-        .withColumn("_must", F.col("_serves") & (F.col("_from") <= F.col("_start")))
-    )
-    of_op = of_broker.groupBy("run", "op").agg(
-        F.collect_set(F.when(F.col("_must"), F.col("broker"))).alias("_must"),
-        F.collect_set(F.when(F.col("_may"), F.col("broker"))).alias("_may"),
-    )
-    empty = F.array().cast("array<string>")
-    found = routes.join(of_op, ["run", "op"], "left")
-    found = found.withColumn("_must", F.coalesce("_must", empty)).withColumn("_may", F.coalesce("_may", empty))
-    return found.select(
-        "run", "mode", "level", "phase", "side", "op",
-        F.size("_must").alias("must"),
-        F.size(F.array_intersect("names", "_must")).alias("found"),
-        F.size("names").alias("answered"),
-        F.size(F.array_except("names", "_may")).alias("ghosts"),
-    )  # fmt: skip  # items grouped by line
+    return span.state in SERVING and topic in span.topics_before and span.from_ns >= start_ns
 
 
-def detections(records: DataFrame, spans: DataFrame) -> DataFrame:
-    """T_D (Chen, Toueg and Aguilera 2002). For each death, and each node that then dropped the broker: ``detected_ns``, from the
-    death to the last drop. A late request may list the dead broker once more, so there may be several drops."""
-    deaths = spans.where(F.col("state").isin(*DEAD)).select(
-        "run", "broker", "life", F.col("from_ns").alias("died_ns"), "until_ns"
-    )
-    drops = _drops(records)
-    same = ["run", "broker"]
-    joined = deaths.join(drops, same).where((F.col("at_ns") >= F.col("died_ns")) & (F.col("at_ns") < F.col("until_ns")))
-    last = joined.groupBy("run", "broker", "life", "node", "died_ns").agg(F.max("at_ns").alias("at_ns"))
-    return last.select("run", "broker", "life", "node", (F.col("at_ns") - F.col("died_ns")).alias("detected_ns"))
+def detections(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: "Listings") -> list[Row]:
+    """Rows of DETECTIONS: T_D (Chen, Toueg and Aguilera 2002), one row for each death and each node that listed the broker then
+    or
+    dropped it afterwards. ``detected_ns`` is the time from the death to the last drop. A late request may list the dead broker
+    once
+    more, so there may be several drops. Null: no drop was seen. ``observed_ns`` is the time until which one would have been
+    seen."""
+    of_broker: defaultdict[str, list[Row]] = defaultdict(list)
+    for drop in drops:
+        of_broker[drop["broker"]].append(drop)
+    rows = []
+    for span in spans:
+        if span.state not in DEAD:
+            continue
+        last: dict[str, int] = {}
+        for drop in of_broker[span.broker]:
+            if span.from_ns <= drop["time_ns"] < span.until_ns:
+                last[drop["node"]] = max(drop["time_ns"], last.get(drop["node"], 0))
+        for node in sorted(last.keys() | listings.nodes_at(span.broker, span.from_ns)):
+            detected = last[node] - span.from_ns if node in last else None
+            seen_until = min(span.until_ns, listings.known_until(node)) - span.from_ns
+            rows.append(
+                {
+                    "broker": span.broker, "life": span.life, "node": node, "detected_ns": detected,
+                    "observed_ns": max(seen_until, detected or 0),
+                }
+            )  # fmt: skip  # items grouped by line
+    return rows
 
 
-def mistakes(records: DataFrame, spans: DataFrame, states: DataFrame) -> DataFrame:
-    """Drops of a live broker: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns`` until the
-    node's next mistake about this broker (null: none).
+class Listings:
+    """When each node's known answers listed each broker, from rows of STATES."""
+
+    def __init__(self, records: RunRecords, states: Iterable[Row]) -> None:
+        self._spans: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
+        self._until: defaultdict[str, int] = defaultdict(int)
+        for row in states:
+            if row["key"] == REGISTRATIONS:
+                self._until[row["node"]] = max(self._until[row["node"]], row["until_ns"])
+                for name, _ in records.members(row["members"]):
+                    self._spans[name].append((row["from_ns"], row["until_ns"], row["node"]))
+
+    def nodes_at(self, broker: str, moment_ns: int) -> set[str]:
+        """The nodes whose answer listed the broker."""
+        return {node for from_ns, until_ns, node in self._spans[broker] if from_ns <= moment_ns < until_ns}
+
+    def begins(self, broker: str, node: str) -> Iterator[int]:
+        """When the node's answers with this broker began."""
+        return (from_ns for from_ns, _, own in self._spans[broker] if own == node)
+
+    def known_until(self, node: str) -> int:
+        """When the node's answer was known for the last time."""
+        return self._until[node]
+
+
+def mistakes(drops: Iterable[Row], spans: Iterable[TruthSpan], listings: Listings) -> list[Row]:
+    """Rows of MISTAKES, drops of a live broker: ``mistake_ns`` until the node lists it again (null: not seen), ``recurrence_ns``
+    until the node's next mistake about this broker (null: none).
 
     Both are measured within one life of the broker: after its end the drop is correct, and the definition of mistakes assumes
     that nothing fails (Chen, Toueg and Aguilera 2002)."""
-    alive = spans.where(F.col("state").isin(*SERVING)).select("run", "broker", "life", "state", "from_ns", "until_ns")
-    lives = alive.withColumn("_ends", F.max("until_ns").over(Window.partitionBy("run", "broker", "life")))
-    drops = _drops(records)
-    wrong = drops.join(F.broadcast(lives), ["run", "broker"]).where(_within("at_ns"))
-    listed = (
-        states.where(F.col("key") == "brokers")
-        .select("run", "node", F.col("from_ns").alias("_listed"), F.explode(F.from_json("members", MEMBERS)).alias("m"))
-        .select(F.col("run").alias("_run"), F.col("node").alias("_node"), F.col("m.name").alias("_broker"), "_listed")
-    )
-    again = (
-        (F.col("run") == F.col("_run")) & (F.col("node") == F.col("_node")) & (F.col("broker") == F.col("_broker"))
-        & (F.col("_listed") > F.col("at_ns")) & (F.col("_listed") < F.col("_ends"))
-    )  # fmt: skip  # items grouped by line
-    back = wrong.join(listed, again, "left").groupBy("run", "broker", "life", "node", "at_ns", "state")
-    following = Window.partitionBy("run", "broker", "life", "node").orderBy("at_ns")
-    recurrence = F.lead("at_ns").over(following) - F.col("at_ns")
-    # A node cannot drop a broker that it does not list, so it had listed the broker again by its next drop, even if that was
-    # not seen.
-    return back.agg(F.min("_listed").alias("_back")).select(
-        "run", "broker", "node", "at_ns", (F.col("state") == "exposed").alias("exposed"),
-        F.least(F.col("_back") - F.col("at_ns"), recurrence).alias("mistake_ns"), recurrence.alias("recurrence_ns"),
-    )  # fmt: skip  # items grouped by line
-
-
-def _within(column: str) -> Column:
-    return (F.col(column) >= F.col("from_ns")) & (F.col(column) < F.col("until_ns"))
-
-
-def _drops(records: DataFrame) -> DataFrame:
-    expiries = records.where((F.col("record") == "expiry") & F.col("corrupt_line").isNull())
-    return expiries.select("run", "node", "broker", F.col("time_ns").alias("at_ns"))
+    alive: defaultdict[str, list[TruthSpan]] = defaultdict(list)
+    ends: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for span in spans:
+        if span.state in SERVING:
+            alive[span.broker].append(span)
+            ends[span.broker, span.life] = max(ends[span.broker, span.life], span.until_ns)
+    wrong: defaultdict[tuple[str, int, str], dict[int, TruthSpan]] = defaultdict(dict)
+    for drop in drops:
+        for span in alive[drop["broker"]]:
+            if span.from_ns <= drop["time_ns"] < span.until_ns:
+                wrong[span.broker, span.life, drop["node"]][drop["time_ns"]] = span
+    rows = []
+    for (broker, life, node), found in wrong.items():
+        moments = sorted(found)
+        for place, at_ns in enumerate(moments):
+            recurrence = moments[place + 1] - at_ns if place + 1 < len(moments) else None
+            back = [begun - at_ns for begun in listings.begins(broker, node) if at_ns < begun < ends[broker, life]]
+            # A node cannot drop a broker that it does not list, so it had listed the broker again by its next drop, even if that
+            # was not seen.
+            lasted = min([*back, *([] if recurrence is None else [recurrence])], default=None)
+            rows.append(
+                {
+                    "broker": broker, "node": node, "at_ns": at_ns, "exposed": found[at_ns].state == "exposed",
+                    "mistake_ns": lasted, "recurrence_ns": recurrence,
+                }
+            )  # fmt: skip  # items grouped by line
+    return rows

@@ -21,11 +21,9 @@ class Figures:
 
     operations: int
     diverged_s: float
-    """Time during which answering nodes listed different registrations, without differences that are too short to be real
-    (M14).
-    """
+    """Time during which answering nodes certainly listed different registrations (M14)."""
     divergence_max: float
-    """Greatest Jaccard distance between two nodes that answered, without those differences."""
+    """Greatest certain Jaccard distance between two nodes that answered."""
     stale_kv_reads: int
     """gets whose value an acknowledged write had certainly replaced before."""
     stale_routes: int
@@ -42,7 +40,7 @@ class Figures:
     longest_gap_s: float
     """Longest time without a success, for a client that fails over."""
     convergence_s: float | None
-    """From the end of the last fault until all nodes permanently gave the same answer."""
+    """From the repair of the last link until the last certain difference ended. None: there was none, or its end was not seen."""
     sends: int
     misrouted: int
     """Sends to a broker that was gone or had no write permission."""
@@ -56,6 +54,8 @@ class Figures:
     """Mean time until a node no longer listed a broker that had died silently. None: no node removed one."""
     live_removed: int
     """Removals of live brokers by nodes, also of brokers that were cut off."""
+    diverged_possible_s: float = 0.0
+    """Time during which they possibly did: when an answer changed is known only to be between two looks."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -93,6 +93,7 @@ def figures(story: Story) -> Figures:
         harness_stall_s=round(story.stalled_s, 3),
         silent_removed_s=_mean(removed.silent_s),
         live_removed=removed.live,
+        diverged_possible_s=round(diverged.possible_seconds, 3),
     )
 
 

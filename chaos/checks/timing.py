@@ -20,15 +20,15 @@ from replicated_namesrv.chaos.checks.story import (
     unless_stalled,
 )
 from replicated_namesrv.chaos.effects import Link
-from replicated_namesrv.chaos.records import Member, Observe, RecordedTrace
+from replicated_namesrv.chaos.records import FaultRecord, Member, Observe, RecordedTrace
 from replicated_namesrv.verify import Verdict
 from replicated_namesrv.verify.divergence import (
+    Convergence,
     DivergenceSegment,
     Look,
     NodeAnswer,
-    convergence_ns,
+    convergence_of,
     known_answers,
-    resolution_ns,
     segments_of,
 )
 
@@ -41,12 +41,13 @@ def check_convergence(story: Story) -> CheckResult:
     limit_s = float(story.manifest["scenario"]["promises"]["converge_s"])
     if "final" not in story.phases or not story.observations:
         return result("convergence", Promise.BOTH, 0, [])
-    converged_s, answering_s = convergence_s(story), all_answer_s(story)
+    converged, answering_s = convergence(story), all_answer_s(story)
     wrong = []
-    if converged_s is None:
+    if converged is not None and converged.after_ns is None:
         wrong.append("at the end of the run nodes still answered differently")
-    elif converged_s > limit_s:
-        wrong.append(f"all nodes answered the same only {converged_s:.2f} s after the last fault; {limit_s:g} s are promised")
+    elif converged is not None and converged.after_ns is not None and converged.after_ns > limit_s * 1e9:
+        took_s = converged.after_ns / 1e9
+        wrong.append(f"all nodes answered the same only {took_s:.2f} s after the last repair; {limit_s:g} s are promised")
     if not wrong and (answering_s is None or answering_s > limit_s):
         silence = "at the end of the run a node did not answer"
         if answering_s is not None:
@@ -60,12 +61,21 @@ def check_convergence(story: Story) -> CheckResult:
     return unless_stalled(story, result("convergence", Promise.BOTH, len(story.observations), wrong))
 
 
-def convergence_s(story: Story) -> float | None:
-    """Convergence of registrations (M15). None: the run has no ``heal``, or the nodes never agreed for good."""
+def convergence(story: Story) -> Convergence | None:
+    """Convergence of registrations (M15). None: the run has no ``heal``, or its nodes never differed for certain."""
     if "heal" not in story.phases:
         return None
-    converged_ns = convergence_ns(divergence_segments(story), story.phases["heal"].start_ns)
-    return None if converged_ns is None else converged_ns / 1e9
+    heal_ns = story.phases["heal"].start_ns
+    ends = [record.time_ns for record in story.trace.records if isinstance(record, FaultRecord) and record.edge == "end"]
+    begin_ns = story.phases["fault"].start_ns if "fault" in story.phases else heal_ns
+    return convergence_of(divergence_segments(story), begin_ns, max(ends, default=heal_ns))
+
+
+def convergence_s(story: Story) -> float | None:
+    """From the repair of the last link to the end of the last certain difference. None: there was none, or its end was not
+    seen."""
+    converged = convergence(story)
+    return None if converged is None or converged.after_ns is None else converged.after_ns / 1e9
 
 
 def divergence_segments(story: Story) -> list[DivergenceSegment]:
@@ -75,9 +85,8 @@ def divergence_segments(story: Story) -> list[DivergenceSegment]:
         at_ns = _looked_ns(one)
         if one.key == "brokers":
             members = frozenset(f"{name}@{version}" for name, version in one.members or ())
-            looks[one.node].append(Look(at_ns, at_ns, members if one.answered else None))
-    changes = [NodeAnswer(node, *known) for node, seen in looks.items() for known in known_answers(seen)]
-    return list(segments_of(changes, resolution_ns(int(story.manifest["observe_interval_ms"]))))
+            looks[one.node].append(Look(one.asked_ns, at_ns, one.asked_ns, at_ns, members if one.answered else None))
+    return list(segments_of(NodeAnswer(node, *known) for node, seen in looks.items() for known in known_answers(seen)))
 
 
 def all_answer_s(story: Story, patience_ns: int = 0) -> float | None:

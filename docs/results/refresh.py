@@ -21,6 +21,8 @@ PHASES = ("all", "steady", "fault")
 OF_SCENARIOS = (
     "divergence_area",
     "divergence_share",
+    "failover_unavailable_longest",
+    "failover_yield_in_time",
     "fresh_reads",
     "harvest",
     "lost_writes",

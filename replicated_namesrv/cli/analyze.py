@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 _SHOWN = (
     "linearizable_keys", "fresh_reads", "anomalous_reads", "lost_writes", "resurrected", "equal_probes", "divergence_area",
-    "convergence", "harvest", "ghosts", "yield", "unavailable_longest", "route_latency_median", "misrouted",
+    "convergence", "harvest", "ghosts", "failover_yield_in_time",
+    "failover_unavailable_longest", "route_latency_median", "misrouted",
 )  # fmt: skip  # items grouped by line
 
 

@@ -1,58 +1,60 @@
 """Divergence of nodes over time (M14) and convergence (M15), as the checks of chaos runs and the analysis of many runs use them.
 
-An answer of a node is known from one look at the node until the next one (``known_answers``). Knowledge ends when the node does
-not answer, and when the observer itself stalled. A node without a known answer differs from no other node.
+A look asks a node for its answer. The answer is the node's state at some moment between the question (``asked``) and its arrival,
+so the observation is censored: between two looks with different answers nobody knows when the state changed. Therefore D(t), the
+greatest Jaccard distance of any two nodes whose answers are known at t, is given by two bounds:
 
-D(t) is the greatest distance of any two nodes whose answers are known at t. The distance of two answers is
-1 - |A and B| / |A or B| (Jaccard), and 0 for two empty ones.
+- ``certain``: the least distance that the answers permit. A member that changed between two looks may have had any value there.
+- ``possible``: the greatest distance of the answers before and after such a change.
 
-Nodes are looked at one after the other, so a change that happens on all of them at once looks like a difference until the last
-node was looked at. Only its duration distinguishes it from a real difference. Therefore ``resolved`` is the divergence without
-differences that lasted ``resolution_ns`` or less.
+A node is known from the arrival of its first answer to the question of its last one. Knowledge ends when the node does not
+answer,
+and when the observer itself stalled. A node without a known answer differs from no other node. A state that was left and restored
+between two looks is not seen.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from itertools import combinations, groupby, pairwise
+from itertools import combinations, pairwise
 from typing import Generic, NamedTuple, TypeVar
 
 STALL_NS = 3_000_000_000
 """The observer looks at each node at least once a second. After three seconds without a look the node's answer is unknown."""
-RESOLUTION_LOOKS = 2
-"""A node is looked at again one interval after its answer. Two answers are therefore one interval plus the duration of the
-second look apart, and a difference of less than two intervals may be one change that was seen on one node after the other."""
 
 _Answer = TypeVar("_Answer")
 
 
-def resolution_ns(observe_interval_ms: int) -> int:
-    """Longest difference that can be an artefact of looking at one node after another."""
-    return RESOLUTION_LOOKS * observe_interval_ms * 1_000_000
-
-
 class Look(NamedTuple, Generic[_Answer]):
-    """Consecutive looks at one node with the same answer. A single look has ``from_ns`` equal to ``last_ns``."""
+    """Consecutive looks at one node with the same answer. For a single look the last times equal the first ones."""
 
+    asked_ns: int
+    """Question of the first look."""
     from_ns: int
-    """Time of the first look: of its answer, or of the question if there was no answer."""
+    """Arrival of the first answer, or its question if there was no answer."""
+    last_asked_ns: int
     last_ns: int
     answer: _Answer | None
     """None: the node did not answer."""
 
 
 class Known(NamedTuple, Generic[_Answer]):
-    """A node gave one answer in [from_ns, until_ns)."""
+    """A node gave one answer from ``from_ns`` until ``until_ns``, when the next look had another result."""
 
     from_ns: int
     until_ns: int
     answer: _Answer
+    last_asked_ns: int
+    """Question of the last look with this answer. Until then the node had this state for certain."""
+    follows: bool
+    """Whether the node was known to have another answer at the look before."""
 
 
 def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
     """Spans in which the answer of one node is known, by time. A last look, and one before a stall of the observer, ends its
     span."""
     begun: Look[_Answer] | None = None
+    follows = False
     ordered = sorted(looks, key=lambda look: (look.from_ns, look.last_ns))
     for look, following in pairwise([*ordered, None]):
         assert look is not None
@@ -62,40 +64,35 @@ def known_answers(looks: Iterable[Look[_Answer]]) -> Iterator[Known[_Answer]]:
             continue
         if begun.answer is not None:
             until_ns = look.last_ns if following is None or stalled else following.from_ns
-            yield Known(begun.from_ns, until_ns, begun.answer)
+            yield Known(begun.from_ns, until_ns, begun.answer, look.last_asked_ns, follows)
+        follows = begun.answer is not None and not stalled
         begun = None
 
 
 class NodeAnswer(NamedTuple):
-    """One node answered ``state`` in [from_ns, until_ns): members as ``name@version``."""
+    """``Known`` of one node: it answered ``state``, members as ``name@version``."""
 
     node: str
     from_ns: int
     until_ns: int
     state: frozenset[str]
+    last_asked_ns: int
+    follows: bool
 
 
 class DivergenceSegment(NamedTuple):
-    """``divergence`` (0 to 1) in [start_ns, end_ns) among ``nodes_known`` nodes; ``resolved`` ignores short differences."""
+    """Bounds of the divergence (0 to 1) in [start_ns, end_ns) among ``nodes_known`` nodes."""
 
     start_ns: int
     end_ns: int
-    divergence: float
+    certain: float
+    possible: float
     nodes_known: int
-    resolved: float
 
 
-class _Edge(NamedTuple):
-    at_ns: int
-    begins: int
-    """0 before 1: at equal times, ends come before begins."""
-    node: str
-    state: frozenset[str] | None
-
-
-Pair = tuple[str, str]
-Lasting = defaultdict[Pair, set[str]]
-"""Members in which two nodes have a lasting difference."""
+State = frozenset[str]
+Standing = tuple[State, ...]
+"""States that a node may be in at one moment: one, or those before and after a change."""
 
 
 def distance(left: AbstractSet[str], right: AbstractSet[str]) -> float:
@@ -104,34 +101,25 @@ def distance(left: AbstractSet[str], right: AbstractSet[str]) -> float:
     return 1.0 - len(left & right) / together if together else 0.0
 
 
-def segments_of(changes: Iterable[NodeAnswer], resolution_ns: int = 0) -> Iterator[DivergenceSegment]:
-    """Segments by time. Neighbours with equal values are joined; spans without a known node are left out.
-
-    Spans of one node must not overlap. Differences of ``resolution_ns`` or less are not resolved.
-    """
-    edges = _edges(changes)
-    lasting = iter([*_lasting(edges, resolution_ns), (None, None, None, False)])
-    lasting_ns, pair, name, begins = next(lasting)
-    known: dict[str, frozenset[str]] = {}
-    distances: dict[tuple[frozenset[str], frozenset[str]], float] = {}
-    apart: Lasting = defaultdict(set)
+def segments_of(answers: Iterable[NodeAnswer]) -> Iterator[DivergenceSegment]:
+    """Segments by time. Neighbours with equal values are joined; spans without a known node are left out."""
+    edges = sorted(_edges(answers), key=lambda edge: edge[:2])
+    may_be: defaultdict[str, list[State]] = defaultdict(list)
+    bounds = _Bounds()
     held: DivergenceSegment | None = None
-    for position, edge in enumerate(edges):
-        if edge.state is None:
-            known.pop(edge.node, None)
+    for position, (at_ns, begins, node, state) in enumerate(edges):
+        if begins:
+            may_be[node].append(state)
         else:
-            known[edge.node] = edge.state
-        next_ns = edges[position + 1].at_ns if position + 1 < len(edges) else edge.at_ns
-        if next_ns == edge.at_ns:
+            may_be[node].remove(state)
+            if not may_be[node]:
+                del may_be[node]
+        next_ns = edges[position + 1][0] if position + 1 < len(edges) else at_ns
+        if next_ns == at_ns or not may_be:
             continue
-        while lasting_ns is not None and pair is not None and name is not None and lasting_ns <= edge.at_ns:
-            (apart[pair].add if begins else apart[pair].discard)(name)
-            lasting_ns, pair, name, begins = next(lasting)
-        if not known:
-            continue
-        found = _greatest(known, distances)
-        segment = DivergenceSegment(edge.at_ns, next_ns, found, len(known), _greatest_lasting(known, apart) if found else 0.0)
-        if held and held.end_ns == edge.at_ns and held[2:] == segment[2:]:
+        certain, possible = bounds.greatest([tuple(states) for states in may_be.values()])
+        segment = DivergenceSegment(at_ns, next_ns, certain, possible, len(may_be))
+        if held and held.end_ns == at_ns and held[2:] == segment[2:]:
             held = held._replace(end_ns=next_ns)
             continue
         if held:
@@ -141,110 +129,154 @@ def segments_of(changes: Iterable[NodeAnswer], resolution_ns: int = 0) -> Iterat
         yield held
 
 
-def _edges(changes: Iterable[NodeAnswer]) -> list[_Edge]:
-    edges = []
-    for change in changes:
-        if change.until_ns > change.from_ns:
-            edges.append(_Edge(change.from_ns, 1, change.node, change.state))
-            edges.append(_Edge(change.until_ns, 0, change.node, None))
-    return sorted(edges, key=lambda edge: edge[:3])
-
-
-def _lasting(edges: list[_Edge], resolution_ns: int) -> list[tuple[int, Pair, str, bool]]:
-    """When two nodes began and ceased to differ in a member, for differences longer than ``resolution_ns``, by time."""
-    known: dict[str, dict[str, str]] = {}
-    since: dict[tuple[Pair, str], int] = {}
-    found: list[tuple[int, Pair, str, bool]] = []
-    by_name: dict[frozenset[str], dict[str, str]] = {}
-    for at_ns, together in groupby(edges, key=lambda edge: edge.at_ns):
-        # Consecutive states that meet at one moment form one difference, because the nodes did not agree between them.
-        states = {edge.node: edge.state for edge in together}
-        before = {node: known.pop(node, None) for node in states}
-        for node, state in states.items():
-            if state is None:
-                _close(since, found, node, at_ns, resolution_ns)
+def _edges(answers: Iterable[NodeAnswer]) -> Iterator[tuple[int, int, str, State]]:
+    """When each node began (1) and ceased (0) to be possibly in a state: time, edge, node, state."""
+    of_node: defaultdict[str, list[NodeAnswer]] = defaultdict(list)
+    for answer in answers:
+        of_node[answer.node].append(answer)
+    for node, found in of_node.items():
+        found.sort(key=lambda answer: answer.from_ns)
+        series: list[list[NodeAnswer]] = []
+        for answer in found:
+            if answer.follows and series:
+                series[-1].append(answer)
             else:
-                known[node] = by_name.setdefault(state, {_name(member): member for member in state})
-        for node, own in [(node, known[node]) for node in states if node in known]:
-            former = before[node]
-            changed = None if former is None else {name for name, _ in own.items() ^ former.items()}
-            for other, theirs in known.items():
-                pair = (min(node, other), max(node, other))
-                for name in own.keys() | theirs.keys() if changed is None else changed:
-                    if own.get(name) != theirs.get(name):
-                        since.setdefault((pair, name), at_ns)
-                    elif (start_ns := since.pop((pair, name), None)) is not None:
-                        _note(found, pair, name, start_ns, at_ns, resolution_ns)
-    return sorted(found, key=lambda mark: (mark[0], mark[3]))
+                series.append([answer])
+        for one in series:
+            first_ns, last_ns = one[0].from_ns, one[-1].last_asked_ns
+            for place, answer in enumerate(one):
+                start_ns = max(first_ns, one[place - 1].last_asked_ns) if place else first_ns
+                end_ns = min(last_ns, one[place + 1].from_ns) if place + 1 < len(one) else last_ns
+                if start_ns < end_ns:
+                    yield start_ns, 1, node, answer.state
+                    yield end_ns, 0, node, answer.state
 
 
-def _name(member: str) -> str:
-    return member.rpartition("@")[0] or member
+CACHED_MAX = 10_000
+"""Number of pairs of standings whose bounds are remembered."""
 
 
-def _close(
-    since: dict[tuple[Pair, str], int], found: list[tuple[int, Pair, str, bool]], node: str, at_ns: int, least: int
-) -> None:
-    """The answer of ``node`` becomes unknown, so it differs from no node."""
-    for pair, name in [key for key in since if node in key[0]]:
-        _note(found, pair, name, since.pop((pair, name)), at_ns, least)
+class _Bounds:
+    """Least and greatest distance of standings."""
 
+    def __init__(self) -> None:
+        self._known: dict[tuple[Standing, Standing], tuple[float, float]] = {}
 
-def _note(found: list[tuple[int, Pair, str, bool]], pair: Pair, name: str, start_ns: int, end_ns: int, least: int) -> None:
-    if end_ns - start_ns > least:
-        found.append((start_ns, pair, name, True))
-        found.append((end_ns, pair, name, False))
+    def greatest(self, standings: Iterable[Standing]) -> tuple[float, float]:
+        """The greatest of the least distances of two standings, and the greatest of the greatest ones."""
+        certain = possible = 0.0
+        for one, other in combinations(set(standings), 2):
+            low, high = self._of(one, other)
+            certain, possible = max(certain, low), max(possible, high)
+        # Two nodes with the same doubt differ if only one of them has changed.
+        doubts = [standing for standing in standings if len(standing) > 1]
+        for standing in {doubt for doubt in doubts if doubts.count(doubt) > 1}:
+            possible = max(possible, self._of(standing, standing)[1])
+        return certain, possible
 
-
-def _greatest(known: dict[str, frozenset[str]], distances: dict[tuple[frozenset[str], frozenset[str]], float]) -> float:
-    greatest = 0.0
-    for left, right in combinations(set(known.values()), 2):
-        found = distances.get((left, right))
+    def _of(self, one: Standing, other: Standing) -> tuple[float, float]:
+        found = self._known.get((one, other))
         if found is None:
-            if len(distances) > 10_000:
-                distances.clear()
-            found = distances[left, right] = distances[right, left] = distance(left, right)
-        greatest = max(greatest, found)
-    return greatest
+            if len(self._known) > CACHED_MAX:
+                self._known.clear()
+            found = self._known[one, other] = self._known[other, one] = _distances(one, other)
+        return found
 
 
-def _greatest_lasting(known: dict[str, frozenset[str]], apart: Lasting) -> float:
-    """Like ``_greatest``, but only lasting differences count: for all other members the second node is assumed to equal the
-    first."""
-    greatest = 0.0
-    for (first, second), names in apart.items():
-        if names:
-            left, right = known[first], known[second]
-            same = {member for member in left if _name(member) not in names}
-            greatest = max(greatest, distance(left, same | {member for member in right if _name(member) in names}))
-    return greatest
+def _distances(one: Standing, other: Standing) -> tuple[float, float]:
+    """Least and greatest distance, member by member."""
+    if len(one) == len(other) == 1:
+        found = distance(one[0], other[0])
+        return found, found
+    ours, theirs = _values(one), _values(other)
+    low_equal = low_all = high_equal = high_all = 0
+    for name in ours.keys() | theirs.keys():
+        mine, their = ours.get(name, _ABSENT), theirs.get(name, _ABSENT)
+        equal, total = _least(mine, their)
+        low_equal, low_all = low_equal + equal, low_all + total
+        equal, total = _most(mine, their)
+        high_equal, high_all = high_equal + equal, high_all + total
+    return _share_apart(low_equal, low_all), _share_apart(high_equal, high_all)
+
+
+def _share_apart(equal: int, total: int) -> float:
+    return 1.0 - equal / total if total else 0.0
+
+
+_ABSENT: frozenset[str | None] = frozenset([None])
+
+
+def _values(standing: Standing) -> dict[str, frozenset[str | None]]:
+    """The values that each member may have; None: absent."""
+    found: dict[str, set[str | None]] = defaultdict(set)
+    for place, state in enumerate(standing):
+        for member in state:
+            name = member.rpartition("@")[0] or member
+            if name not in found and place:
+                found[name].add(None)
+            found[name].add(member)
+        for name in found.keys() - {member.rpartition("@")[0] or member for member in state}:
+            found[name].add(None)
+    return {name: frozenset(values) for name, values in found.items()}
+
+
+def _least(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
+    """Equal and all members that this one contributes at the least distance. One with several values may have any value."""
+    known = [next(iter(values)) for values in (mine, their) if len(values) == 1]
+    if len(known) == 2 and known[0] != known[1]:
+        return 0, 2 - known.count(None)
+    return (0, 0) if known and known[0] is None else (1, 1)
+
+
+def _most(mine: frozenset[str | None], their: frozenset[str | None]) -> tuple[int, int]:
+    """The same at the greatest distance."""
+    apart = max((2 - [a, b].count(None) for a in mine for b in their if a != b), default=0)
+    if apart:
+        return 0, apart
+    return (0, 0) if None in mine else (1, 1)
 
 
 class Divergence(NamedTuple):
-    """Resolved divergence of a run in two figures."""
+    """Divergence of a run in a few figures."""
 
     seconds: float
-    """Time with a resolved divergence."""
+    """Time in which nodes certainly differed."""
     greatest: float
-    """Greatest resolved divergence, 0 to 1."""
+    """Greatest certain divergence, 0 to 1."""
+    possible_seconds: float
+    """Time in which nodes possibly differed."""
 
 
 def divergence_of(segments: Iterable[DivergenceSegment]) -> Divergence:
     """The figures for the segments of one key."""
-    apart = [segment for segment in segments if segment.resolved > 0]
-    length_ns = sum(segment.end_ns - segment.start_ns for segment in apart)
-    return Divergence(length_ns / 1e9, max((segment.resolved for segment in apart), default=0.0))
+    found = list(segments)
+    apart, maybe = [one for one in found if one.certain > 0], [one for one in found if one.possible > 0]
+    seconds, possible = (sum(one.end_ns - one.start_ns for one in part) / 1e9 for part in (apart, maybe))
+    return Divergence(seconds, max((one.certain for one in apart), default=0.0), possible)
 
 
-def convergence_ns(segments: Iterable[DivergenceSegment], heal_ns: int) -> int | None:
-    """Convergence (M15) of one key: from ``heal_ns`` until the end of the last resolved divergence. 0 if there was none since.
+class Convergence(NamedTuple):
+    """Convergence (M15) of nodes that had differed. None: it was not seen."""
 
-    None: its end was not seen. The end is seen only if as many nodes as took part in the last moments of the divergence answered
-    afterwards, because a node that stops answering does not make the nodes agree."""
+    after_ns: int | None
+    """From the repair to the end of the last certain difference; 0 if it had ended before."""
+    agreed_ns: int | None
+    """From the repair to the first moment from then on at which the nodes certainly agreed."""
+
+
+def convergence_of(segments: Iterable[DivergenceSegment], fault_ns: int, repair_ns: int) -> Convergence | None:
+    """Convergence of one key after the repair of the last link. None: since ``fault_ns`` nodes never differed for certain.
+
+    An end is seen only if as many nodes as took part in the last moments of the difference answered afterwards, because a node
+    that stops answering does not make the nodes agree."""
     by_time = sorted(segments)
-    late = [segment for segment in by_time if segment.resolved > 0 and segment.end_ns > heal_ns]
-    if not late:
-        return 0
-    last = late[-1]
-    after = max((segment.nodes_known for segment in by_time if segment.start_ns >= last.end_ns), default=0)
-    return last.end_ns - heal_ns if after >= last.nodes_known else None
+    apart = [segment for segment in by_time if segment.certain > 0 and segment.end_ns > fault_ns]
+    if not apart:
+        return None
+    last = apart[-1]
+    after = [one for one in by_time if one.start_ns >= last.end_ns and one.nodes_known >= last.nodes_known]
+    agreed = next((one.start_ns for one in after if one.possible == 0), None)
+    return Convergence(
+        max(0, last.end_ns - repair_ns) if after or last.end_ns <= repair_ns else None,
+        None if agreed is None else max(0, agreed - repair_ns),
+    )

@@ -28,6 +28,7 @@ from replicated_namesrv.chaos.checks.timing import (
     check_availability,
     check_convergence,
     check_enough,
+    convergence,
     convergence_s,
     divergence_segments,
 )
@@ -600,10 +601,16 @@ def test_a_node_that_never_answers_at_the_end_leaves_unknown_what_is_there() -> 
 
 def test_convergence_counts_from_the_heal_to_the_end_of_the_last_difference() -> None:
     late = looked(looked(Script().fault(3000, 8000), 1000, 9000, n1=BOTH[:1]), 9000, 12_900)
-    assert convergence_s(late.story) == pytest.approx(1.0)
-    assert figures(late.story).convergence_s == 1.0
-    assert convergence_s(looked(Script(), 1000, 12_900).story) == 0
-    assert convergence_s(looked(Script(), 1000, 12_900, n1=BOTH[:1]).story) is None
+    found = convergence(late.story)
+    assert found is not None
+    assert (found.after_ns, found.agreed_ns) == (499 * MS, 1_000 * MS), (
+        "n1 was asked at 8500 for the last time, and agreed at 9000"
+    )
+    assert figures(late.story).convergence_s == 0.499
+    assert convergence(looked(Script(), 1000, 12_900).story) is None, "nodes that never differed do not converge in no time"
+    found = convergence(looked(Script(), 1000, 12_900, n1=BOTH[:1]).story)
+    assert found is not None
+    assert found.after_ns is None
     silent = looked(looked(Script(), 1000, 9000, n1=BOTH[:1]), 9000, 12_900, n1=None)
     assert convergence_s(silent.story) is None, "a node that stops answering does not agree"
 
@@ -671,8 +678,10 @@ def test_random_histories_of_a_true_register_pass_every_check_and_mutated_ones_d
 def test_differences_shorter_than_a_look_are_not_counted() -> None:
     short = everywhere(everywhere(Script(), 2000, BOTH).saw(3000, "n1", BOTH[:1]), 3300, BOTH[:1])
     assert figures(short.story).diverged_s == 0
-    long = everywhere(everywhere(Script(), 2000, BOTH).saw(3000, "n1", BOTH[:1]), 5000, BOTH)
-    assert figures(long.story).diverged_s == pytest.approx(2.0)
+    assert figures(short.story).diverged_possible_s == pytest.approx(1.3, abs=0.01)
+    twice = everywhere(Script(), 2000, BOTH).saw(3000, "n1", BOTH[:1]).saw(4500, "n1", BOTH[:1])
+    long = everywhere(twice, 5000, BOTH)
+    assert figures(long.story).diverged_s == pytest.approx(1.499), "from the first answer to the last question"
     assert figures(long.story).divergence_max == 0.5
     silent = everywhere(Script(), 2000, BOTH).saw(2500, "n1", BOTH[:1]).saw(3000, "n1", None).saw(9000, "n1", BOTH)
     assert figures(silent.story).diverged_s == 0, "a node that does not answer differs from nobody"

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from replicated_namesrv.spark.analysis import AnalysisTables
 from replicated_namesrv.spark.session import session
 from tests.spark import judged_runs
-from tests.spark.judged_runs import Values
+from tests.spark.judged_runs import Tables, Values
 from tests.spark.metric_oracles import Run
 
 # Of JVMs that live for a minute half the CPU time goes to the optimizing compiler, which is left out for all that tests start.
@@ -29,12 +28,12 @@ def drawn() -> dict[str, Run]:
 
 
 @pytest.fixture(scope="session")
-def tables(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
+def tables(drawn: dict[str, Run]) -> Tables:
     """All tables of the random runs and of those written by hand."""
-    return judged_runs.judge(spark, drawn)
+    return judged_runs.judge(drawn)
 
 
 @pytest.fixture(scope="session")
-def found(tables: AnalysisTables) -> Values:
+def found(tables: Tables) -> Values:
     """Their figures."""
     return judged_runs.figures(tables)

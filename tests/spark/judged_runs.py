@@ -1,18 +1,16 @@
-"""Random runs and those written by hand, analysed together, because the cost of a run is mostly that of any job."""
+"""Random runs and those written by hand, judged."""
 
 import os
 from collections import defaultdict
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
 
-from replicated_namesrv.spark.analysis import AnalysisTables, figures_of_runs
-from replicated_namesrv.spark.ingest import Traces
-from replicated_namesrv.spark.schemas import CORRUPT, RECORD_COLUMNS, RUNS
-from tests.spark.metric_oracles import Run
+from replicated_namesrv.spark.lines import EVENTS, OBSERVATIONS
+from replicated_namesrv.spark.looks import Looks
+from replicated_namesrv.spark.one_run import judged_run
+from replicated_namesrv.spark.run_records import RunRecords
+from tests.spark.metric_oracles import CLIENTS, Run
 from tests.spark.random_runs import DEADLINE, INTERVAL, UNIT_NS, own_level, random_run
 from tests.spark.told_runs import TOLD, told_run
 
@@ -20,9 +18,10 @@ RUN_COUNT, FIRST = int(os.environ.get("ANALYSIS_RUNS", "600")), int(os.environ.g
 """How many random runs, and the seed of the first."""
 UNIT_MS, UNIT_S = UNIT_NS / 1e6, UNIT_NS / 1e9
 CLOCK_UNCERTAINTY_NS = 3_000_000
-_STORED = StructType([*RECORD_COLUMNS.fields, StructField("mode", StringType()), StructField(CORRUPT, StringType())])
 _TIMES = ("time_ns", "asked_ns")
 
+Tables = dict[str, list[dict[str, Any]]]
+"""Rows of all runs by the name of their table."""
 Values = dict[tuple[str, str], dict[tuple[str, str, str], float]]
 """Of a run and a figure: the value by level, phase and side."""
 
@@ -31,35 +30,31 @@ def random_runs() -> dict[str, Run]:
     return {f"run-{n}": Run(random_run(n), own_level(n), INTERVAL) for n in range(FIRST, FIRST + RUN_COUNT)}
 
 
-def judge(spark: SparkSession, drawn: dict[str, Run]) -> AnalysisTables:
+def judge(drawn: dict[str, Run]) -> Tables:
     """All tables of these runs and of those written by hand."""
     told = {name: Run(told_run(name), "local", INTERVAL) for name in TOLD}
-    rows, about = [], []
+    found: Tables = defaultdict(list)
     for run, made in (told | drawn).items():
         mode = "ap" if made.level == "local" else "cp"
-        for row in made.rows:
-            rows.append({"run": run, "mode": mode, **row, **{name: row[name] * UNIT_NS for name in _TIMES if name in row}})
-        about.append(
-            {
-                "run": run, "mode": mode, "scenario": "s", "suite": "", "seed": 1, "nodes": 3, "read_consistency": made.level,
-                "judged_as": mode, "observe_interval_ms": int(INTERVAL * UNIT_MS), "deadline_ms": int(DEADLINE * UNIT_MS),
-                "fault_s": 0.0, "clock_uncertainty_ns": CLOCK_UNCERTAINTY_NS if run in told else 0,
-            }
-        )  # fmt: skip  # items grouped by line
-    table = pa.Table.from_pylist(rows, schema=to_arrow_schema(_STORED))
-    records = spark.createDataFrame(table).repartition(2 + RUN_COUNT // 1000).cache()
-    at_ns = F.when(F.col("answered"), F.col("time_ns")).otherwise(F.col("asked_ns"))
-    each = at_ns.alias("from_ns"), at_ns.alias("last_ns"), F.when(F.col("answered"), F.col("members")).alias("members")
-    looks = records.where("record = 'observe'").select("run", "mode", "key", "node", *each)
-    runs = spark.createDataFrame(about, RUNS)
-    traces = Traces(records, records, looks)
-    return figures_of_runs(traces, runs, lambda name, table: table.localCheckpoint(), lambda name: None).tables
+        rows = [{**row, **{name: row[name] * UNIT_NS for name in _TIMES if name in row}} for row in made.rows]
+        events = [row for row in rows if row["record"] != "observe"]
+        looks = Looks()
+        looks.add(pa.Table.from_pylist([row for row in rows if row["record"] == "observe"], schema=OBSERVATIONS))
+        about = {
+            "run": run, "mode": mode, "scenario": "s", "suite": "", "seed": 1, "nodes": 3, "read_consistency": made.level,
+            "judged_as": mode, "observe_interval_ms": int(INTERVAL * UNIT_MS), "deadline_ms": int(DEADLINE * UNIT_MS),
+            "fault_s": 0.0, "clock_uncertainty_ns": CLOCK_UNCERTAINTY_NS if run in told else 0,
+        }  # fmt: skip  # items grouped by line
+        tables = judged_run(RunRecords(about, CLIENTS, pa.Table.from_pylist(events, schema=EVENTS), looks.table()))
+        for name, table in tables.items():
+            found[name] += table.to_pylist()
+    return found
 
 
-def figures(tables: AnalysisTables) -> Values:
+def figures(tables: Tables) -> Values:
     """``per_run``, each figure once."""
     values: Values = defaultdict(dict)
-    for figure in tables.per_run.collect():
+    for figure in tables["per_run"]:
         where = figure["level"], figure["phase"], figure["side"]
         assert where not in values[figure["run"], figure["metric"]], f"{figure} twice"
         values[figure["run"], figure["metric"]][where] = figure["value"]

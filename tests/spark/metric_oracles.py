@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any
 
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent
-from replicated_namesrv.verify.divergence import NodeAnswer
 from tests.spark import oracles
 from tests.spark.oracles import missed, source
 from tests.spark.random_runs import NODES, SAMPLE_HOLDS, STANDSTILL, Row
@@ -18,6 +17,8 @@ JUDGED = ("steady", "fault", "heal")
 ASKED = ("put", "get", "delete", "route")
 ALIVE, GONE = ("serving", "exposed", "safe"), ("dead", "silent")
 FOREVER = 10**9
+CLIENTS = {"c1": "failover"}
+"""Kinds of clients, as a manifest has them."""
 LATE_MAX = 6
 
 Found = Iterator[tuple[str, str, str, Any]]
@@ -44,6 +45,13 @@ class Op:
     """The node that the client asked; None: it chose for itself."""
     probe: int | None
     topics: list[str]
+
+    @property
+    def access(self) -> str:
+        """The kind of client. One client fails over and sends some requests to nodes of its choice."""
+        if self.probe is not None:
+            return "probe"
+        return "failover" if self.bound is None else "each" if self.client in CLIENTS else "pinned"
 
     def event(self, kind: str, value: str | None) -> KeyEvent:
         end = NEVER if self.end is None or self.outcome == "indeterminate" else self.end
@@ -89,31 +97,39 @@ class Run:
             )  # fmt: skip  # items grouped by line
         return found
 
-    def known_states(self) -> list[NodeAnswer]:
-        """The known answers of each node. An answer is known until the next look at the node, unless the observer stalled. After
-        an unanswered question none is known."""
-        changes = []
-        for node in NODES:
-            looks = self.of("observe", node=node)
-            moments = [row["time_ns"] if row["answered"] else row["asked_ns"] for row in looks]
-            for row, start, end in zip(looks, moments, moments[1:], strict=False):
-                if row["answered"] and end - start <= STANDSTILL:
-                    names = frozenset(f"{m['name']}@{m['version']}" for m in json.loads(row["members"]))
-                    changes.append(NodeAnswer(node, start, end, names))
-        return changes
+    def series(self, node: str) -> list[list[tuple[int, int, frozenset[str]]]]:
+        """Question, arrival and content of the answers of a node, without silence and without a stall of the observer between."""
+        found: list[list[tuple[int, int, frozenset[str]]]] = [[]]
+        before: int | None = None
+        for row in self.of("observe", node=node):
+            moment = row["time_ns"] if row["answered"] else row["asked_ns"]
+            if before is not None and moment - before > STANDSTILL:
+                found.append([])
+            if row["answered"]:
+                names = frozenset(f"{m['name']}@{m['version']}" for m in json.loads(row["members"]))
+                found[-1].append((row["asked_ns"], row["time_ns"], names))
+            else:
+                found.append([])
+            before = moment
+        return [looks for looks in found if looks]
 
     @cached_property
     def divergence(self) -> dict[int, tuple[float, float, int]]:
-        """M14: by moment at which anything is known, the greatest divergence of two nodes, what of it is resolved, and how many
-        nodes are known."""
-        changes, found = self.known_states(), {}
-        # State is constant between two moments of change.
-        for at, until in pairwise(sorted({moment for change in changes for moment in (change.from_ns, change.until_ns)})):
-            known = oracles.divergence_at(changes, at)
-            if known is not None:
-                resolved = oracles.resolved_divergence_at(changes, at, 2 * self.interval) if known[0] else 0.0
-                found.update(dict.fromkeys(range(at, until), (known[0], resolved, known[1])))
+        """M14: by moment at which anything is known, the certain and the possible divergence, and how many nodes are known."""
+        series = {node: self.series(node) for node in NODES}
+        moments = [moment for looks in series.values() for one in looks for look in one for moment in look[:2]]
+        found = {}
+        for at in range(min(moments, default=0), max(moments, default=0)):
+            known = [oracles.standing(one, at) for looks in series.values() for one in looks]
+            bounds = oracles.divergence_bounds([standing for standing in known if standing])
+            if bounds is not None:
+                found[at] = bounds
         return found
+
+    @property
+    def repaired(self) -> int | None:
+        """When the last link was repaired."""
+        return max((row["time_ns"] for row in self.of("fault", edge="end")), default=self.marks.get("heal"))
 
     def stretches(self, wanted: Callable[[int], bool]) -> list[tuple[int, int]]:
         """The longest spans of moments that are ``wanted``."""
@@ -252,18 +268,18 @@ def windows(run: Run, kind: str) -> Found:
                     yield level, ops[write.op].phase, ops[write.op].side, max(old, default=0)
 
 
-def visibility(run: Run, kind: str, bin_of: Callable[[float], float]) -> dict[tuple[str, float], tuple[int, int]]:
-    """M5: by level and the bin of the time between them pairs of an acknowledged write and a later read, and how many of these
-    saw the write or something that is not older."""
-    found: dict[tuple[str, float], tuple[int, int]] = defaultdict(lambda: (0, 0))
+def visible(run: Run, kind: str) -> Iterator[tuple[str, int, float, float | None]]:
+    """M5: of each acknowledged write that was read afterwards, level, number, and the times between which it became visible for
+    good: the last read of something older, and the next read. None: there was none."""
     for key, level in run.keys(kind):
         for events in run.histories(kind, key, level):
-            for read in (r for r in oracles.reads_of(events) if not r.final and source(r, events)):
-                for write in (e for e in events if e.kind != "get" and e.outcome == "ok" and e.end_ns < read.start_ns):
-                    age = bin_of(read.start_ns - write.end_ns)
-                    pairs, seen = found[level, age]
-                    found[level, age] = pairs + 1, seen + (write not in missed(read, events))
-    return dict(found)
+            reads = oracles.reads_of(events)
+            for write in (e for e in events if e.kind != "get" and e.outcome == "ok"):
+                ages = sorted(read.start_ns - write.end_ns for read in reads if read.start_ns >= write.end_ns)
+                if ages:
+                    old = [r.start_ns - write.end_ns for r in reads if source(r, events) and write in missed(r, events)]
+                    stale = max(old, default=0)
+                    yield level, write.op, stale, next((age for age in ages if age > stale or not old), None)
 
 
 def final_keys(run: Run, kind: str, is_so: Callable[[KeyEvent, list[KeyEvent]], bool]) -> Iterator[tuple[str, str, bool]]:
@@ -303,19 +319,19 @@ def classes(run: Run, kind: str, second: int) -> Iterator[tuple[str, str, str, d
             yield level, op.phase, op.side, found
 
 
-def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str], str, str, int]]:
-    """M17: time between successes of one kind at one node: who, phase, side, how long."""
-    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+def gaps(run: Run) -> Iterator[tuple[tuple[str, str, str, str], str, str, int]]:
+    """M17: time between successes of one kind of client and operation at one node: who, phase, side, how long."""
+    groups: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     begin, last = run.marks["steady"], run.marks["final"]
     fault, heal = run.marks.get("fault", FOREVER), run.marks.get("heal", FOREVER)
     for op in run.ops:
         if op.phase in JUDGED:
             ends = [op.end] if op.end is not None and op.outcome == "ok" and begin <= op.end <= last else []
-            groups[op.level, op.kind, op.bound or "any"].extend(ends)
+            groups[op.level, op.kind, op.access, op.bound or "any"].extend(ends)
     for who, ends in groups.items():
         for start, end in pairwise(sorted([begin, *ends, last])):
             phase = "fault" if start < heal and end > fault else "heal" if start >= heal else "steady"
-            node = None if who[2] == "any" else who[2]
+            node = None if who[3] == "any" else who[3]
             yield who, phase, run.side_of(node, max(start, fault) if phase == "fault" else start), end - start
 
 
@@ -347,16 +363,50 @@ def _place(run: Run, broker: str, topic: str, moment: int) -> str | None:
     return "may" if states[-1]["state"] in ("starting", "stopping") and (here or before) else None
 
 
-def detections(run: Run) -> list[int]:
-    """T_D: from each death to the last drop by each node while it lasted."""
+def detections(run: Run) -> list[tuple[int, bool]]:
+    """T_D: from each death to the last drop by each node while it lasted; of a node that listed the broker then and did not drop
+    it, how long it was seen not to."""
     found = []
     for broker in run.brokers:
         for start, end, row in run.broker_states(broker):
             for node in NODES:
                 drops = [d["time_ns"] for d in run.of("expiry", broker=broker, node=node) if start <= d["time_ns"] < end]
                 if row["state"] in GONE and drops:
-                    found.append(max(drops) - start)
+                    found.append((max(drops) - start, True))
+                elif row["state"] in GONE:
+                    answers = _answers(run, node)
+                    if any(begin <= start < until and broker in names for begin, until, names in answers):
+                        found.append((min(end, max(until for _, until, _ in answers)) - start, False))
     return found
+
+
+def _answers(run: Run, node: str) -> list[tuple[int, int, set[str]]]:
+    """Each answer of a node, until the next look at it. A last one, and one before a stall, ends at once."""
+    looks, found = run.of("observe", node=node), []
+    moments = [row["time_ns"] if row["answered"] else row["asked_ns"] for row in looks]
+    for place, row in enumerate(looks):
+        following = moments[place + 1] if place + 1 < len(looks) else moments[place]
+        until = following if following - moments[place] <= STANDSTILL else moments[place]
+        if row["answered"]:
+            found.append((moments[place], until, {m["name"] for m in json.loads(row["members"])}))
+    return found
+
+
+def later_than(times: list[tuple[int, bool]], moment: int) -> float:
+    """Kaplan and Meier's estimate: the share of events that come after ``moment``."""
+    share = 1.0
+    for at in sorted({time for time, seen in times if seen and time <= moment}):
+        share *= 1 - sum(time == at and seen for time, seen in times) / sum(time >= at for time, _ in times)
+    return share
+
+
+def survived(share: float) -> Callable[[list[tuple[int, bool]]], float | None]:
+    """The least time by which ``share`` of the events came. None: they were not seen."""
+
+    def of(times: list[tuple[int, bool]]) -> float | None:
+        return next((at for at in sorted({t for t, seen in times if seen}) if later_than(times, at) <= 1 - share + 1e-12), None)
+
+    return of
 
 
 def mistakes(run: Run) -> Iterator[tuple[bool, int | None, int | None]]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from replicated_namesrv.verify.attribution import NEVER, KeyEvent
-from replicated_namesrv.verify.divergence import NodeAnswer
 
 
 def random_history(seed: int, deletes: bool = False) -> list[KeyEvent]:
@@ -223,56 +222,68 @@ def gammas(events: Sequence[KeyEvent], atomic: bool) -> tuple[int, list[int], li
     return len(pairs), [score for a, b in pairs if (score := least(a, b))], [score for score in alone if score]
 
 
-def random_changes(seed: int) -> list[NodeAnswer]:
-    """Up to four nodes, each with states one after the other and gaps between them."""
+Seen = tuple[int, int, frozenset[str]]
+"""Question and arrival of an answer, and its members."""
+
+
+def random_series(seed: int) -> dict[str, list[list[Seen]]]:
+    """Up to four nodes, each with series of answers one after the other, and gaps between the series."""
     chooser = random.Random(seed)
-    changes = []
+    found: dict[str, list[list[Seen]]] = {}
     for node in range(chooser.randint(1, 4)):
-        now = chooser.randint(0, 5)
-        for _ in range(chooser.randint(1, 5)):
-            until = now + chooser.randint(1, 6)
-            changes.append(
-                NodeAnswer(
-                    f"n{node}",
-                    now,
-                    until,
-                    frozenset(f"{name}@{chooser.randint(1, 2)}" for name in chooser.sample("abcd", chooser.randint(0, 3))),
-                )
-            )
-            now = until + chooser.choice((0, 0, 2))
-    return changes
+        now, state = chooser.randint(0, 5), frozenset[str]()
+        found[f"n{node}"] = []
+        for _ in range(chooser.randint(1, 2)):
+            series = []
+            for _ in range(chooser.randint(1, 6)):
+                if chooser.random() < 0.6:
+                    names = chooser.sample("abc", chooser.randint(0, 3))
+                    state = frozenset(f"{name}@{chooser.randint(1, 2)}" for name in names)
+                asked, now = now, now + chooser.randint(0, 3)
+                series.append((asked, now, state))
+                now += chooser.randint(1, 5)
+            found[f"n{node}"].append(series)
+            now += 5
+    return found
 
 
-def divergence_at(changes: Sequence[NodeAnswer], moment: int) -> tuple[float, int] | None:
-    """Greatest Jaccard distance of two nodes with a known state, and how many have one; None if none has."""
-    known = [change.state for change in changes if change.from_ns <= moment < change.until_ns]
-    distances = [1 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in itertools.combinations(known, 2)]
-    return (max(distances, default=0.0), len(known)) if known else None
+Standing = tuple[frozenset[str], ...]
 
 
-def resolved_divergence_at(changes: Sequence[NodeAnswer], moment: int, resolution: int) -> float:
-    """``divergence_at`` when members in which two nodes differ for ``resolution`` or less, at a stretch, count as equal."""
+def standing(series: Sequence[Seen], moment: int) -> Standing:
+    """States that a node may be in at a moment, from its answers without silence between; empty if nothing is known. The state in
+    an answer is that of some moment between question and arrival, and changes at most once between two looks."""
+    if not series[0][1] <= moment < series[-1][0]:
+        return ()
+    pairs = ((one, other) for one, other in itertools.pairwise(series) if one[0] <= moment < other[1])
+    return tuple(sorted({look[2] for pair in pairs for look in pair}, key=sorted))
 
-    def said(node: str, name: str, at: int) -> str | None:
-        """The node's answer for the member; "?" if it is unknown."""
-        states = [change.state for change in changes if change.node == node and change.from_ns <= at < change.until_ns]
-        return next((m for m in states[0] if m.split("@")[0] == name), None) if states else "?"
 
-    def differ(a: str, b: str, name: str, at: int) -> bool:
-        found = said(a, name, at), said(b, name, at)
-        return "?" not in found and found[0] != found[1]
+def divergence_bounds(standings: Sequence[Standing]) -> tuple[float, float, int] | None:
+    """Certain and possible divergence, and how many nodes are known; None if none is."""
+    bounds = [_bounds(one, other) for one, other in itertools.combinations(standings, 2)]
+    greatest = (max((pair[place] for pair in bounds), default=0.0) for place in (0, 1))
+    return (*greatest, len(standings)) if standings else None  # type: ignore[return-value]  # two bounds and a number
 
-    def lasts(a: str, b: str, name: str) -> bool:
-        first = next(at for at in itertools.count(moment, -1) if not differ(a, b, name, at - 1))
-        last = next(at for at in itertools.count(moment) if not differ(a, b, name, at))
-        return last - first > resolution
 
-    names = sorted({member.split("@")[0] for change in changes for member in change.state})
-    greatest = 0.0
-    for a, b in itertools.combinations(sorted({change.node for change in changes}), 2):
-        apart = [name for name in names if differ(a, b, name, moment) and lasts(a, b, name)]
-        common = [name for name in names if name not in apart and said(a, name, moment) not in ("?", None)]
-        sides = [said(node, name, moment) for name in apart for node in (a, b)]
-        if apart:
-            greatest = max(greatest, 1 - len(common) / (len(common) + len([side for side in sides if side is not None])))
-    return greatest
+@functools.cache
+def _bounds(one: Standing, other: Standing) -> tuple[float, float]:
+    """All values of all members: those that changed may have any value at the least distance, their old or new one at the
+    greatest."""
+    names = sorted({member.split("@")[0] for standing in (one, other) for state in standing for member in state})
+    every = {name: {m for s in (one, other) for state in s for m in state if m.split("@")[0] == name} for name in names}
+
+    def values(standing: Standing, name: str, free: bool) -> list[str | None]:
+        found = {next((m for m in state if m.split("@")[0] == name), None) for state in standing}
+        return sorted({*found, *every[name], None} if free and len(found) > 1 else found, key=str)
+
+    def distances(free: bool) -> list[float]:
+        sides = [[values(standing, name, free) for name in names] for standing in (one, other)]
+        found = []
+        for mine in itertools.product(*sides[0]):
+            for theirs in itertools.product(*sides[1]):
+                a, b = {m for m in mine if m}, {m for m in theirs if m}
+                found.append(1 - len(a & b) / len(a | b) if a | b else 0.0)
+        return found
+
+    return min(distances(True)), max(distances(False))

@@ -8,13 +8,11 @@ import duckdb
 Figure = tuple[str, str, str, str, str]
 """run, level, phase, side, metric."""
 
-RESOLUTION_LOOKS = 2
-
 _LINES = """
 CREATE TABLE lines AS SELECT parse_path(filename)[-2] AS run, * EXCLUDE (filename) FROM read_json({files}, filename = true,
   format = 'newline_delimited', columns = {{record: 'VARCHAR', time_ns: 'BIGINT', asked_ns: 'BIGINT', node: 'VARCHAR',
   key: 'VARCHAR', answered: 'BOOLEAN', members: 'VARCHAR', phase: 'VARCHAR', op: 'BIGINT', client: 'VARCHAR', kind: 'VARCHAR',
-  value: 'VARCHAR', outcome: 'VARCHAR', sides: 'VARCHAR[][]'}});
+  value: 'VARCHAR', outcome: 'VARCHAR', edge: 'VARCHAR', sides: 'VARCHAR[][]'}});
 CREATE TABLE runs AS SELECT run, read_consistency AS level, len(nodes) AS nodes, observe_interval_ms * 1000000 AS look_ns,
   deadline_ms * 1000000 AS deadline_ns FROM read_json({manifests}, columns = {{run: 'VARCHAR', read_consistency: 'VARCHAR',
   nodes: 'JSON[]', observe_interval_ms: 'BIGINT', deadline_ms: 'BIGINT'}});
@@ -30,69 +28,59 @@ CREATE TABLE sides AS
 """
 
 _STATES = """
-CREATE TABLE looks AS SELECT run, key, node, CASE WHEN answered THEN time_ns ELSE asked_ns END AS at_ns,
+CREATE TABLE looks AS SELECT run, key, node, CASE WHEN answered THEN time_ns ELSE asked_ns END AS at_ns, asked_ns,
   CASE WHEN answered THEN members END AS members FROM lines WHERE record = 'observe';
-CREATE TABLE states AS
-  WITH marked AS (SELECT *, lag(members) OVER node AS former, lag(at_ns) OVER node AS former_ns, lead(at_ns) OVER node AS next_ns,
+CREATE TABLE answers AS
+  WITH marked AS (SELECT *, lag(members) OVER node AS former, lag(at_ns) OVER node AS former_ns
     FROM looks WINDOW node AS (PARTITION BY run, key, node ORDER BY at_ns)),
   numbered AS (SELECT *, sum(CASE WHEN former_ns IS NULL OR members IS DISTINCT FROM former OR at_ns - former_ns > 3000000000
     THEN 1 ELSE 0 END) OVER (PARTITION BY run, key, node ORDER BY at_ns) AS number FROM marked),
-  spans AS (SELECT run, key, node, number, min(at_ns) AS from_ns, max(at_ns) AS last_ns, any_value(members) AS members
-    FROM numbered GROUP BY ALL),
-  followed AS (SELECT *, lead(from_ns) OVER (PARTITION BY run, key, node ORDER BY from_ns) AS next_ns FROM spans)
-  SELECT run, key, node, from_ns, CASE WHEN next_ns - last_ns <= 3000000000 THEN next_ns ELSE last_ns END AS until_ns,
-    list_transform(from_json(members, '[{"name":"VARCHAR","version":"VARCHAR"}]'), lambda m: m.name || '@' || m.version)
-      AS members
-  FROM followed WHERE members IS NOT NULL;
+  spans AS (SELECT run, key, node, number, min(at_ns) AS from_ns, max(at_ns) AS last_ns, max(asked_ns) AS last_asked_ns,
+    any_value(members) AS members FROM numbered GROUP BY ALL),
+  followed AS (SELECT *, lead(from_ns) OVER w AS next_ns, lead(members) OVER w IS NOT NULL AS next_answers,
+    coalesce(from_ns - lag(last_ns) OVER w > 3000000000 OR lag(members) OVER w IS NULL, true) AS begins,
+    lag(last_asked_ns) OVER w AS former_asked_ns FROM spans WINDOW w AS (PARTITION BY run, key, node ORDER BY from_ns)),
+  known AS (SELECT *, sum(begins::INT) OVER (PARTITION BY run, key, node ORDER BY from_ns) AS series FROM followed
+    WHERE members IS NOT NULL)
+  SELECT *, CASE WHEN next_ns - last_ns <= 3000000000 THEN next_ns ELSE last_ns END AS until_ns,
+    min(from_ns) OVER s AS first_ns, max(last_asked_ns) OVER s AS end_ns,
+    CASE WHEN begins THEN from_ns ELSE greatest(former_asked_ns, min(from_ns) OVER s) END AS may_from_ns,
+    CASE WHEN next_answers AND next_ns - last_ns <= 3000000000 THEN least(next_ns, max(last_asked_ns) OVER s)
+      ELSE last_asked_ns END AS may_until_ns
+  FROM known WINDOW s AS (PARTITION BY run, key, node, series);
+CREATE TABLE states AS SELECT run, key, node, from_ns, until_ns FROM answers;
 """
 
 _SEGMENTS = """
+CREATE TABLE possible AS SELECT run, key, node, may_from_ns AS from_ns, may_until_ns AS until_ns, members FROM answers
+  WHERE may_from_ns < may_until_ns;
 CREATE TABLE instants AS SELECT * FROM (SELECT run, key, at_ns, lead(at_ns) OVER (PARTITION BY run, key ORDER BY at_ns) AS next_ns
-  FROM (SELECT run, key, from_ns AS at_ns FROM states UNION SELECT run, key, until_ns FROM states)) WHERE next_ns IS NOT NULL;
-CREATE TABLE known AS SELECT i.run, i.key, i.at_ns, i.next_ns, s.node, s.members FROM instants i JOIN states s
+  FROM (SELECT run, key, from_ns AS at_ns FROM possible UNION SELECT run, key, until_ns FROM possible)) WHERE next_ns IS NOT NULL;
+CREATE TABLE known AS SELECT i.run, i.key, i.at_ns, i.next_ns, s.node, s.members,
+    count(*) OVER (PARTITION BY i.run, i.key, i.at_ns, s.node) AS choices FROM instants i JOIN possible s
   ON i.run = s.run AND i.key = s.key AND s.from_ns <= i.at_ns AND s.until_ns > i.at_ns;
-CREATE TABLE pairs AS SELECT a.run, a.key, a.at_ns, a.next_ns, a.node AS one, b.node AS two, a.members AS mine,
-    b.members AS theirs FROM known a JOIN known b ON a.run = b.run AND a.key = b.key AND a.at_ns = b.at_ns AND a.node < b.node
-  WHERE list_sort(a.members) <> list_sort(b.members);
-CREATE TABLE lasting AS
-  WITH members AS (SELECT *, unnest(list_distinct(mine || theirs)) AS member FROM pairs),
-  differing AS (SELECT DISTINCT run, key, one, two, at_ns, next_ns, split_part(member, '@', 1) AS name FROM members
-    WHERE NOT (list_contains(mine, member) AND list_contains(theirs, member))),
-  islands AS (SELECT *, coalesce(at_ns <> lag(next_ns) OVER w, true) AS begins FROM differing
-    WINDOW w AS (PARTITION BY run, key, one, two, name ORDER BY at_ns)),
-  numbered AS (SELECT *, sum(begins::INT) OVER (PARTITION BY run, key, one, two, name ORDER BY at_ns) AS number FROM islands),
-  spans AS (SELECT *, max(next_ns) OVER w - min(at_ns) OVER w AS length_ns FROM numbered
-    WINDOW w AS (PARTITION BY run, key, one, two, name, number))
-  SELECT run, key, one, two, at_ns, list(name) AS names FROM spans JOIN runs USING (run)
-    WHERE length_ns > {resolution} * look_ns GROUP BY ALL;
 CREATE TABLE segments AS
-  WITH distances AS (SELECT p.*, 1 - len(list_intersect(mine, theirs)) / len(list_distinct(mine || theirs)) AS divergence,
-    list_filter(mine, lambda m: NOT list_contains(names, split_part(m, '@', 1)))
-      || list_filter(theirs, lambda m: list_contains(names, split_part(m, '@', 1))) AS changed, names
-    FROM pairs p LEFT JOIN lasting l
-      ON p.run = l.run AND p.key = l.key AND p.one = l.one AND p.two = l.two AND p.at_ns = l.at_ns),
-  greatest_ AS (SELECT run, key, at_ns, max(divergence) AS divergence, max(CASE WHEN names IS NULL THEN 0.0 ELSE
-    1 - len(list_intersect(mine, changed)) / len(list_distinct(mine || changed)) END) AS resolved FROM distances GROUP BY ALL),
-  elementary AS (SELECT k.run, k.key, k.at_ns, k.next_ns, count(*) AS nodes_known, coalesce(any_value(g.divergence), 0.0)
-    AS divergence, coalesce(any_value(g.resolved), 0.0) AS resolved
-    FROM known k LEFT JOIN greatest_ g ON k.run = g.run AND k.key = g.key AND k.at_ns = g.at_ns
-    GROUP BY k.run, k.key, k.at_ns, k.next_ns),
-  marked AS (SELECT *, coalesce(at_ns <> lag(next_ns) OVER w OR divergence <> lag(divergence) OVER w OR resolved <>
-    lag(resolved) OVER w OR nodes_known <> lag(nodes_known) OVER w, true) AS begins FROM elementary
+  WITH elementary AS (SELECT run, key, at_ns, next_ns, count(DISTINCT node) AS nodes_known,
+    (count(DISTINCT members) FILTER (choices = 1) > 1)::INT::DOUBLE AS certain,
+    (count(DISTINCT node) > 1 AND count(DISTINCT members) > 1)::INT::DOUBLE AS possible FROM known GROUP BY ALL),
+  marked AS (SELECT *, coalesce(at_ns <> lag(next_ns) OVER w OR certain <> lag(certain) OVER w OR possible <>
+    lag(possible) OVER w OR nodes_known <> lag(nodes_known) OVER w, true) AS begins FROM elementary
     WINDOW w AS (PARTITION BY run, key ORDER BY at_ns)),
   numbered AS (SELECT *, sum(begins::INT) OVER (PARTITION BY run, key ORDER BY at_ns) AS number FROM marked)
-  SELECT run, key, min(at_ns) AS start_ns, max(next_ns) AS end_ns, any_value(divergence) AS divergence,
-    any_value(nodes_known) AS nodes_known, any_value(resolved) AS resolved FROM numbered GROUP BY run, key, number;
+  SELECT run, key, min(at_ns) AS start_ns, max(next_ns) AS end_ns, any_value(certain) AS certain,
+    any_value(possible) AS possible, any_value(nodes_known) AS nodes_known FROM numbered GROUP BY run, key, number;
 CREATE TABLE episodes AS
-  WITH measured AS (SELECT *, divergence AS measure, false AS real FROM segments WHERE divergence > 0
-      UNION ALL SELECT *, resolved, true FROM segments WHERE resolved > 0),
+  WITH measured AS (SELECT *, possible AS measure, false AS real FROM segments WHERE possible > 0
+      UNION ALL SELECT *, certain, true FROM segments WHERE certain > 0),
   marked AS (SELECT *, coalesce(start_ns <> lag(end_ns) OVER w, true) AS begins FROM measured
     WINDOW w AS (PARTITION BY run, key, real ORDER BY start_ns)),
   numbered AS (SELECT *, sum(begins::INT) OVER (PARTITION BY run, key, real ORDER BY start_ns) AS number FROM marked),
   spans AS (SELECT run, key, min(start_ns) AS start_ns, max(end_ns) AS end_ns, sum(measure * (end_ns - start_ns) / 1e9) AS area_s,
-    max(measure) AS divergence_max, real, max(resolved) AS resolved_max FROM numbered GROUP BY run, key, real, number)
-  SELECT * EXCLUDE (real, resolved_max), real AS resolved FROM spans WHERE real OR resolved_max = 0;
+    max(measure) AS divergence_max, real, max(certain) AS certain_max FROM numbered GROUP BY run, key, real, number)
+  SELECT * EXCLUDE (real, certain_max), real AS certain FROM spans WHERE real OR certain_max = 0;
 """
+"""Two states of a generated trace share no member, so a distance is 0 or 1. A node that may be in one of several states is
+equal to any other at the least distance."""
 
 _OPERATIONS = """
 CREATE TABLE placed AS
@@ -189,6 +177,7 @@ _FIGURES = {
     "operations": f"""WITH asked AS (SELECT o.*, outcome = 'ok' AS ok, end_ns - start_ns AS took, deadline_ns FROM operations o
         JOIN runs USING (run) WHERE phase <> 'final')
       SELECT {_BY_ALL}, count(*) AS count, avg(ok::INT) AS yield, avg((ok AND took <= deadline_ns)::INT) AS yield_in_time,
+      avg(ok::INT) AS pinned_yield, avg((ok AND took <= deadline_ns)::INT) AS pinned_yield_in_time,
       quantile_cont(took, 0.5) FILTER (ok AND kind = 'put') / 1e6 AS put_latency_median,
       quantile_cont(took, 0.99) FILTER (ok AND kind = 'put') / 1e6 AS put_latency_p99,
       quantile_cont(took, 0.5) FILTER (ok AND kind = 'get') / 1e6 AS get_latency_median,
@@ -196,23 +185,26 @@ _FIGURES = {
     "gaps": """WITH each AS (SELECT run, level, kind, node, coalesce(phase, 'all') AS phase, coalesce(side, 'all') AS side,
         max(gap_ns) AS longest, sum(CASE WHEN gap_ns > deadline_ns THEN gap_ns ELSE 0 END) AS total, count(*) AS n
         FROM gaps JOIN runs USING (run, level) GROUP BY run, level, kind, node, CUBE (phase, side))
-      SELECT run, coalesce(level, 'all') AS level, phase, side, sum(n) AS count, max(longest) / 1e9 AS unavailable_longest,
-      max(total) / 1e9 AS unavailable_total FROM each GROUP BY run, phase, side, CUBE (level)""",
-    "divergence": f"""WITH observed AS (SELECT run, sum(end_ns - start_ns) / 1e9 AS seconds, count(*) AS n FROM segments
-        GROUP BY run),
-      found AS (SELECT run, sum(area_s) FILTER (resolved) AS area, sum((end_ns - start_ns) / 1e9) FILTER (resolved) AS apart,
-        max(divergence_max) FILTER (resolved) AS most, count(*) FILTER (resolved) AS many,
-        count(*) FILTER (NOT resolved) AS short FROM episodes GROUP BY run)
-      SELECT run, 'all' AS level, {_WHOLE}, n AS count, coalesce(area, 0) AS divergence_area, coalesce(apart, 0) / seconds AS
-      divergence_share, coalesce(most, 0) AS divergence_max, coalesce(many, 0) AS episodes, coalesce(short, 0) AS
-      episodes_below_resolution FROM observed LEFT JOIN found USING (run)""",
-    "convergence": f"""WITH heal AS (SELECT run, start_ns AS heal_ns FROM phases WHERE phase = 'heal'),
-      last_seen AS (SELECT run, max(end_ns) AS last_ns FROM segments GROUP BY run),
-      late AS (SELECT run, max(end_ns) AS end_ns FROM episodes JOIN heal USING (run) WHERE resolved AND end_ns > heal_ns
-        GROUP BY run)
-      SELECT run, 'all' AS level, {_WHOLE}, 1 AS count, CASE WHEN end_ns IS NULL THEN 0 WHEN end_ns < last_ns
-      THEN (end_ns - heal_ns) / 1e9 END AS convergence, (end_ns IS NOT DISTINCT FROM last_ns)::INT AS not_converged
-      FROM heal JOIN last_seen USING (run) LEFT JOIN late USING (run)""",
+      SELECT run, coalesce(level, 'all') AS level, phase, side, sum(n) AS count, max(longest) / 1e9 AS pinned_unavailable_longest,
+      max(total) / 1e9 AS pinned_unavailable_total FROM each GROUP BY run, phase, side, CUBE (level)""",
+    "divergence": f"""WITH observed AS (SELECT run, sum(end_ns - start_ns) / 1e9 AS seconds, count(*) AS n,
+        sum(certain * (end_ns - start_ns)) / 1e9 AS area, sum(possible * (end_ns - start_ns)) / 1e9 AS area_possible,
+        max(certain) AS most FROM segments GROUP BY run),
+      found AS (SELECT run, count(*) FILTER (certain) AS many, count(*) FILTER (NOT certain) AS short FROM episodes GROUP BY run)
+      SELECT run, 'all' AS level, {_WHOLE}, n AS count, area AS divergence_area, area_possible AS divergence_area_possible,
+      area / seconds AS divergence_share, area_possible / seconds AS divergence_share_possible, most AS divergence_max,
+      coalesce(many, 0) AS episodes, coalesce(short, 0) AS episodes_uncertain FROM observed LEFT JOIN found USING (run)""",
+    "convergence": f"""WITH marks AS (SELECT run, min(start_ns) FILTER (phase = 'fault') AS fault_ns FROM phases GROUP BY run),
+      repairs AS (SELECT run, max(time_ns) AS repair_ns FROM lines WHERE record = 'fault' AND edge = 'end' GROUP BY run),
+      late AS (SELECT run, arg_max(s, s.end_ns) AS last FROM segments s JOIN marks USING (run)
+        WHERE certain > 0 AND end_ns > fault_ns GROUP BY run),
+      after AS (SELECT run, count(*) AS n, min(start_ns) FILTER (possible = 0) AS agreed_ns FROM segments s JOIN late USING (run)
+        WHERE s.start_ns >= last.end_ns AND s.nodes_known >= last.nodes_known GROUP BY run)
+      SELECT run, 'all' AS level, {_WHOLE}, 1 AS count,
+        CASE WHEN n > 0 OR last.end_ns <= repair_ns THEN greatest(0, last.end_ns - repair_ns) / 1e9 END AS convergence,
+        greatest(0, agreed_ns - repair_ns) / 1e9 AS agreement,
+        (NOT coalesce(n > 0 OR last.end_ns <= repair_ns, false))::INT AS not_converged
+      FROM late JOIN repairs USING (run) LEFT JOIN after USING (run)""",
     "mistakes": f"""SELECT run, 'all' AS level, {_WHOLE}, count(*) FILTER (record = 'expiry') AS count, 0 AS mistakes,
       0 AS mistakes_exposed FROM lines GROUP BY run""",
 }
@@ -227,7 +219,7 @@ class SecondEngine:
         files = [str(folder / "trace.jsonl") for folder in folders]
         manifests = [str(folder / "manifest.json") for folder in folders]
         self.database.execute(_LINES.format(files=files, manifests=manifests))
-        for script in (_STATES, _SEGMENTS.format(resolution=RESOLUTION_LOOKS), _OPERATIONS):
+        for script in (_STATES, _SEGMENTS, _OPERATIONS):
             self.database.execute(script)
 
     def close(self) -> None:

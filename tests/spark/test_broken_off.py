@@ -35,16 +35,20 @@ def test_a_terminated_analysis_leaves_nothing(tmp_path: Path) -> None:
         said = []
         for line in lines:
             said.append(line)
-            if line.rstrip().endswith(" s  operations"):
+            if line.rstrip().endswith(" s  figures"):
                 process.send_signal(signal.SIGTERM)
                 process.send_signal(signal.SIGINT)  # a second signal must not stop the clean-up
                 said.append(lines.read())
                 break
     assert process.wait(600) in (128 + signal.SIGTERM, 128 + signal.SIGINT), "".join(said)
     assert not any("Traceback" in line for line in said), "".join(said)
-    assert sorted(path.name for path in (out / "tables").iterdir()) == ["events", "ingested", "looks", "observations"], "".join(
-        said
-    )
+    assert sorted(path.name for path in (out / "tables").iterdir()) == [
+        "events",
+        "ingested",
+        "judged_runs",
+        "looks",
+        "observations",
+    ], "".join(said)
     assert not list(temporary.glob("namesrv-analyze-*"))
     wait_for(lambda: not processes_of(temporary), lambda: "\n".join(processes_of(temporary)))
 

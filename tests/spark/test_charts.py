@@ -22,13 +22,13 @@ def results_of(runs: list[dict[str, Any]], **rows: list[dict[str, Any]]) -> Resu
 def test_mean_divergence_never_exceeds_one() -> None:
     """Bins finer than the grid, and several runs of a mode, are a mean of maxima, not a sum."""
     runs = [{"run": run, "mode": "ap", "scenario": "cut"} for run in ("a", "b")]
-    curve = [{"run": run, "at_s": number / 20, "divergence": 1.0} for run in ("a", "b") for number in range(40)]
+    curve = [{"run": run, "at_s": number / 20, "divergence": 1.0, "possible": 1.0} for run in ("a", "b") for number in range(40)]
     faults = [{"run": run, "steady_s": -1.0, "end_s": 1.0, "until_s": 4.0} for run in ("a", "b")]
     results = results_of(runs, divergence=curve, faults=faults)
     canvas = Figure()
     axes = canvas.add_subplot()
     assert set(charts._divergence([axes], results)) == {"a", "b"}
-    (line,) = axes.get_lines()
+    line, _ = axes.get_lines()
     heights = numpy.asarray(line.get_ydata()).tolist()
     assert heights[:6] == [0.0] * 2 + [1.0] * 4
     assert heights[-1] == 0.0

@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from replicated_namesrv.spark import curves
-from replicated_namesrv.spark.analysis import AnalysisTables
 from replicated_namesrv.spark.consistability import CLASSES
-from replicated_namesrv.spark.histories import AGE_BINS_MS
 from replicated_namesrv.spark.run_figures import CATALOGUE, NOT_OF_ROUTES, ROUTES
 from tests.spark import metric_oracles as oracle
-from tests.spark.judged_runs import RUN_COUNT, UNIT_MS, UNIT_S, Values
+from tests.spark.judged_runs import RUN_COUNT, UNIT_MS, UNIT_S, Tables, Values
 from tests.spark.metric_oracles import JUDGED, Run, is_linearizable
 from tests.spark.oracles import broken_guarantees, delta, gammas, missed
 from tests.spark.random_runs import DEADLINE, UNIT_NS
@@ -74,6 +72,10 @@ def ms(together: Callable[[list[Any]], float | None]) -> Callable[[list[Any]], f
 
 def seconds(together: Callable[[list[Any]], float | None]) -> Callable[[list[Any]], float | None]:
     return known(together, UNIT_S)
+
+
+def in_seconds(together: Callable[[list[Any]], float | None]) -> Callable[[list[Any]], float | None]:
+    return lambda values: None if (found := together(values)) is None else found * UNIT_S
 
 
 def alone(values: Sequence[Any]) -> Entries:
@@ -167,9 +169,17 @@ def asked(measure: Callable[[Any], Any], *kinds: str) -> Callable[[Run], Entries
     return entries
 
 
-def gaps(measure: Callable[[int], int]) -> Callable[[Run], Entries]:
+def of_clients(access: str, measure: Callable[[Any], Any]) -> Callable[[Run], Entries]:
     def entries(run: Run) -> Entries:
-        found = [gap for gap in oracle.gaps(run) if gap[0][1] in oracle.ASKED]
+        ops = [op for op in run.ops if op.kind in oracle.ASKED and op.phase in JUDGED and op.access == access]
+        return [(op.level, op.phase, op.side, measure(op)) for op in ops]
+
+    return entries
+
+
+def gaps(access: str, measure: Callable[[int], int]) -> Callable[[Run], Entries]:
+    def entries(run: Run) -> Entries:
+        found = [gap for gap in oracle.gaps(run) if gap[0][1] in oracle.ASKED and gap[0][2] == access]
         return [(who[0], phase, side, (who, measure(gap))) for who, phase, side, gap in found]
 
     return entries
@@ -186,34 +196,43 @@ def divergence(measure: Callable[[Run], Any]) -> Callable[[Run], Entries]:
     return lambda run: alone([measure(run)] if run.divergence else [])
 
 
-def resolved(run: Run) -> list[tuple[int, int]]:
-    return run.stretches(lambda at: run.divergence[at][1] > 0)
+BOUNDS = ((0, ""), (1, "_possible"))
 
 
-def unresolved(run: Run) -> int:
-    """Episodes in which no moment's divergence is resolved."""
-    episodes = run.stretches(lambda at: run.divergence[at][0] > 0)
-    return sum(all(run.divergence[at][1] == 0 for at in range(*span)) for span in episodes)
+def area(bound: int) -> Callable[[Run], float]:
+    return lambda run: sum(value[bound] for value in run.divergence.values())
 
 
-def converged(run: Run) -> Entries:
-    """M15: when the divergence is 0 and stays 0, since the heal; None: it was never seen so by as many nodes as had differed."""
-    if not run.divergence or "heal" not in run.marks:
+def time_apart(bound: int) -> Callable[[Run], float | None]:
+    return lambda run: mean([value[bound] > 0 for value in run.divergence.values()])
+
+
+def certain(run: Run) -> list[tuple[int, int]]:
+    return run.stretches(lambda at: run.divergence[at][0] > 0)
+
+
+def uncertain(run: Run) -> int:
+    """Episodes of which no moment's divergence is certain."""
+    episodes = run.stretches(lambda at: run.divergence[at][1] > 0)
+    return sum(all(run.divergence[at][0] == 0 for at in range(*span)) for span in episodes)
+
+
+def converged(run: Run) -> list[tuple[int | None, int | None]]:
+    """M15, if nodes had certainly differed since the fault began: from the repair to the end of the last certain difference,
+    and to the first moment from then on without a possible one. None: as many nodes as had differed were never seen so."""
+    begin = run.marks.get("fault", run.marks.get("heal"))
+    apart = [moment for moment, (low, _, _) in run.divergence.items() if begin is not None and low > 0 and moment >= begin]
+    if not apart or run.repaired is None:
         return []
-    heal = run.marks["heal"]
-    apart = [moment for moment, (_, value, _) in run.divergence.items() if value > 0 and moment >= heal]
-    if not apart:
-        return alone([0])
-    nodes = run.divergence[max(apart)][2]
-    after = [count for moment, (_, _, count) in run.divergence.items() if moment > max(apart)]
-    return alone([max(apart) + 1 - heal if max(after, default=0) >= nodes else None])
-
-
-def accuracy(values: list[Any]) -> float | None:
-    """P_A = E(T_MR - T_M) / E(T_MR), of mistakes that recurred."""
-    both = [(lasted, following) for _, lasted, following in values if following is not None]
-    apart = mean([following for _, following in both])
-    return mean([following - lasted for lasted, following in both]) / apart if apart else None  # type: ignore[operator]  # both are of the same length, so neither mean is None
+    end, nodes = max(apart) + 1, run.divergence[max(apart)][2]
+    after = {moment: high for moment, (_, high, count) in run.divergence.items() if moment >= end and count >= nodes}
+    agreed = min((moment for moment, high in after.items() if high == 0), default=None)
+    return [
+        (
+            max(0, end - run.repaired) if after or end <= run.repaired else None,
+            None if agreed is None else max(0, agreed - run.repaired),
+        )
+    ]
 
 
 def sent(measure: Callable[[dict[str, Any]], Any]) -> Callable[[Run], Entries]:
@@ -240,6 +259,9 @@ def ghosts(run: Run) -> Entries:
     return [(o.level, o.phase, o.side, len(o.names.keys() - may) / len(o.names)) for o, _, may in oracle.look_ups(run) if o.names]
 
 
+ACCESS = ("failover", "pinned", "each", "probe")
+"""Kinds of clients of random runs."""
+
 FIGURES = {
     **of_histories("get"),
     **{ROUTES + name: figure for name, figure in of_histories("route").items() if name not in NOT_OF_ROUTES},
@@ -248,27 +270,43 @@ FIGURES = {
     "ghosts": Figure("lps", ghosts, mean),
     "yield": Figure("lps", asked(lambda op: op.outcome == "ok"), mean),
     "yield_in_time": Figure("lps", asked(lambda op: op.outcome == "ok" and op.end - op.start <= DEADLINE), mean),
+    **{f"{who}_yield": Figure("lps", of_clients(who, lambda op: op.outcome == "ok"), mean) for who in ACCESS},
+    **{
+        f"{who}_yield_in_time": Figure(
+            "lps", of_clients(who, lambda op: op.outcome == "ok" and op.end - op.start <= DEADLINE), mean
+        )
+        for who in ACCESS
+    },
     **{
         f"{kind}_latency_{name}": Figure("lps", asked(lambda op: op.end - op.start, kind), ms(at(share)))
         for kind in ("put", "get", "route")
         for name, share in (("median", 0.5), ("p99", 0.99))
     },
-    "unavailable_longest": Figure("lps", gaps(lambda gap: gap), lambda v: seconds(greatest)([gap for _, gap in v])),
-    "unavailable_total": Figure("lps", gaps(lambda gap: gap if gap > DEADLINE else 0), worst_sum),
-    "divergence_area": Figure("", divergence(lambda run: sum(value for _, value, _ in run.divergence.values())), seconds(sum)),
-    "divergence_share": Figure("", divergence(lambda run: mean([v > 0 for _, v, _ in run.divergence.values()])), sum),
-    "divergence_max": Figure("", divergence(lambda run: max(value for _, value, _ in run.divergence.values())), sum),
-    "episodes": Figure("", divergence(lambda run: len(resolved(run))), sum),
-    "episodes_below_resolution": Figure("", divergence(unresolved), sum),
-    "convergence": Figure("", converged, seconds(greatest)),
-    "not_converged": Figure("", lambda run: [(*e[:3], e[3] is None) for e in converged(run)], mean),
-    "detection_median": Figure("", lambda run: alone(oracle.detections(run)), seconds(at(0.5))),
-    "detection_max": Figure("", lambda run: alone(oracle.detections(run)), seconds(greatest)),
+    **{
+        f"{who}_unavailable_longest": Figure(
+            "lps", gaps(who, lambda gap: gap), lambda v: seconds(greatest)([gap for _, gap in v])
+        )
+        for who in ("failover", "pinned")
+    },
+    **{
+        f"{who}_unavailable_total": Figure("lps", gaps(who, lambda gap: gap if gap > DEADLINE else 0), worst_sum)
+        for who in ("failover", "pinned")
+    },
+    **{f"divergence_area{name}": Figure("", divergence(area(place)), seconds(sum)) for place, name in BOUNDS},
+    **{f"divergence_share{name}": Figure("", divergence(time_apart(place)), sum) for place, name in BOUNDS},
+    "divergence_max": Figure("", divergence(lambda run: max(value for value, _, _ in run.divergence.values())), sum),
+    "episodes": Figure("", divergence(lambda run: len(certain(run))), sum),
+    "episodes_uncertain": Figure("", divergence(uncertain), sum),
+    "convergence": Figure("", lambda run: alone([after for after, _ in converged(run)]), seconds(greatest)),
+    "agreement": Figure("", lambda run: alone([agreed for _, agreed in converged(run)]), seconds(greatest)),
+    "not_converged": Figure("", lambda run: alone([after is None for after, _ in converged(run)]), mean),
+    "detection_median": Figure("", lambda run: alone(oracle.detections(run)), in_seconds(oracle.survived(0.5))),
+    "detection_p90": Figure("", lambda run: alone(oracle.detections(run)), in_seconds(oracle.survived(0.9))),
+    "undetected": Figure("", lambda run: alone([not seen for _, seen in oracle.detections(run)]), mean),
     "mistakes": Figure("", lambda run: alone([len(list(oracle.mistakes(run)))]), sum),
     "mistakes_exposed": Figure("", lambda run: alone([sum(found[0] for found in oracle.mistakes(run))]), sum),
     "mistake_duration": Figure("", wrong(1), seconds(mean)),
     "mistake_recurrence": Figure("", wrong(2), seconds(mean)),
-    "query_accuracy": Figure("", lambda run: alone(list(oracle.mistakes(run))), accuracy),
     "leaderless": Figure("", led(lambda count: count == 0), seconds(sum)),
     "double_leaders": Figure("", led(lambda count: max(count - 1, 0)), seconds(sum)),
     "elections": Figure("", lambda run: alone([row["term"] for row in run.of("election")]), _distinct),
@@ -320,28 +358,23 @@ def test_figures_are_what_they_mean(name: str, found: Values, drawn: dict[str, R
     assert RUN_COUNT < 100 or (compared > RUN_COUNT // 50 and "linearizable" in modes)
 
 
-def test_visibility_is_what_it_means(tables: AnalysisTables, drawn: dict[str, Run]) -> None:
-    """M5."""
-    values: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for row in curves.visibility(tables.judged, tables.judged_registrations, tables.runs).collect():
-        values[row["run"]][row["about"], row["level"], row["age_ms"]] = row["compared"], row["seen"]
-
-    def bin_of(age: float) -> float:
-        return next(upper for upper in AGE_BINS_MS if upper >= age * UNIT_MS)
-
+def test_visibility_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
+    """M5: the times between which each write became visible."""
+    values: dict[str, list[Any]] = defaultdict(list)
+    for name, kind in (("judged", "get"), ("judged_registrations", "route")):
+        for row in tables[name]:
+            if row["what"] == "write" and row["reads_after"]:
+                ends = (row["window_ns"] / UNIT_NS, None if row["seen_ns"] is None else row["seen_ns"] / UNIT_NS)
+                values[row["run"]].append((kind, row["level"], row["op"], *ends))
     for run, made in drawn.items():
-        wanted = {
-            (about, level, age_ms): pairs
-            for about, kind in ((curves.KV, "get"), (curves.ROUTES, "route"))
-            for (level, age_ms), pairs in oracle.visibility(made, kind, bin_of).items()
-        }
-        assert values[run] == wanted, again(run)
+        wanted = [(kind, *found) for kind in ("get", "route") for found in oracle.visible(made, kind)]
+        assert sorted(values[run], key=str) == sorted(wanted, key=str), again(run)
 
 
-def test_consistability_is_what_it_means(tables: AnalysisTables, drawn: dict[str, Run]) -> None:
+def test_consistability_is_what_it_means(tables: Tables, drawn: dict[str, Run]) -> None:
     """M9: how many reads were asked, answered, and answered as each class asks for."""
     values: dict[str, dict[Any, Any]] = defaultdict(dict)
-    for row in tables.held.collect():
+    for row in tables["held"]:
         where = row["about"], row["level"], row["phase"], row["side"], row["class"]
         assert where not in values[row["run"]]
         values[row["run"]][where] = row["asked"], row["answered"], row["held"]
@@ -355,19 +388,19 @@ def test_consistability_is_what_it_means(tables: AnalysisTables, drawn: dict[str
         assert values[run] == {where: tuple(counts) for where, counts in wanted.items()}, again(run)
 
 
-def test_gaps_are_told_by_kind_and_node(tables: AnalysisTables, drawn: dict[str, Run]) -> None:
+def test_gaps_are_told_by_kind_and_node(tables: Tables, drawn: dict[str, Run]) -> None:
     """M17."""
     values: dict[str, list[Any]] = defaultdict(list)
-    for row in tables.gaps.collect():
-        who = row["level"], row["kind"], row["entity"]
+    for row in tables["gaps"]:
+        who = row["level"], row["kind"], row["access"], row["entity"]
         values[row["run"]].append((who, row["phase"], row["side"], row["gap_ns"] // UNIT_NS))
     for run, made in drawn.items():
         assert sorted(values[run]) == sorted(oracle.gaps(made)), again(run)
 
 
-def test_classes_of_consistency_imply_the_weaker_ones(tables: AnalysisTables) -> None:
+def test_classes_of_consistency_imply_the_weaker_ones(tables: Tables) -> None:
     counts: dict[Any, dict[str, int]] = defaultdict(dict)
-    for row in tables.held.collect():
+    for row in tables["held"]:
         counts[row["run"], row["about"], row["level"], row["phase"], row["side"]][row["class"]] = row["held"]
     for held in counts.values():
         for stronger, weaker in (

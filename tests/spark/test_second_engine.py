@@ -38,7 +38,7 @@ def test_all_figures_of_a_million_rows_by_a_second_engine(spark: SparkSession, t
         # Answers in full are as long as the trace; their figures are compared by members, here it is when they changed.
         spans = [tuple(row) for row in tables["states"].select("run", "key", "node", "from_ns", "until_ns").collect()]
         assert sorted(spans) == engine.rows("states", "run", "key", "node", "from_ns", "until_ns")
-        columns = ("run", "key", "start_ns", "end_ns", "resolved", "area_s", "divergence_max")
+        columns = ("run", "key", "start_ns", "end_ns", "certain", "area_s", "divergence_max")
         episodes = sorted(tuple(row) for row in tables["episodes"].select(*columns).collect())
         expected = engine.rows("episodes", *columns)
         assert [row[:5] for row in episodes] == [row[:5] for row in expected]
@@ -52,4 +52,5 @@ def test_all_figures_of_a_million_rows_by_a_second_engine(spark: SparkSession, t
     known = {folder.name: json.loads((folder / "truth.json").read_text()) for folder in folders}
     for run, truth in known.items():
         assert theirs[run, "all", "all", "all", "episodes"][0] == truth["episodes"]
+        assert theirs[run, "all", "all", "all", "episodes_uncertain"][0] == truth["episodes_uncertain"]
         assert theirs[run, "all", "all", "all", "lost_writes"][0] == truth["lost_writes"]

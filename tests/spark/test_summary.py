@@ -154,6 +154,10 @@ def test_the_uncertainty_of_clocks_stands_in_summaries() -> None:
     ]
     assert {row["mode"]: row["clock_uncertainty_ms"] for row in summary(figures)} == {"ap": 2.0, "cp": 6.0}
     assert {row["clock_uncertainty_ms"] for row in paired(figures, {})} == {6.0}
-    same = {"mode": "ap", "about": "x", "level": "local", "age_ms": 1.0, "compared": 10, "seen": 10}
-    rows = t_visibility([{**same, "run": run} for run in "ab"], {"a": 1_000_000, "b": 3_000_000, "other": 9_000_000})
+    same = {"about": "x", "level": "local", "first": 0, "after": 1, "writes": 10}
+    runs = [
+        {"run": run, "mode": "ap", "scenario": "s", "clock_uncertainty_ns": uncertain}
+        for run, uncertain in (("a", 1_000_000), ("b", 3_000_000), ("other", 9_000_000))
+    ]
+    rows = t_visibility([{**same, "run": run} for run in "ab"], runs)
     assert {row["clock_uncertainty_ms"] for row in rows} == {6.0}

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.spark.random_runs import FINAL, INTERVAL, Row
+from tests.spark.random_runs import FINAL, Row
 
 PHASES: list[Row] = [
     {"record": "phase", "phase": phase, "time_ns": at}
@@ -12,7 +12,14 @@ NUMBERS = iter(range(1, 10_000))
 
 
 def did(
-    kind: str, key: str, start: int, end: int, said: str | dict[str, str] | None = None, outcome: str = "ok", client: str = "c"
+    kind: str,
+    key: str,
+    start: int,
+    end: int,
+    said: str | dict[str, str] | None = None,
+    outcome: str = "ok",
+    client: str = "c",
+    probe: int | None = None,
 ) -> list[Row]:
     """An operation. ``said``: the value written, read, or answered for brokers (their versions by name)."""
     op = next(NUMBERS)
@@ -23,7 +30,7 @@ def did(
         told["members"] = json.dumps([{"name": name, "version": version} for name, version in said.items()])
     written = said if kind in ("put", "register", "register-copy") else None
     told["value"] = said if kind == "get" else None
-    return [{**asked, "value": written, "level": None, "probe": None, "topics": ["t"] if broker else None}, told]
+    return [{**asked, "value": written, "level": None, "probe": probe, "topics": ["t"] if broker else None}, told]
 
 
 def was(broker: str, at: int, state: str, version: str | None = None, life: int = 1) -> Row:
@@ -53,7 +60,6 @@ def looked(*changes: tuple[str, int, tuple[str, ...] | None], until: int = 100) 
 
 
 OLD, NEW = ("a/0@1",), ("a/0@2",)
-RESOLUTION = 2 * INTERVAL
 
 LIVING = [*did("register", "d/0", 1, 2, "1", client="d/0"), was("d/0", 2, "serving", "1")]
 """A broker that registered while the cluster started."""
@@ -63,11 +69,20 @@ TOLD: dict[str, list[Row]] = {
     # Observations
     "a silent node": looked(("n1", 30, None), ("n0", 31, NEW)),
     "a silent node that comes back": looked(("n1", 30, None), ("n0", 31, NEW), ("n1", 51, OLD), ("n1", 61, NEW)),
-    "a short difference": looked(("n0", 30, NEW), ("n1", 30 + RESOLUTION - 1, NEW)),
-    "a longer difference": looked(("n0", 30, NEW), ("n1", 30 + RESOLUTION + 1, NEW)),
+    "a short difference": looked(("n0", 30, NEW), ("n1", 33, NEW)),
+    "a longer difference": looked(("n0", 30, NEW), ("n1", 35, NEW)),
     "a difference to the end": looked(("n0", 30, NEW)),
-    "a difference after agreement": looked(("n0", 60, NEW), ("n1", 75, NEW), ("n0", 90, OLD), ("n1", 97, OLD)),
+    "a difference after agreement": looked(("n0", 60, NEW), ("n1", 75, NEW), ("n0", 90, OLD), ("n1", 97, OLD), until=108),
+    "a difference and a late repair": [
+        *looked(("n0", 60, NEW), ("n1", 75, NEW), ("n0", 90, OLD), ("n1", 97, OLD)),
+        {"record": "fault", "time_ns": 45, "edge": "start", "sides": [["n0"], ["n1", "n2"]]},
+        {"record": "fault", "time_ns": 85, "edge": "end", "sides": [["n0", "n1", "n2"]]},
+    ],
     "nothing observed": [],
+    "a probe that pauses": [
+        *(row for at in range(11, 110, 10) for row in did("get", "k", at - 1, at)),
+        *(row for at in (12, 100) for row in did("get", "k", at, at + 1, probe=at)),
+    ],
     # Quiescent reads
     "no final read": [*did("put", "k", 12, 13, "1"), *did("put", "k", 14, 15, "2"), *did("get", "k", 16, 17, "1")],
     "a final read that failed": [*did("put", "k", 12, 13, "1"), *did("get", "k", FINAL + 1, FINAL + 2, None, "fail")],

@@ -1,0 +1,79 @@
+"""Times that were not seen to end: estimates from censored observations. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reals = NDArray[np.float64]
+
+
+class Survival:
+    """Kaplan and Meier's estimate (1958) from times, each with whether the event was seen then. Otherwise it came later."""
+
+    def __init__(self, times: Iterable[tuple[float, bool]]) -> None:
+        seen, left = Counter[float](), 0
+        ends: Counter[float] = Counter()
+        for time, is_event in times:
+            seen[time] += is_event
+            ends[time] += 1
+            left += 1
+        self.steps: list[tuple[float, float]] = []
+        """Times of events, each with the share for which the event comes later."""
+        share = 1.0
+        for time in sorted(ends):
+            if seen[time]:
+                share *= 1 - seen[time] / left
+                self.steps.append((time, share))
+            left -= ends[time]
+
+    def quantile(self, at: float) -> float | None:
+        """The least time by which the share ``at`` has had the event. None: the observation ended before."""
+        return next((time for time, share in self.steps if share <= 1 - at + 1e-12), None)
+
+
+GRID_MS = np.array([0.0, *(2.0 ** (step / 8) for step in range(-32, 137))])
+"""Ends of the cells of time in which ages are counted: steps of 9 % from 0.06 ms to two minutes."""
+ROUNDS = 400
+
+Spans = Mapping[tuple[int, int], float]
+"""Number of observations by the cells that contain the event: the first one and the one after the last."""
+
+
+def cells(after_ns: int, until_ns: int | None) -> tuple[int, int]:
+    """The cells that contain an event in (after_ns, until_ns]: the first one and the one after the last. None: no end was
+    seen."""
+    first = int(np.searchsorted(GRID_MS, after_ns / 1e6, side="right")) - 1
+    if until_ns is None:
+        return min(first, len(GRID_MS) - 1), len(GRID_MS)
+    return min(first, len(GRID_MS) - 1), max(first + 1, min(int(np.searchsorted(GRID_MS, until_ns / 1e6)), len(GRID_MS)))
+
+
+def turnbull(spans: Spans, weights: Reals | None = None) -> Reals:
+    """Turnbull's estimate (1976) of the distribution of interval-censored events: the share in each cell. The last one has no
+    end.
+
+    ``weights``: for each resample a row with the numbers of the observations. The result then has these rows, too."""
+    places = np.array(list(spans), np.int64).reshape(-1, 2)
+    number = np.atleast_2d(np.array(list(spans.values()), np.float64) if weights is None else weights)
+    covers = np.zeros((len(places), len(GRID_MS)))
+    for row, (first, after) in enumerate(places):
+        covers[row, first:after] = 1
+    total = number.sum(axis=1, keepdims=True)
+    shares = (number @ (covers / covers.sum(axis=1, keepdims=True))) / total
+    for _ in range(ROUNDS):
+        inside = np.maximum(shares @ covers.T, 1e-300)
+        following = shares * ((number / inside) @ covers) / total
+        done = np.abs(following - shares).max() < 1e-6
+        shares = following
+        if done:
+            break
+    found: Reals = shares if weights is not None else shares[0]
+    return found
+
+
+def reached_ms(shares: Reals, at: float) -> float | None:
+    """The end of the first cell by which the share ``at`` is reached. None: it is reached in the last cell, which has none."""
+    place = int(np.searchsorted(np.cumsum(shares), at - 1e-9))
+    return float(GRID_MS[place + 1]) if place + 1 < len(GRID_MS) else None
