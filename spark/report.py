@@ -5,7 +5,7 @@ import html
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -22,17 +22,70 @@ from replicated_namesrv.spark.storage import SparkStorage, local_path
 from replicated_namesrv.spark.summary import PRIMARY
 
 _STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }
+:root { color-scheme: light dark; --back: #fff; --text: #1a1a1a; --faint: #555; --line: #ccc; --mark: #fff3c4; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #151515; --text: #eee; --faint: #b5b5b5; --line: #444; --mark: #4a3f12; }
+}
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 0 auto; padding: 1rem; background: var(--back);
+  color: var(--text); overflow-wrap: break-word; }
+a { color: #0645ad; } @media (prefers-color-scheme: dark) { a { color: #8ab4f8; } }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #8884; text-align: left; vertical-align: top; }
+caption { text-align: left; color: var(--faint); padding: .25rem 0; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th.section { padding-top: 1rem; font-size: 1rem; }
 td.number { text-align: right; white-space: nowrap; }
 td.better { font-weight: 700; }
+th button, td button { font: inherit; color: inherit; background: none; border: 0; padding: 0; text-align: inherit;
+  cursor: pointer; }
+td button { text-decoration: underline dotted; }
+th button::after { content: " \\2195"; } th[aria-sort=ascending] button::after { content: " \\2191"; }
+th[aria-sort=descending] button::after { content: " \\2193"; }
+input[type=search] { font: inherit; width: 100%; max-width: 24rem; box-sizing: border-box; }
 figure { margin: 2.5rem 0; } figure svg { width: 100%; height: auto; background: white; border-radius: 4px; }
-figcaption, .note { color: #777; font-size: .9rem; }
+figcaption, .note { color: var(--faint); font-size: .9rem; }
 td .note { font-weight: 400; font-size: .8rem; }
+#drill { background: var(--mark); padding: .5rem 1rem; } #drill[hidden] { display: none; }
+nav { columns: 14rem; } nav ul { margin: 0; padding-left: 1.2rem; }
+@media (max-width: 40rem) {
+  body { padding: .6rem; } h1 { font-size: 1.4rem; } th, td { padding: .2rem .4rem; } figure { margin: 1.5rem 0; }
+  figure > div { overflow-x: auto; } figure svg { min-width: 36rem; }
+}
+"""
+
+_SCRIPT = """
+const shown = text => text.replace(/[,%]/g, "").trim();
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  heads.forEach((head, place) => head.querySelector("button")?.addEventListener("click", () => {
+    const up = head.getAttribute("aria-sort") !== "ascending";
+    heads.forEach(other => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", up ? "ascending" : "descending");
+    const value = row => shown(row.cells[place].textContent), number = text => parseFloat(text);
+    const order = (a, b) => isNaN(number(a)) || isNaN(number(b)) ? a.localeCompare(b) : number(a) - number(b);
+    [...body.rows].sort((a, b) => (up ? 1 : -1) * order(value(a), value(b))).forEach(row => body.append(row));
+  }));
+}
+for (const field of document.querySelectorAll("input[data-filters]")) {
+  const body = document.getElementById(field.dataset.filters).tBodies[0];
+  field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\\s+/);
+    for (const row of body.rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
+  });
+}
+const data = JSON.parse(document.getElementById("values").textContent), drill = document.getElementById("drill");
+const element = (name, text) => Object.assign(document.createElement(name), {textContent: text});
+for (const button of document.querySelectorAll("button[data-cell]")) button.addEventListener("click", () => {
+  const values = data.values[button.dataset.cell] || [], list = document.createElement("ul");
+  for (const [run, value] of values) {
+    const item = element("li", value + "  "), place = data.runs[run].timeline;
+    const name = element(place ? "a" : "span", data.runs[run].name);
+    if (place) name.href = place;
+    item.append(name); list.append(item);
+  }
+  drill.replaceChildren(element("h3", button.title), list);
+  drill.hidden = false; drill.focus(); drill.scrollIntoView({block: "nearest"});
+});
 """
 
 
@@ -110,18 +163,20 @@ def _links(storage: SparkStorage, results: Results, folder: str) -> dict[str, tu
 def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, str]]) -> str:
     """Render the whole page."""
     parts = [
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        "<title>AP and CP compared</title>",
-        f"<style>{_STYLE}</style><body><h1>How consistent and how available: AP and CP compared</h1>",
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        "<meta name='viewport' content='width=device-width, initial-scale=1'><title>AP and CP compared</title>",
+        f"<style>{_STYLE}</style></head><body><header><h1>How consistent and how available: AP and CP compared</h1>",
         _what_was_run(results),
+        "</header>",
         _contents(figures),
+        "<main><section id='drill' tabindex='-1' aria-live='polite' aria-label='Runs behind a cell' hidden></section>",
         "<h2 id='comparison'>In one table</h2>",
         "<p class='note'>Mean over the runs and, in brackets, its 95 % interval. Over several scenarios the interval is got by "
         "drawing scenarios anew (cluster bootstrap), within one by drawing runs. With fewer than five of them there is no "
         "interval, and the values of single runs are shown. All scenarios, phases and sides together; reads at the level that "
         "the mode answers at unless asked for another. A star marks the five primary figures, which were named in advance. Bold: "
         "the better of the two, if the difference of paired runs is not chance (sign test, 5 %; figures without a star are "
-        "corrected for their number after Holm). A dash: nothing to measure. "
+        "corrected for their number after Holm). Select a value to see the runs behind it. A dash: nothing to measure. "
         "<a href='#words'>What the words mean</a> stands below; M-numbers are those of the definitions in spark/DESIGN.md.</p>",
         _comparison(results),
         "<h2 id='t-visibility'>How long until a write is seen by nearly all reads</h2>",
@@ -150,7 +205,10 @@ def page(results: Results, figures: list[Figure], links: dict[str, tuple[str, st
         f"it): {tables}. "
         "A run's name leads to its timeline.</p>",
         _runs(results, links),
-        "</body></html>\n",
+        "</main><footer class='note'><p>Made by <code>namesrv analyze</code>. spark/DESIGN.md of the project has the "
+        "definitions.</p></footer>",
+        _values(results, links),
+        f"<script>{_SCRIPT}</script></body></html>\n",
     ]
     return "\n".join(parts)
 
@@ -162,8 +220,8 @@ def _contents(figures: list[Figure]) -> str:
         ("consistability", "Consistability"),
         ("words", "What the words mean"), ("runs", "Runs and tables"),
     ]  # fmt: skip  # items grouped by line
-    links = " · ".join(f"<a href='#{name}'>{html.escape(title)}</a>" for name, title in places)
-    return f"<p class='note'>On this page: {links}.</p>"
+    links = "".join(f"<li><a href='#{name}'>{html.escape(title)}</a></li>" for name, title in places)
+    return f"<nav aria-label='On this page'><ul>{links}</ul></nav>"
 
 
 _WORDS = {
@@ -231,9 +289,59 @@ _SECTIONS = {
 }  # fmt: skip  # items grouped by line
 
 
+def _table(name: str, caption: str, columns: Sequence[str], rows: Iterable[str], sortable: bool = True) -> str:
+    """A table that scrolls by itself. ``rows`` are whole rows as HTML, and ``columns`` texts as HTML."""
+    heads = "".join(f"<th scope='col'>{f'<button type=button>{title}</button>' if sortable else title}</th>" for title in columns)
+    kind = " class='sortable'" * sortable
+    search = f"<p><label>Filter <input type='search' data-filters='table-{name}'></label></p>" if sortable else ""
+    return "\n".join(
+        [
+            f"{search}<div class='wide' tabindex='0' role='region' aria-label='{html.escape(caption)}'>"
+            f"<table{kind} id='table-{name}'><caption>{html.escape(caption)}</caption><thead><tr>{heads}</tr></thead><tbody>",
+            *rows, "</tbody></table></div>",
+        ]
+    )  # fmt: skip  # items grouped by line
+
+
+def _drilled(row: dict[str, Any] | None) -> str:
+    """The cell of a figure, which shows its runs when it is selected."""
+    if row is None:
+        return "-"
+    where = "" if row["scenario"] == "all" else f" in {row['scenario']}"
+    about = f"{CATALOGUE[row['metric']].title}, {row['mode'].upper()}{where}"
+    name = html.escape(_cell_name(row))
+    return f"<button type='button' data-cell='{name}' title='{html.escape(about)}'>{_cell(row)}</button>"
+
+
+def _cell_name(row: dict[str, Any]) -> str:
+    return "|".join(str(row[name]) for name in ("scenario", "mode", "metric", "level", "phase"))
+
+
+def _values(results: Results, links: dict[str, tuple[str, str]]) -> str:
+    """The values of single runs behind the cells, as JSON, which the page's script shows."""
+    own = own_levels(results)
+    names = [run["run"] for run in results.runs]
+    places = {name: place for place, name in enumerate(names)}
+    values: dict[str, list[tuple[int, str]]] = {}
+    for row in results.per_run:
+        is_shown = row["side"] == "all" and row["level"] in ("all", own[row["mode"]])
+        if is_shown and (row["phase"] == "all" or (row["phase"] == "fault" and row["metric"] in _SCENARIO_METRICS)):
+            percent = CATALOGUE[row["metric"]].unit == "share"
+            text = _number(row["value"] * (100 if percent else 1)) + " %" * percent
+            for scenario in {row["scenario"], "all"} if row["phase"] == "all" else {row["scenario"]}:
+                values.setdefault(_cell_name({**row, "scenario": scenario}), []).append((places[row["run"]], text))
+    runs = [{"name": name, "timeline": f"{_place(links[name][0])}/timeline.html" if name in links else ""} for name in names]
+    content = json.dumps({"runs": runs, "values": values}, separators=(",", ":")).replace("<", "\\u003c")
+    return f"<script type='application/json' id='values'>{content}</script>"
+
+
+def _place(folder: str) -> str:
+    return quote(folder, safe="/:.-_~")
+
+
 def _comparison(results: Results) -> str:
     rows, chances = _whole(results), _chances(results)
-    lines = ["<div class='wide'><table><tr><th></th><th>measure</th><th>AP</th><th>CP</th><th>unit</th><th>runs</th></tr>"]
+    lines: list[str] = []
     told = set()
     for metric, about in CATALOGUE.items():
         section = ("route_" if metric.startswith("route_") and about.code != "M20" else "") + about.code
@@ -242,19 +350,19 @@ def _comparison(results: Results) -> str:
             continue
         if section in _SECTIONS and section not in told:
             told.add(section)
-            lines.append(f"<tr><th class='section' colspan='6'>{_SECTIONS[section]}</th></tr>")
+            lines.append(f"<tr><th class='section' colspan='6' scope='colgroup'>{_SECTIONS[section]}</th></tr>")
         better = _better(ap, cp, about.less_is_better) if chances.get(metric, 1.0) < SIGNIFICANT else ""
         cells = "".join(
-            f"<td class='number{' better' * (better == mode)}'>{_cell(row)}</td>" for mode, row in (("ap", ap), ("cp", cp))
+            f"<td class='number{' better' * (better == mode)}'>{_drilled(row)}</td>" for mode, row in (("ap", ap), ("cp", cp))
         )
         runs = " / ".join(str(row["runs"]) if row else "-" for row in (ap, cp))
         uncertainty = max((row["clock_uncertainty_ms"] or 0 for row in (ap, cp) if row), default=0)
         unit = _unit(metric) + (f" (clocks ± {uncertainty:g} ms)" if uncertainty else "")
         lines.append(
-            f"<tr><td>{about.code}</td><td>{html.escape(about.title)}{' ★' * (metric in PRIMARY)}</td>{cells}<td>{unit}</td>"
-            f"<td class='number'>{runs}</td></tr>"
+            f"<tr><td>{about.code}</td><th scope='row'>{html.escape(about.title)}{' ★' * (metric in PRIMARY)}</th>{cells}"
+            f"<td>{unit}</td><td class='number'>{runs}</td></tr>"
         )
-    return "\n".join([*lines, "</table></div>"])
+    return _table("comparison", "AP and CP over all runs", ("", "measure", "AP", "CP", "unit", "runs"), lines, sortable=False)
 
 
 def _better(ap: dict[str, Any] | None, cp: dict[str, Any] | None, less_is_better: bool) -> str:
@@ -302,17 +410,18 @@ def _t_visibility(results: Results) -> str:
         "<p class='note'>The age from which on all reads see at least this share of the writes, to 9 %. When a write became "
         "visible "
         "is known only to be between two reads, or after the last one (Turnbull's estimate); a dash: later than was observed. "
-        f"In brackets the 95 % interval.{clocks}</p><div class='wide'>"
-        "<table><tr><th>of</th><th>mode, read level</th><th>99 %</th><th>99.9 %</th><th>writes</th><th>runs</th></tr>"
+        f"In brackets the 95 % interval.{clocks}</p>"
     ]
+    body = []
     for (about, mode, level), found in sorted(rows.items()):
         cells = "".join(f"<td class='number'>{_age(found[share])}</td>" for share in sorted(found))
         one = next(iter(found.values()))
-        lines.append(
-            f"<tr><td>{about}</td><td>{mode.upper()}, {level}</td>{cells}<td class='number'>{one['writes']:,}</td>"
+        body.append(
+            f"<tr><th scope='row'>{about}</th><td>{mode.upper()}, {level}</td>{cells}<td class='number'>{one['writes']:,}</td>"
             f"<td class='number'>{one['runs']}</td></tr>"
         )
-    return "\n".join([*lines, "</table></div>"])
+    columns = ("of", "mode, read level", "99 %", "99.9 %", "writes", "runs")
+    return "\n".join([*lines, _table("t-visibility", "Age from which on all reads see a write", columns, body, sortable=False)])
 
 
 def _age(row: dict[str, Any]) -> str:
@@ -339,18 +448,19 @@ def _levels(results: Results) -> str:
     own = own_levels(results)
     groups = sorted({(mode, level) for mode, level, metric in rows if metric in _LEVEL_METRICS})
     groups = [(mode, level) for mode, level in groups if mode == "cp" or level == own[mode]]
-    names = "".join(f"<th>{html.escape(CATALOGUE[name].title)} ({_unit(name)})</th>" for name in _LEVEL_METRICS)
+    names = [f"{html.escape(CATALOGUE[name].title)} ({_unit(name)})" for name in _LEVEL_METRICS]
     clocks = _clocks([row for (_, _, metric), row in rows.items() if metric in _LEVEL_METRICS])
     lines = [
         "<p class='note'>Look-ups of routes. A request may name a level other than the node's own: linearizable asks "
         "a majority, lease "
         "trusts the leader's lease, stale answers at once from what the node knows. AP nodes know no levels."
-        f"{clocks}</p><div class='wide'><table><tr><th>mode, level</th>{names}</tr>"
+        f"{clocks}</p>"
     ]
+    body = []
     for mode, level in groups:
         cells = "".join(f"<td class='number'>{_cell(rows.get((mode, level, name)))}</td>" for name in _LEVEL_METRICS)
-        lines.append(f"<tr><td>{mode.upper()}, {level}</td>{cells}</tr>")
-    return "\n".join([*lines, "</table></div>"])
+        body.append(f"<tr><th scope='row'>{mode.upper()}, {level}</th>{cells}</tr>")
+    return "\n".join([*lines, _table("levels", "Look-ups by read level", ("mode, level", *names), body, sortable=False)])
 
 
 def _clocks(rows: Sequence[dict[str, Any]]) -> str:
@@ -378,17 +488,17 @@ def _by_scenario(results: Results) -> str:
     for row in sorted(results.summary, key=lambda row: row["level"] == own[row["mode"]]):
         if row["phase"] == "fault" and row["side"] == "all" and row["level"] in ("all", own[row["mode"]]):
             rows[row["scenario"], row["mode"], row["metric"]] = row
-    names = "".join(f"<th>{title}</th>" for title in _SCENARIO_METRICS.values())
+    names = _SCENARIO_METRICS.values()
     clocks = _clocks([row for (_, _, metric), row in rows.items() if metric in _SCENARIO_METRICS]).strip()
     lines = [f"<p class='note'>{clocks}</p>"] if clocks else []
-    lines.append(f"<div class='wide'><table><tr><th>scenario</th><th>mode</th>{names}</tr>")
+    body = []
     for scenario in sorted({run["scenario"] for run in results.runs}):
         for mode in sorted(own):
             found = [rows.get((scenario, mode, metric)) for metric in _SCENARIO_METRICS]
             if any(found):
-                cells = "".join(f"<td class='number'>{_cell(row)}</td>" for row in found)
-                lines.append(f"<tr><td>{html.escape(scenario)}</td><td>{mode.upper()}</td>{cells}</tr>")
-    return "\n".join([*lines, "</table></div>"])
+                cells = "".join(f"<td class='number'>{_drilled(row)}</td>" for row in found)
+                body.append(f"<tr><th scope='row'>{html.escape(scenario)}</th><td>{mode.upper()}</td>{cells}</tr>")
+    return "\n".join([*lines, _table("scenarios", "Figures during the fault, by scenario", ("scenario", "mode", *names), body)])
 
 
 _CLASSES = {
@@ -404,22 +514,22 @@ def _consistability(results: Results) -> str:
     for row in results.consistability:
         if row["phase"] == "fault" and row["side"] == "all" and row["level"] == own[row["mode"]]:
             found.setdefault((row["scenario"] != "all", row["scenario"], row["about"], row["mode"]), {})[row["class"]] = row
-    names = "".join(f"<th>{_CLASSES[name]}</th>" for name in CLASSES)
     lines = [
         "<p class='note'>Probability that a read, begun while the fault lasts, is answered and the answer is in the class: mean "
         "over the runs and its 95 % interval, in percent. A read that got no answer is in no class. Reads at the level that "
-        f"the mode answers at unless asked for another.{_clocks(results.consistability)}</p><div class='wide'>"
-        f"<table><tr><th>fault</th><th>reads of</th><th>mode</th>{names}<th>reads</th><th>runs</th></tr>"
+        f"the mode answers at unless asked for another.{_clocks(results.consistability)}</p>"
     ]
+    body = []
     for (_, scenario, about, mode), classes in sorted(found.items()):
         cells = "".join(f"<td class='number'>{_probability(classes[name])}</td>" for name in CLASSES)
         one = classes["answered"]
         fault = "all of them" if scenario == "all" else html.escape(scenario)
-        lines.append(
-            f"<tr><td>{fault}</td><td>{about}</td><td>{mode.upper()}</td>{cells}<td class='number'>{one['asked']:,}</td>"
-            f"<td class='number'>{one['runs']}</td></tr>"
+        body.append(
+            f"<tr><th scope='row'>{fault}</th><td>{about}</td><td>{mode.upper()}</td>{cells}"
+            f"<td class='number'>{one['asked']:,}</td><td class='number'>{one['runs']}</td></tr>"
         )
-    return "\n".join([*lines, "</table></div>"])
+    columns = ("fault", "reads of", "mode", *(_CLASSES[name] for name in CLASSES), "reads", "runs")
+    return "\n".join([*lines, _table("consistability", "Probability of each class of consistency, by fault", columns, body)])
 
 
 def _probability(row: dict[str, Any]) -> str:
@@ -428,21 +538,19 @@ def _probability(row: dict[str, Any]) -> str:
 
 def _runs(results: Results, links: dict[str, tuple[str, str]]) -> str:
     known = {entry.run: entry for entry in results.ingested}
-    lines = [
-        "<div class='wide'><table><tr><th>run</th><th>scenario</th><th>mode</th><th>nodes</th><th>seed</th><th>verdict</th>"
-        "<th>records</th><th>lines left out</th></tr>"
-    ]
+    body = []
     for run in sorted(results.runs, key=lambda run: (run["scenario"], run["mode"], str(run["run"]))):
         entry = known[run["run"]]
         folder, verdict = links.get(run["run"], ("", "-"))
-        place = html.escape(quote(folder, safe="/:.-_~"))
+        place = html.escape(_place(folder))
         name, said = html.escape(run["run"]), html.escape(verdict)
         if folder:
             name = f"<a href='{place}/timeline.html'>{name}</a>"
             said = f"<a href='{place}/verdict.json'>{said}</a>" if verdict != "-" else said
-        lines.append(
-            f"<tr><td>{name}</td><td>{html.escape(run['scenario'])}</td><td>{run['mode'].upper()}</td><td>{run['nodes']}</td>"
-            f"<td>{run['seed']}</td><td>{said}</td><td class='number'>{entry.records:,}</td>"
+        body.append(
+            f"<tr><th scope='row'>{name}</th><td>{html.escape(run['scenario'])}</td><td>{run['mode'].upper()}</td>"
+            f"<td>{run['nodes']}</td><td>{run['seed']}</td><td>{said}</td><td class='number'>{entry.records:,}</td>"
             f"<td class='number'>{entry.torn + entry.corrupt}</td></tr>"
         )
-    return "\n".join([*lines, "</table></div>"])
+    columns = ("run", "scenario", "mode", "nodes", "seed", "verdict", "records", "lines left out")
+    return _table("runs", "All runs; a name leads to the time line of the run", columns, body)

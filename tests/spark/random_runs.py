@@ -58,10 +58,14 @@ def _looks(chooser: random.Random) -> list[Row]:
     """Nodes in turn. Registrations a/0, a/1 (one group) and b/0."""
     rows, members = [], dict.fromkeys(NODES, "[]")
     at = chooser.choice((1, 10))
-    for look in range(chooser.randint(3, 40)):
+    pace, changes = chooser.choice((3, 1)), chooser.choice((0.5, 0.1))
+    agree, together = chooser.choice((FINAL, chooser.randint(45, 100))), _members(chooser, ["a/0", "b/0"], 2)
+    for look in range(chooser.randint(3, 40 if pace > 1 else 90)):
         node, answered = NODES[look % 3], chooser.random() < 0.9
-        at += chooser.choice((1, 3, 3, 3, 3, 3, 3, 3, 3, STANDSTILL + 2 if chooser.random() < 0.2 else 2))
-        if chooser.random() < 0.5:
+        at += chooser.choice((1, *[pace] * 8, STANDSTILL + 2 if chooser.random() < 0.2 else 2))
+        if at >= agree:
+            members[node] = together
+        elif chooser.random() < changes:
             names = chooser.sample(("a/0", "a/1", "b/0"), chooser.randint(0, 3))
             members[node] = _members(chooser, names, 2)
         same = {"record": "observe", "time_ns": at, "asked_ns": at - 1, "node": node, "key": "brokers"}
