@@ -7,7 +7,7 @@ it is invalid, the old rules stay in force, and a log line, a metric and the aud
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from replicated_namesrv.access.access_file import NOBODY, AccessFileError, read_access_file
@@ -127,7 +127,9 @@ class AccessControl:
         if self.audit is not None:
             self.audit.write(event, **facts)
 
-    def refused(self, request: str, target: str | None, identity: str, by: str, address: str, why: str, **facts: object) -> None:
+    def refused(
+        self, request: str, target: str | None, identity: str, by: str, address: str, why: str, facts: Mapping[str, object]
+    ) -> None:
         """Count and record a request without permission. ``by``: how the caller was recognised. ``facts``: more for the line."""
         event = "refused" if self.enforces else "observed"
         self.refusals[request, event] = self.refusals.get((request, event), 0) + 1

@@ -90,7 +90,7 @@ class Access:
         if denied is None:
             return
         name = f"{request.method} {request.match_info.route.resource.canonical if request.match_info.route.resource else ''}"
-        control.refused(name, request.path, identity, by, request.remote or "?", denied.error)
+        control.refused(name, request.path, identity, by, request.remote or "?", denied.error, {"needs": sorted(allowed)})
         if control.enforces:
             raise denied
 

@@ -1,21 +1,26 @@
-"""``namesrv access``: checks an access file, and makes a token for one.
+"""``namesrv access``: checks an access file, makes a token for one, and drafts one from audit logs.
 
 ``check`` reads the file as a node does. Nothing is sent to a node.
 """
 
 import argparse
 import secrets
+import sys
 
+from replicated_namesrv.access.access_draft import AccessDraft
 from replicated_namesrv.access.access_file import TOKEN_PREFIX, read_access_file
 from replicated_namesrv.access.identities import AccessRules, NamedIdentity, hash_of
 from replicated_namesrv.access.roles import Role
 from replicated_namesrv.cli.client import print_json
+from replicated_namesrv.errors import StorageError
 
-HELP = "check an access file, or make a token for one"
+HELP = "check an access file, draft one from audit logs, or make a token"
 
 _EXAMPLES = """\
 examples:
   namesrv access check access.toml     is it valid, and who has which role?
+  namesrv access report /var/lib/namesrv/audit.log > draft.toml
+                                       who was refused, or would be (accessPolicy=observe), as a draft of a file
   namesrv access token                 a new random token, and the line for the file
 
 exit codes: 0 good; 1 the file cannot be used; 2 usage
@@ -30,13 +35,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="is the file valid, and who has which role?")
     check.add_argument("file", metavar="FILE", help="access file, as in accessFile")
     check.add_argument("--json", action="store_true", help="print JSON instead of text")
+    report = actions.add_parser("report", help="turn audit logs into a draft of an access file")
+    report.add_argument("log", metavar="LOG", nargs="+", help="audit log of a node; give those of all nodes")
     token = actions.add_parser("token", help="make a random token, and its hash for the file")
     token.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the command. Returns its exit code. Raises AccessFileError."""
-    return _token(arguments) if arguments.action == "token" else _check(arguments)
+    """Run the command. Returns its exit code. Raises AccessFileError, StorageError."""
+    actions = {"token": _token, "check": _check, "report": _report}
+    return actions[arguments.action](arguments)
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    draft = AccessDraft()
+    for path in arguments.log:
+        try:
+            with open(path, "rb") as lines:
+                draft.read(lines)
+        except OSError as cause:
+            raise StorageError(f"{path}: {cause.strerror}; give the audit log of a node") from None
+    if draft.unreadable:
+        print(f"{draft.unreadable} lines are no JSON objects and are left out", file=sys.stderr)
+    print(draft.text(), end="")
+    return 0
 
 
 def _token(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ the rules change. So a connection whose first read was signed need not sign the 
 from collections.abc import Callable, Iterable
 
 from replicated_namesrv.access.access_control import AccessControl
-from replicated_namesrv.access.identities import NamedIdentity, refusal
+from replicated_namesrv.access.identities import NamedIdentity, refusal, shown
 from replicated_namesrv.access.roles import READERS, REQUEST_ROLES
 from replicated_namesrv.access.signatures import ACCESS_KEY
 from replicated_namesrv.model import ChangeOrigin
@@ -55,7 +55,9 @@ class AccessGuard:
             return None
         fields = request.fields
         target = next((fields[name] for name in TARGET_FIELDS if name in fields), None)
-        access.refused(RequestCode(code).name, target, identity.name, by, known.address, why)
+        name = fields.get("brokerName")
+        more = {"needs": sorted(allowed), "brokerName": name and shown(name)}
+        access.refused(RequestCode(code).name, target, identity.name, by, known.address, why, more)
         return Answer(ResponseCode.NO_PERMISSION.value, f"no permission: {why} ({by})") if access.enforces else None
 
     def done(self, request: Request, code: int) -> None:

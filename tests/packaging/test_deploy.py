@@ -142,7 +142,7 @@ def test_compose_file_is_accepted_and_makes_a_cluster(secret: Path) -> None:
 @pytest.mark.parametrize("count", [3, 5])
 def test_manifests_are_accepted(count: int) -> None:
     told = checked(tool("kubernetes-validate"), "--strict", str(MANIFESTS[count]))
-    assert told.count("passed") == 4
+    assert told.count("passed") == 5
 
 
 def manifests(count: int) -> dict[str, Any]:
@@ -156,6 +156,17 @@ def pods(stateful_set: Any) -> Iterator[dict[str, str]]:
     for number in range(stateful_set["spec"]["replicas"]):
         name = f"{stateful_set['metadata']['name']}-{number}"
         yield {each["name"]: each.get("value", name) for each in container["env"]}
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_a_network_policy_opens_each_port_to_those_who_need_it(count: int) -> None:
+    found = manifests(count)
+    policy, stateful_set = found["NetworkPolicy/namesrv"]["spec"], found["StatefulSet/namesrv"]["spec"]
+    assert policy["podSelector"] == stateful_set["selector"]
+    (container,) = stateful_set["template"]["spec"]["containers"]
+    opened = {port["port"]: rule["from"] for rule in policy["ingress"] for port in rule["ports"]}
+    assert opened.keys() == {port["name"] for port in container["ports"]}
+    assert opened["peer"] == [{"podSelector": stateful_set["selector"]}]
 
 
 @pytest.mark.parametrize("count", [3, 5])
