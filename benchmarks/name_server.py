@@ -1,6 +1,6 @@
 """Our node beside RocketMQ's own name server: CPU per request, latency, stalls and memory, alternating in one run.
 
-    python -m benchmarks.name_server [--seconds 4] [--rounds 3] [--only route,rate,register,stall,hostile,size] [--json]
+    python -m benchmarks.name_server [--seconds 4] [--rounds 3] [--only route,rate,register,stall,hostile,size,access]
 
 The load comes from a Go program over raw epoll (benchmarks/loadgen), so that the generator is not the bottleneck. CPU is that
 of the server process alone, from the kernel's accounting, divided by the answered requests. Both servers get one warm-up round
@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from replicated_namesrv.provision import ProvisionError, find_go, find_java
+from tests.access.files import write_access_file
 from tests.interop.lab import Lab, laboratory
 from tests.support import provision
 
@@ -31,6 +32,8 @@ ROUTE_CASES = {
     "128 connections": ["-connections", "128"],
     "16 connections x 32 in flight": ["-connections", "16", "-in-flight", "32"],
 }
+ACCESS_TARGET = 1.1
+"""Maximum of CPU for a route query with accessPolicy=enforce, in relation to open."""
 ROUTE_TARGETS = {"16 connections": 1 / 4, "128 connections": 1 / 3, "16 connections x 32 in flight": 1 / 6}
 REGISTER_TARGETS = {"none": 1 / 10, "one": 1 / 2, "all": 1.0}
 
@@ -152,6 +155,8 @@ class Report:
         for name in results:
             figures = row[name]
             text += f" | {name}: {figures['cpu_us']:>8.1f} us CPU, {figures['per_second']:>6}/s, p99 {figures['p99_us']:>8.0f} us"
+        if "enforce" in row:
+            row["ratio"] = round(row["enforce"]["cpu_us"] / row["open"]["cpu_us"], 3)
         if "ratio" in row:
             text += f" | ratio {row['ratio']:.3f}" + (f" (target {target:.3f})" if target else "")
         print(text, flush=True)
@@ -242,9 +247,31 @@ def measure_size(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespa
         report.note("10,000 idle connections", rss_mb=server.rss_mb(), rss_before_mb=before)
 
 
-def ours(lab: Lab, name: str) -> Server:
+ACCESS_FILE = """
+[identities.generator]
+roles = ["broker"]
+brokers = ["*"]
+networks = ["127.0.0.0/8"]
+"""
+
+
+def measure_access(generator: LoadGenerator, lab: Lab, arguments: argparse.Namespace, report: Report) -> None:
+    """Route queries with ``accessPolicy=open`` and ``enforce``."""
+    path = write_access_file(lab.folder, ACCESS_FILE)
+    settings = {"accessPolicy": "enforce", "accessFile": str(path)}
+    servers = [replace(ours(lab, "open"), name="open"), replace(ours(lab, "enforce", settings), name="enforce")]
+    with contextlib.ExitStack() as stack:
+        for server in servers:
+            stack.enter_context(generator.staying("seed", server, "-brokers", "8", "-topics", "1000"))
+        seconds = ["-seconds", str(arguments.seconds), "-topics", "1000"]
+        for case, flags in ROUTE_CASES.items():
+            results = alternate(generator, servers, arguments.rounds, "route", *flags, *seconds)
+            report.add(f"access control, route query, {case}", results, ACCESS_TARGET)
+
+
+def ours(lab: Lab, name: str, settings: dict[str, str] | None = None) -> Server:
     """One of our nodes, serving."""
-    address, process = lab.namesrv(name)
+    address, process = lab.namesrv(name, settings)
     return Server("ours", address, process.child.pid)
 
 
@@ -252,7 +279,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
     parser.add_argument("--seconds", type=float, default=4, help="length of one run (default 4)")
     parser.add_argument("--rounds", type=int, default=3, help="counted runs of each case and server (default 3)")
-    parser.add_argument("--only", default="route,rate,register,stall,hostile,size", help="parts to measure, separated by commas")
+    parser.add_argument(
+        "--only", default="route,rate,register,stall,hostile,size,access", help="parts to measure, separated by commas"
+    )
     parser.add_argument("--json", metavar="FILE", help="write every figure there as well")
 
 
@@ -291,6 +320,8 @@ def main() -> int:
             measure_stalls(generator, ours(lab, "stall"), arguments, report)
         if "hostile" in arguments.only:
             measure_hostile(generator, ours(lab, "hostile"), arguments, report)
+        if "access" in arguments.only:
+            measure_access(generator, lab, arguments, report)
         if "size" in arguments.only:
             measure_size(generator, lab, arguments, report)
     if arguments.json:
