@@ -12,6 +12,8 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -20,6 +22,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
@@ -128,9 +131,15 @@ public class Driver {
         return new String(out.toByteArray(), StandardCharsets.UTF_8);
     }
 
+    /** Signs requests, if the system property interop.accessKey is set. */
+    private static RPCHook signing() {
+        String key = System.getProperty("interop.accessKey");
+        return key == null ? null : new AclClientRPCHook(new SessionCredentials(key, System.getProperty("interop.secretKey")));
+    }
+
     private static DefaultMQProducer producer(String nameServers) throws Exception {
         long n = INSTANCES.incrementAndGet();
-        DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + n);
+        DefaultMQProducer producer = new DefaultMQProducer("interop_producer_" + n, signing());
         producer.setInstanceName("interop_p_" + n);
         if (!nameServers.isEmpty()) {
             producer.setNamesrvAddr(nameServers);
@@ -287,7 +296,7 @@ public class Driver {
         final Set<String> hosts = ConcurrentHashMap.newKeySet();
 
         Receiver(String nameServers, String group, String topic) throws Exception {
-            consumer = new DefaultMQPushConsumer(group);
+            consumer = new DefaultMQPushConsumer(group, signing());
             consumer.setInstanceName("interop_c_" + INSTANCES.incrementAndGet());
             if (!nameServers.isEmpty()) {
                 consumer.setNamesrvAddr(nameServers);
