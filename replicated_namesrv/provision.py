@@ -196,7 +196,15 @@ def _build_toxiproxy(final: Path, folder: Path, say: Callable[[str], None]) -> N
     }
     environment.pop("GOMODCACHE", None)
     module = f"{TOXIPROXY_MODULE}/cmd/server@v{TOXIPROXY_VERSION}"
-    command = [str(go), "install", "-trimpath", "-ldflags", f"-s -w -X {TOXIPROXY_MODULE}.Version={TOXIPROXY_VERSION}", module]
+    command = [
+        str(go),
+        "install",
+        "-v",
+        "-trimpath",
+        "-ldflags",
+        f"-s -w -X {TOXIPROXY_MODULE}.Version={TOXIPROXY_VERSION}",
+        module,
+    ]
     status, output = run_with_progress(command, environment, folder, say)
     if status != 0:
         raise ProvisionError(

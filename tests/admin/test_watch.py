@@ -111,7 +111,7 @@ async def test_a_stopping_node_says_so(tmp_path: Path) -> None:
 
 
 async def test_who_does_not_read_is_let_go_and_told_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch_module, "WRITE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(watch_module, "WRITE_TIMEOUT_S", 2.0)  # also the time to begin to read what is left
     async with running_node(tmp_path, watchHistoryBytes="1000000") as (started, port):
         with socket.socket() as idle:
             idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
