@@ -5,7 +5,10 @@
 import argparse
 import json
 import sys
-from typing import Any
+import threading
+import time
+from types import TracebackType
+from typing import Any, Self
 
 from replicated_namesrv.errors import NamesrvError
 
@@ -23,6 +26,39 @@ a folder; a second one is refused. HDFS and object stores cannot enforce this: g
 
 Exit 0: analysed. 2: wrong usage, or a run that cannot be analysed; the message names the run and the remedy.
 """
+
+
+PERIOD_S = 5.0
+"""After this time without a line, the last one is repeated with the time since the start."""
+
+
+class _Progress:
+    """Prints progress to stderr; never silent for much longer than PERIOD_S, also if one stage takes minutes."""
+
+    def __init__(self, period_s: float = PERIOD_S) -> None:
+        self._period_s, self._began = period_s, time.monotonic()
+        self._last, self._printed = "starting", self._began
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def __call__(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+        self._last, self._printed = line.strip(), time.monotonic()
+
+    def _repeat(self) -> None:
+        while not self._ended.wait(self._period_s / 5):
+            now = time.monotonic()
+            if now - self._printed >= self._period_s:
+                print(f"{now - self._began:5.0f} s  at work: {self._last}", file=sys.stderr, flush=True)
+                self._printed = now
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,12 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"namesrv analyze: {error.name} is not installed: pip install 'replicated-namesrv[spark]'", file=sys.stderr)
         return 2
     out = arguments.out or f"{arguments.runs[0].rstrip('/')}/analysis"
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
     try:
-        results = analyse(arguments.runs, out, say, arguments.master, arguments.memory)
+        with _Progress() as say:
+            results = analyse(arguments.runs, out, say, arguments.master, arguments.memory)
     except NamesrvError as error:
         print(f"namesrv analyze: {error}", file=sys.stderr)
         return 2
