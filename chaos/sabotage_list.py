@@ -72,10 +72,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "if batch.revision != self._state.revision or self._answers.is_off:",
         "if self._answers.is_off:",
         "an answer found before the read index was confirmed is sent although the state has changed",
-        (
-            _SLOW,
-            _ISOLATE,
-        ),
+        (_SLOW, _ISOLATE),
     ),
     Sabotage(
         "reads-ask-no-majority",
@@ -84,10 +81,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "if self._context.quorum == 1 or not self._defences.read_index:",
         "if True:",
         "a leader confirms reads without asking a majority",
-        (
-            _PAUSED,
-            _ISOLATE,
-        ),
+        (_PAUSED, _ISOLATE),
     ),
     # expiry and connections
     Sabotage(
@@ -97,10 +91,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "share = min(SHARES, int((now_ms - watched.since_ms) / lease.third_ms))",
         "share = 0",
         "silent brokers are never removed",
-        (
-            _WIPED,
-            _NOFAULT,
-        ),
+        (_WIPED, _NOFAULT),
     ),
     Sabotage(
         "expires-four-times-too-late",
@@ -109,10 +100,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "return max(1, self.timeout_ms) / SHARES",
         "return 4 * self.timeout_ms / SHARES",
         "silent brokers are removed after four times their time-out",
-        (
-            _WIPED,
-            _NOFAULT,
-        ),
+        (_WIPED, _NOFAULT),
     ),
     Sabotage(
         "expires-eight-times-too-early",
@@ -130,10 +118,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "moment_ms = word.told_ms + self._grace_ms",
         "moment_ms = math.inf",
         "a broker whose connections have closed stays until its time-out",
-        (
-            _WIPED,
-            _NOFAULT,
-        ),
+        (_WIPED, _NOFAULT),
     ),
     Sabotage(
         "grace-twenty-times-too-long",
@@ -142,10 +127,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "moment_ms = word.told_ms + self._grace_ms",
         "moment_ms = word.told_ms + 20 * self._grace_ms",
         "``connectionLossGraceMs`` is twenty times too long",
-        (
-            _WIPED,
-            _NOFAULT,
-        ),
+        (_WIPED, _NOFAULT),
     ),
     Sabotage(
         "one-lost-connection-removes",
@@ -356,10 +338,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "self.live.attach(key, connection, self._monotonic_ms(), timeout_ms)",
         "self.live.attach(key, connection, self._monotonic_ms(), timeout_ms * 3)",
         "silent brokers are removed after three times their time-out",
-        (
-            _WIPED,
-            _NOFAULT,
-        ),
+        (_ISOLATE, _NOFAULT),
     ),
     Sabotage(
         "never-expires-alone",
@@ -368,10 +347,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "silent = list(islice(self.live.silent_since(now_ms), REMOVALS_PER_TURN))",
         "silent = []",
         "silent brokers are never removed",
-        (
-            _ISOLATE,
-            _NOFAULT,
-        ),
+        (_ISOLATE, _NOFAULT),
     ),
     Sabotage(
         "connection-loss-never-removes-alone",
@@ -389,10 +365,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "tables.end_registration(member)",
         "pass",
         "removals of brokers have no effect",
-        (
-            _FIRST,
-            _NOFAULT,
-        ),
+        (_ISOLATE, _NOFAULT),
     ),
     Sabotage(
         "topic-changes-ignored-alone",
@@ -446,7 +419,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "table.get(command.namespace, {}).pop(command.key, None)",
         "pass",
         "deletions are missing in kvConfig.json until the next write",
-        (_RESTART,),
+        (_RESTART, "restart-all", "rolling-restart"),
     ),
     Sabotage(
         "route-lacks-a-broker-alone",
@@ -464,10 +437,7 @@ SABOTAGES: tuple[Sabotage, ...] = (
         "self._every(self._settings.scan_not_active_broker_interval / 1000, self.scan_not_active_broker)",
         "self._every(self._settings.scan_not_active_broker_interval / 100, self.scan_not_active_broker)",
         "silent brokers are looked for ten times too seldom",
-        (
-            _WIPED,
-            _NOFAULT,
-        ),
+        (_ISOLATE, _NOFAULT),
     ),
     Sabotage(
         "permission-ignored-alone",
